@@ -25,8 +25,9 @@ struct game {
         bool open;
         struct mc_buffer out;
     } connections[CONNECTIONS];
-    struct mc_wire_place places[PLACES]; /* granted at some time */
+    struct mc_wire_place places[PLACES]; /* granted, or to be stored or loaded, at some time */
     unsigned place_count;
+    bool is_disk[8];      /* of these segments */
     uint32_t segments[8]; /* mounted at some time */
     uint32_t sequences[8];
     uint64_t ends[8]; /* of the inventories of these, bytes */
@@ -128,7 +129,7 @@ static void step_raw(struct game *game, unsigned at)
     put_frame(game, at, type);
 }
 
-static void step_mount(struct game *game, unsigned at)
+static void step_mount(struct game *game, unsigned at, uint8_t kind)
 {
     uint8_t which = byte(game);
     struct mc_wire_mount mount = {
@@ -139,6 +140,7 @@ static void step_mount(struct game *game, unsigned at)
     mount.slot_top = which & 0x10 ? mount.slot_count / 2 : mount.slot_count;
     mount.contact_age_ms = which * 16u;
     mount.host.low = which & 1;
+    mount.kind = kind;
     mc_wire_mount_write(&game->body, &mount);
     put_frame(game, at, MC_MESSAGE_MOUNT);
 }
@@ -172,6 +174,25 @@ static void step_put_start(struct game *game, unsigned at)
     put_frame(game, at, MC_MESSAGE_PUT_START);
 }
 
+/* What the owner is to store or to load is answered as what a writer was granted is: by LIVE, some time. */
+static void remember_move(struct game *game, struct mc_reader *reader, bool is_load)
+{
+    struct mc_wire_segment head;
+    mc_wire_segment_read(reader, &head);
+    for (uint32_t count = mc_list_read(reader); count > 0; count--) {
+        struct mc_wire_store_item store = {0};
+        struct mc_wire_load_item load = {0};
+        if (is_load)
+            mc_wire_load_item_read(reader, &load);
+        else
+            mc_wire_store_item_read(reader, &store);
+        game->places[game->place_count++ % PLACES] =
+            (struct mc_wire_place){.segment = head.segment,
+                                   .slot = is_load ? load.slot : store.slot,
+                                   .generation = is_load ? load.generation : store.generation};
+    }
+}
+
 static void remember(struct game *game, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
@@ -182,6 +203,8 @@ static void remember(struct game *game, const struct mc_frame *frame)
         if (reply.code == 0) {
             game->sequences[game->segment_count % 8] = 0;
             game->ends[game->segment_count % 8] = 0;
+            const struct mc_segment *segment = mc_segment_find(game->core, reply.segment);
+            game->is_disk[game->segment_count % 8] = segment != NULL && segment->kind == MC_SEGMENT_DISK;
             game->segments[game->segment_count++ % 8] = reply.segment;
         }
         if (game->segment_count > 8)
@@ -194,6 +217,8 @@ static void remember(struct game *game, const struct mc_frame *frame)
         }
         for (uint32_t count = mc_list_read(&reader); count > 0; count--)
             mc_wire_place_read(&reader, &game->places[game->place_count++ % PLACES]);
+    } else if (frame->type == MC_MESSAGE_STORE || frame->type == MC_MESSAGE_LOAD) {
+        remember_move(game, &reader, frame->type == MC_MESSAGE_LOAD);
     }
 }
 
@@ -302,6 +327,14 @@ static void step_inventory(struct game *game, unsigned at)
                                               .writer = {kind, 1},
                                               .group = kind >> 5 & 3};
         item.generation += byte(game) + (lie == 253 ? 5ull << MC_EPOCH_SHIFT : 4);
+        if (lie >= 224 && lie < 240) /* what was loaded from a disk */
+            item.replica = MC_REPLICA_COUNT_MAX;
+        if (game->is_disk[which]) {
+            item.version = (kind & 4) != 0 ? 0 : item.generation - (kind >> 3 & 1) - (lie == 250 ? 1ull << 42 : 0);
+            item.state = lie == 249 ? 2 : 1;
+        } else if (lie == 248) {
+            item.version = 1;
+        }
         item.length = 1u + byte(game) * (lie == 252 ? 1ull << 40 : 4);
         item.key = some_key(game);
         item.offset = game->ends[which] + (lie & 3) * 64;
@@ -371,7 +404,7 @@ static void step(struct game *game)
         step_raw(game, at);
         break;
     case 3:
-        step_mount(game, at);
+        step_mount(game, at, what < 128 ? MC_SEGMENT_MEMORY : MC_SEGMENT_DISK);
         break;
     case 4:
     case 5:
@@ -399,7 +432,7 @@ static void step(struct game *game)
         break;
     case 15:
         (void)mc_core_wanted_epoch(game->core);
-        step_mount(game, at);
+        step_mount(game, at, what < 240 ? MC_SEGMENT_MEMORY : MC_SEGMENT_DISK);
         break;
     default:
         game->now += byte(game) * (uint64_t)(1 + at * 4);
@@ -412,11 +445,12 @@ static void step(struct game *game)
 static void begin(struct game *game)
 {
     static const uint8_t opening[] = {
-        0, 0, 0x01, 0,    1, 0x02, 0,    2, 0x00,                         /* heartbeat, owner, calls of node 1 */
-        0, 3, 0x05, 0,    4, 0x06, 0,    5, 0x04, 0, 6, 0x08, 0, 7, 0x08, /* the same of node 2; two of node 3 */
-        3, 1, 0x20, 0x40, 0, 10,   64,   0,                               /* 64 KiB with 64 slots */
-        3, 4, 0x21, 0x80, 0, 10,   0xff, 0,                               /* 128 KiB with 255 slots */
-        6, 1, 1,    6,    4, 1,                                           /* they read their numbers */
+        0,   0, 0x01, 0,    1, 0x02, 0,    2, 0x00,                         /* heartbeat, owner, calls of node 1 */
+        0,   3, 0x05, 0,    4, 0x06, 0,    5, 0x04, 0, 6, 0x08, 0, 7, 0x08, /* the same of node 2; two of node 3 */
+        3,   1, 0x20, 0x40, 0, 10,   64,   0,                               /* 64 KiB with 64 slots */
+        3,   4, 0x21, 0x80, 0, 10,   0xff, 0,                               /* 128 KiB with 255 slots */
+        131, 1, 0x22, 0x40, 0, 10,   32,   0,                               /* a disk of node 1 with 32 slots */
+        6,   1, 1,    6,    4, 1,                                           /* they read their numbers */
     };
     struct mc_reader program = game->in;
     game->in = mc_reader(opening, sizeof(opening));
@@ -452,6 +486,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (game == NULL)
         return 0;
     struct mc_core_config config = mc_core_config_default();
+    config.offload = size % 4 == 0 ? MC_OFFLOAD_NEVER : MC_OFFLOAD_ON_PUT;
+    config.disk_ttl_ms = size % 4 == 1 ? 0 : 20000;
+    config.offload_queue_limit = 8;
     struct mc_core_output output = {game, buffer_of, closed, NULL, NULL};
     game->now = 5000;
     game->number = 1;

@@ -11,7 +11,7 @@
 
 struct sums {
     uint64_t used, clearing, quarantine, hard;
-    uint32_t granted, live, aged, clears, cuts, late;
+    uint32_t granted, live, aged, clears, cuts, late, moves, sent;
 };
 
 /* All of its nodes name the same item, which waits; or none. */
@@ -38,6 +38,7 @@ static const char *check_object(const struct mc_core *core, const struct mc_obje
 {
     unsigned live = 0, granted = 0;
     uint64_t version = 0;
+    unsigned disks = 0;
     bool met = false;
     if (object->tombstone != 0)
         return "a tombstone with a replica";
@@ -47,9 +48,12 @@ static const char *check_object(const struct mc_core *core, const struct mc_obje
         const struct mc_node *node = mc_segment_node(at.segment, at.slot);
         if (mc_node_object(node) != object || live + granted > MC_REPLICA_COUNT_MAX)
             return "the chain of an object";
-        if (live + granted > 0 && mc_node_version(core, node) != version)
+        if (node->replica != MC_REPLICA_LOADED && version != 0 && mc_node_version(core, node) != version)
             return "replicas of different versions";
-        version = mc_node_version(core, node);
+        version = node->replica != MC_REPLICA_LOADED ? mc_node_version(core, node) : version;
+        disks += at.segment->kind == MC_SEGMENT_DISK;
+        if ((node->replica == MC_REPLICA_DISK) != (at.segment->kind == MC_SEGMENT_DISK) || disks > 1)
+            return "a replica on a disk";
         live += node->state == MC_NODE_LIVE;
         granted += node->state == MC_NODE_GRANTED;
         met |= at.segment == segment && at.slot == slot;
@@ -70,6 +74,17 @@ static const char *check_grant(const struct mc_core *core, const struct mc_segme
         return "a grant without a put";
     const struct mc_grant *grant = &put->grants[node->list_next];
     return grant->slot == slot && grant->segment == segment->index ? NULL : "a grant of another node";
+}
+
+static const char *check_move(const struct mc_core *core, const struct mc_segment *segment, uint32_t slot)
+{
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    const struct mc_object *object = mc_node_object(node);
+    uint64_t packed = (uint64_t)segment->index << 32 | slot;
+    if (!object->visible || !object->moving)
+        return "a move of an object that does not know it";
+    return (uint64_t)(uintptr_t)mc_map_get(&core->moves, (uintptr_t)object) == packed ? NULL
+                                                                                      : "a move that is not found";
 }
 
 static const char *check_node(const struct mc_core *core, const struct mc_segment *segment, uint32_t slot,
@@ -99,9 +114,15 @@ static const char *check_node(const struct mc_core *core, const struct mc_segmen
         wrong = check_object(core, mc_node_object(node), segment, slot);
         if (wrong != NULL)
             return wrong;
-        sums->aged += mc_node_object(node)->visible && !mc_node_object(node)->hard;
+        sums->aged +=
+            mc_node_object(node)->visible && !mc_node_object(node)->hard && segment->kind == MC_SEGMENT_MEMORY;
         sums->hard += mc_node_object(node)->visible && mc_node_object(node)->hard ? node->size : 0;
         return NULL;
+    case MC_NODE_MOVING:
+        sums->used += node->size;
+        sums->moves++;
+        sums->sent += node->seen;
+        return check_move(core, segment, slot);
     case MC_NODE_CLEARING:
         sums->clearing += node->size;
         sums->clears++;
@@ -166,10 +187,13 @@ static const char *check_segment(const struct mc_core *core, const struct mc_seg
     if (sums.granted != segment->granted || sums.live != segment->live ||
         (segment->state != MC_SEGMENT_GONE && sums.late != segment->late))
         return "counts of a segment";
+    if (sums.moves != segment->moves.count || sums.sent != segment->moves_sent)
+        return "what the owner is to move";
     if (sums.clears != segment->clears.count || sums.cuts != segment->cuts.count)
         return "what the owner is told";
     wrong = check_list(segment, &segment->clears, MC_NODE_CLEARING);
     wrong = wrong != NULL ? wrong : check_list(segment, &segment->cuts, MC_NODE_QUARANTINE);
+    wrong = wrong != NULL ? wrong : check_list(segment, &segment->moves, MC_NODE_MOVING);
     if (segment->state == MC_SEGMENT_GONE || wrong != NULL)
         return wrong;
     if (sums.aged != segment->normal.count + segment->proven.count + segment->soft.count)
@@ -179,7 +203,8 @@ static const char *check_segment(const struct mc_core *core, const struct mc_seg
     wrong = wrong != NULL ? wrong : check_policy(segment);
     wrong = wrong != NULL ? wrong : check_list(segment, &segment->soft, MC_NODE_LIVE);
     wrong = wrong != NULL ? wrong : mc_space_check(&segment->space);
-    if (mc_set_has(&core->ok, segment) != (segment->state == MC_SEGMENT_OK) || !check_place(&core->ok, segment))
+    bool is_placed_in = segment->state == MC_SEGMENT_OK && segment->kind == MC_SEGMENT_MEMORY;
+    if (mc_set_has(&core->ok, segment) != is_placed_in || !check_place(&core->ok, segment))
         return "the array of segments that are trusted";
     if (segment->recovering == mc_link_alone(&segment->recovery))
         return "the list of segments that recover";
@@ -237,7 +262,7 @@ static const char *check_tombstones(const struct mc_core *core)
 
 struct holding { /* found in the table */
     const struct mc_core *core;
-    uint64_t clearing, remains, held;
+    uint64_t clearing, remains, held, moving;
     bool lost; /* a waiter is no more */
 };
 
@@ -246,6 +271,7 @@ static void count_held(const struct mc_object *object, void *context)
     struct holding *holding = context;
     holding->clearing += mc_key_holders(holding->core, object);
     holding->remains += object->remains;
+    holding->moving += object->moving;
     if (object->tombstone == 0 || object->clearing == 0)
         return;
     holding->held++;
@@ -270,7 +296,7 @@ static const char *check_set(const struct mc_segment_set *set)
 /* What only sums over all segments can tell. */
 static const char *check_sums(const struct mc_core *core)
 {
-    uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0;
+    uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0, moving = 0;
     struct holding holding = {.core = core};
     mc_objects_visit(&core->objects, count_held, &holding);
     if (holding.lost)
@@ -283,6 +309,7 @@ static const char *check_sums(const struct mc_core *core)
             const struct mc_node *node = mc_segment_node(segment, slot);
             clearing += node->state == MC_NODE_CLEARING && mc_node_held(node) != NULL;
             remains += node->state == MC_NODE_CLEARING && (node->seen & MC_CLEARING_REMAINS) != 0;
+            moving += node->state == MC_NODE_MOVING;
             if (node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED)
                 continue;
             const struct mc_object *object = mc_node_object(node);
@@ -297,6 +324,8 @@ static const char *check_sums(const struct mc_core *core)
     }
     if (waiting != 0)
         return "the objects that wait";
+    if (moving != core->moves.count || moving != holding.moving)
+        return "the objects that are moved";
     if (clearing != holding.clearing || remains != holding.remains || core->held_count != holding.held)
         return "the keys that are held";
     return objects + core->tombstone_count + holding.held == core->objects.count ? NULL : "an object without a replica";

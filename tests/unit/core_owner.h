@@ -43,6 +43,7 @@ static void master_stop(struct world *world)
 {
     world_check(world);
     mc_core_destroy(world->core);
+    world->core = NULL;
     for (unsigned i = 0; i < WORLD_CONNECTIONS; i++) {
         mc_buffer_free(&world->connections[i].out);
         world->connections[i].open = world->connections[i].closed = false;

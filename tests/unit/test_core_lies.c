@@ -32,7 +32,7 @@ static const struct lie {
     {"a key that is too long", {{KEY_LENGTH, 2, MC_KEY_LENGTH_MAX + 1}}},
     {"a generation of our time", {{GENERATION, 2, (uint64_t)NEXT_EPOCH << MC_EPOCH_SHIFT}}},
     {"a state that is none", {{STATE, 2, 3}}},
-    {"a replica number that is none", {{REPLICA, 2, MC_REPLICA_COUNT_MAX}}},
+    {"a replica number that is none", {{REPLICA, 2, MC_REPLICA_COUNT_MAX + 1}}},
     {"a second replica before the first", {{GENERATION, 2, 2}, {REPLICA, 2, 2}}},
     {"a part that is missing", {{SEQUENCE, 0, 2}}},
     {"a hidden one whose length wraps round", {{STATE, 2, 2}, {LENGTH, 2, UINT64_MAX - 4}}},

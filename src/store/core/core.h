@@ -25,6 +25,8 @@ enum mc_cluster_way { /* how a master knows which cluster it is */
                       MC_CLUSTER_MADE
 };
 
+enum mc_offload { MC_OFFLOAD_NEVER, MC_OFFLOAD_ON_PUT }; /* when values are stored on the disks of their owners */
+
 struct mc_core_config {             /* a zeroed field is not a default: use mc_core_config_default */
     uint64_t lease_ttl_ms;          /* 10000: remove without force answers -706 so long after a get; bound on a reader's
                                        protection from eviction */
@@ -36,7 +38,10 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
                               puts allocate; at least by the reserve */
     const struct mc_eviction_policy *policy; /* see policy.h */
     bool allow_evict_soft_pinned;            /* true */
-    uint64_t put_discard_ms;                 /* 30000: a grant older than this is cut */
+    enum mc_offload offload;                 /* never */
+    uint64_t disk_ttl_ms; /* 3600000: for so long after its owner was heard last a disk may come back as it was */
+    uint32_t offload_queue_limit; /* 50000: values that wait for one disk; what comes beyond that is not stored */
+    uint64_t put_discard_ms;      /* 30000: a grant older than this is cut */
     uint64_t depart_ms; /* 3000: a segment that was silent so long may be acted upon: until then a remove of what lies
                            there waits, and no new value takes the key */
     uint64_t recovery_grace_ms;  /* 1000: contents of an earlier epoch are offered only so long after the start, unless
@@ -143,7 +148,9 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(eviction_attempts) X(eviction_successes) X(allocation_failures) X(cuts) X(clears) X(suspects) X(members_lost)    \
     X(protocol_errors) X(foreign_connections) X(put_bytes) X(stale_refused) X(recovered_objects) X(recovered_replicas)                         \
     X(recovery_refused) X(recovery_in_doubt) X(recovery_dropped) X(segments_recovered) X(tombstones_made) X(probes) X(probes_failed)        \
-    X(rotten_reports) X(rotten_replicas) X(epochs_doubted) X(owners_stuck) X(reports_refuted) X(foreign_refused)
+    X(rotten_reports) X(rotten_replicas) X(epochs_doubted) X(owners_stuck) X(reports_refuted) X(foreign_refused)        \
+    X(offload_begun) X(offload_done) X(offload_failed) X(offload_skipped) X(promotion_begun) X(promotion_done)         \
+    X(promotion_failed) X(disk_lost)
 /* clang-format on */
 struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;
@@ -151,7 +158,9 @@ struct mc_core_statistics {
 #undef MC_CORE_COUNTER
     uint64_t objects, soft_pinned, members, segments, connections, recovering, tombstones, clusters_torn;
     uint64_t capacity, populated, used, clearing_bytes,
-        quarantine_bytes;             /* bytes; used = of live and granted extents */
+        quarantine_bytes;                                   /* bytes; used = of live and granted extents; of memory */
+    uint64_t disks_absent, promotions;                      /* of disks; objects that are being loaded from them */
+    uint64_t disks, disk_capacity, disk_used, disk_objects; /* bytes; used: of what is live or being stored */
     uint64_t value_size_histogram[9]; /* objects put of at most 4096, 65536, 262144, 1048576, 4194304, 16777216,
                                          67108864 bytes, more; [8] = sum of bytes */
 };
@@ -176,7 +185,7 @@ struct mc_core_segment {
     bool leaving;    /* nothing new is placed there */
     bool recovering; /* suspect because its inventory is not complete */
 };
-/* Segments in order of their number, from *cursor on (0 = start); returns how many were filled, moves *cursor; 0 = end.
+/* Segments of memory in order of their number, from *cursor on (0 = start); returns how many were filled, moves *cursor; 0 = end.
  */
 size_t mc_core_segments(const struct mc_core *core, uint64_t *cursor, struct mc_core_segment *segments,
                         size_t capacity);
@@ -192,6 +201,7 @@ bool mc_core_keys(const struct mc_core *core, uint64_t *cursor, size_t limit,
 struct mc_core_replica {
     uint32_t segment;
     uint64_t offset, length, generation;
+    bool is_on_disk; /* then offset says nothing */
 };
 /* Readable replicas of one object: how many there are (at most capacity filled); -704 without one; -703 while it is
  * being put. */

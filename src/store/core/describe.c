@@ -41,7 +41,9 @@ void mc_segment_describe(struct mc_core *core, struct mc_connection *connection,
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_wire_segment head;
     mc_wire_segment_read(&reader, &head);
-    segment_reply(core, connection, frame->request_id, head.segment, mc_segment_find(core, head.segment));
+    const struct mc_segment *segment = mc_segment_find(core, head.segment);
+    bool is_known = segment != NULL && segment->kind == MC_SEGMENT_MEMORY; /* a disk serves nobody */
+    segment_reply(core, connection, frame->request_id, head.segment, is_known ? segment : NULL);
 }
 
 void mc_segment_describe_named(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
@@ -113,7 +115,7 @@ void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, co
         return;
     for (uint32_t index = 1; index < core->segment_top; index++) {
         const struct mc_segment *segment = core->segments[index];
-        if (segment != NULL && segment->state != MC_SEGMENT_GONE)
+        if (segment != NULL && segment->state != MC_SEGMENT_GONE && segment->kind == MC_SEGMENT_MEMORY)
             nearest_add(mc_id_equal(segment->host, head.host) ? &near : &far, segment,
                         distance(connection->member->id, segment));
     }

@@ -114,8 +114,8 @@ static void prefetch_next(const struct mc_core *core, const struct mc_segment *s
 /* May the member go with the others? */
 static bool may_go(const struct mc_core *core, const struct mc_group *group, const struct mc_object *object)
 {
-    if (!object->visible || object->hard)
-        return false;
+    if (!object->visible || object->hard || (object->live == 1 && mc_object_on_disk(core, object).segment != NULL))
+        return false; /* of what lies on a disk alone nothing can go */
     if (object->soft && core->now_ms / 1000 < object->soft_until_s &&
         !(group->going_soft && core->config.allow_evict_soft_pinned))
         return false;
@@ -132,15 +132,30 @@ static void note_evicted(struct mc_core *core, const struct mc_object *object)
         core->config.policy->evicted(core, object);
 }
 
-/* Evicts it from everywhere; the units that this frees in that segment. */
+/* What lies on a disk stays: the replicas in memory go. */
+static void drop_from_memory(struct mc_core *core, struct mc_object *object)
+{
+    struct mc_replica at = mc_replica_first(core, object), next;
+    for (; at.segment != NULL; at = next) {
+        next = mc_replica_next(core, at);
+        if (at.segment->kind == MC_SEGMENT_MEMORY)
+            mc_object_lose_replica(core, object, at.segment, at.slot);
+    }
+}
+
+/* Evicts it from all memory; the units that this frees in that segment. */
 static uint64_t drop_whole(struct mc_core *core, struct mc_object *object, const struct mc_segment *segment)
 {
     uint64_t units = 0;
+    bool is_on_disk = mc_object_on_disk(core, object).segment != NULL;
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         units += at.segment == segment ? mc_segment_node(at.segment, at.slot)->size : 0;
-    core->statistics.evicted_bytes += object->length * object->live;
+    core->statistics.evicted_bytes += object->length * (object->live - is_on_disk);
     note_evicted(core, object);
-    mc_object_drop(core, object, NULL);
+    if (is_on_disk)
+        drop_from_memory(core, object);
+    else
+        mc_object_drop(core, object, NULL);
     return units;
 }
 
@@ -285,7 +300,7 @@ bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t uni
     if (goal > segment->clearing + segment->debt)
         evict_now(core, segment, goal - segment->clearing);
     return anything_evictable(core, segment) || segment->clearing > 0 || segment->quarantine > 0 ||
-           segment->granted > 0;
+           segment->granted > 0 || segment->moves.count > 0;
 }
 
 bool mc_evict_debt(struct mc_core *core, struct mc_segment *segment)

@@ -4,6 +4,7 @@
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/member.h"
+#include "store/core/offload.h"
 #include "store/core/put.h"
 #include "store/core/recover.h"
 #include "store/core/replica.h"
@@ -311,7 +312,8 @@ static bool remove_slice(struct mc_core *core, struct mc_job *job)
             return true;
         }
         const struct mc_node *node = mc_segment_node(core->segments[job->index], job->slot++);
-        if (node->state == MC_NODE_LIVE)
+        /* A move holds the key as soon as its object loses its last place, which may lie ahead and be cleared first. */
+        if (node->state == MC_NODE_LIVE || node->state == MC_NODE_MOVING)
             steps += remove_visit(core, job, mc_node_object(node));
         else if (node->state == MC_NODE_CLEARING)
             steps += remove_visit_held(core, job, mc_node_held(node));
@@ -328,6 +330,9 @@ static void sweep_node(struct mc_core *core, struct mc_segment *segment, uint32_
         break;
     case MC_NODE_GRANTED:
         mc_grant_fail(core, segment, slot);
+        break;
+    case MC_NODE_MOVING:
+        mc_offload_moved(core, segment, slot, false);
         break;
     case MC_NODE_CLEARING:
         segment->clearing -= node->size;

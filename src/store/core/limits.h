@@ -18,6 +18,9 @@
 #define MC_WAITS_MAX (1u << 20)        /* removals that wait for their CLEARED */
 #define MC_WAITS_PER_CONNECTION 64u    /* whoever has so many unanswered asks again later */
 #define MC_REPLACE_HOPE_MS 1000u /* readers of a key that waits are told for so long to ask again, then: not ready */
+#define MC_LOADS_MAX 4096u       /* values that are being loaded from disks into one segment */
+#define MC_MOVES_SENT_MAX 1024u  /* STOREs or LOADs for one segment that are not answered */
+#define MC_DISK_REST_MS 1000u    /* after a disk has failed to read something in time */
 #define MC_JOBS_MAX 64u          /* removals of all or by pattern at the same time */
 #define MC_WALK_MAX 100u         /* segments looked at for one replica */
 #define MC_PREFERRED_MAX 64u     /* segments that preferred names stand for */

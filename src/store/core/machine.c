@@ -23,6 +23,8 @@ struct mc_core_config mc_core_config_default(void)
         .eviction_ratio = 0,
         .policy = mc_eviction_default(),
         .allow_evict_soft_pinned = true,
+        .disk_ttl_ms = 3600000,
+        .offload_queue_limit = 50000,
         .put_discard_ms = 30000,
         .depart_ms = MC_DEPART_MS,
         .recovery_grace_ms = 1000,
@@ -136,6 +138,7 @@ void mc_core_destroy(struct mc_core *core)
     mc_map_destroy(&core->members_by_id);
     mc_map_destroy(&core->segments_by_id);
     mc_map_destroy(&core->held_more);
+    mc_map_destroy(&core->moves);
     for (unsigned i = 0; i < MC_ALIASES; i++)
         mc_map_destroy(&core->segments_by_alias[i]);
     free(core->puts.items);

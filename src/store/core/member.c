@@ -88,11 +88,8 @@ void mc_reading_end(struct mc_core *core, struct mc_connection *connection)
     connection->reading_count = 0;
 }
 
-void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *why)
+static void drop_connections(struct mc_core *core, struct mc_member *member)
 {
-    mc_core_log(core, MC_CORE_LOG_INFO, "member %016llx/%llu leaves: %s", (unsigned long long)member->id.low,
-                (unsigned long long)member->incarnation, why);
-    core->wants_to_depart |= !mc_link_alone(&member->segments);
     while (!mc_link_alone(&member->connections)) {
         struct mc_connection *connection = mc_link_of(member->connections.next, struct mc_connection, of_member);
         mc_reading_end(core, connection);
@@ -101,9 +98,54 @@ void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *
         connection->member = NULL;
         mc_core_close(core, connection);
     }
-    while (!mc_link_alone(&member->segments)) /* takes it off the list */
-        mc_segment_gone(core, mc_link_of(member->segments.next, struct mc_segment, of_member));
+}
+
+/* Takes them off the list; how many disks there are. */
+static uint32_t drop_segments(struct mc_core *core, struct mc_member *member, bool keep_disks)
+{
+    uint32_t disks = 0;
+    for (struct mc_link *link = member->segments.next, *next; link != &member->segments; link = next) {
+        struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
+        next = link->next;
+        disks += segment->kind == MC_SEGMENT_DISK;
+        if (segment->kind == MC_SEGMENT_MEMORY || !keep_disks)
+            mc_segment_gone(core, segment);
+    }
+    return disks;
+}
+
+void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *why)
+{
+    mc_core_log(core, MC_CORE_LOG_INFO, "member %016llx/%llu leaves: %s", (unsigned long long)member->id.low,
+                (unsigned long long)member->incarnation, why);
+    core->wants_to_depart |= !mc_link_alone(&member->segments);
+    drop_connections(core, member);
+    (void)drop_segments(core, member, false);
     mc_member_destroy(core, member);
+}
+
+/* Its process is taken for ended; what is on its disks may come back with another one. False: it had none. */
+static bool become_absent(struct mc_core *core, struct mc_member *member)
+{
+    core->wants_to_depart |= !mc_link_alone(&member->segments);
+    drop_connections(core, member);
+    member->heartbeat = member->owner = NULL;
+    uint32_t disks = drop_segments(core, member, true);
+    if (disks == 0)
+        return false;
+    member->absent = member->silent = member->departed = true;
+    for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next) {
+        struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
+        mc_segment_owner_lost(segment);
+        mc_segment_refresh(core, segment);
+        mc_segment_release(core, segment);
+    }
+    mc_core_log(core, MC_CORE_LOG_WARNING,
+                "member %016llx/%llu has given no sign of life within client_ttl: its memory is given up; its disks "
+                "(%u) may come back within %llu s",
+                (unsigned long long)member->id.low, (unsigned long long)member->incarnation, disks,
+                (unsigned long long)core->config.disk_ttl_ms / 1000);
+    return true;
 }
 
 void mc_member_connection_ended(struct mc_core *core, struct mc_connection *connection)
@@ -174,6 +216,10 @@ static struct mc_member *member_of(struct mc_core *core, const struct mc_wire_he
     if (member != NULL && (member->incarnation != hello->incarnation || !mc_id_equal(member->id, hello->node))) {
         mc_member_drop(core, member, "another incarnation of this node has come");
         member = NULL;
+    }
+    if (member != NULL && member->absent) { /* it was only silent; from now on it is as mortal as any */
+        member->absent = false;
+        mc_member_seen(core, member);
     }
     if (member != NULL)
         return member;
@@ -412,9 +458,12 @@ void mc_members_tick(struct mc_core *core)
             give_up_segments(core, member);
             continue;
         }
+        if (member->absent && now - member->seen_ms < core->config.disk_ttl_ms)
+            continue;
         if (now - member->seen_ms >= gone_ms) {
-            core->statistics.members_lost++;
-            mc_member_drop(core, member, "no sign of life within client_ttl");
+            core->statistics.members_lost += !member->absent;
+            if (member->absent || core->config.disk_ttl_ms <= gone_ms || !become_absent(core, member))
+                mc_member_drop(core, member, "no sign of life within client_ttl");
             continue;
         }
         if (now - member->seen_ms >= depart_ms && !member->departed)

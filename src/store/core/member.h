@@ -29,6 +29,7 @@ struct mc_member {
     bool had_heartbeat;     /* from then on it is mortal */
     bool heartbeat_lost, silent;
     bool departed; /* silent for depart_ms: its segments may be acted upon, if the core may do so at all */
+    bool absent;   /* given up, but for its disks: another process may bring them back */
     char build[MC_BUILD_TEXT_MAX];
 };
 

@@ -5,6 +5,7 @@
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/member.h"
+#include "store/core/offload.h"
 #include "store/core/place.h"
 #include "store/core/put.h"
 #include "store/core/recover.h"
@@ -85,13 +86,14 @@ static uint64_t *ended_well_word(const struct mc_core *core, uint64_t counter)
 static int32_t unsure_code(const struct mc_core *core, const struct mc_object *object, uint64_t version)
 {
     uint64_t counter = version - mc_base(core, 0);
-    struct mc_replica replica;
     if (version > mc_base(core, 0) && counter <= core->counter && core->counter - counter < MC_ENDED_WELL_MAX)
         return (*ended_well_word(core, counter) >> counter % 64 & 1) != 0 ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;
     /* A master before us granted it. A later version was granted while the writer was waiting: its put may count as
      * what replaced the writer's. */
-    if (object != NULL && object->visible && mc_object_readable(core, object, &replica, 1) > 0)
-        return mc_object_version(core, object) >= version ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;
+    if (object != NULL && object->visible && mc_object_stored(core, object)) {
+        uint64_t put = mc_object_version_put(core, object);
+        return put == 0 ? MC_ERR_RPC_FAIL : put >= version ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;
+    }
     if (object != NULL && object->tombstone == 0)
         return 0; /* somebody's value is on its way, or may be back: it is waited for */
     return mc_recover_unsettled(core) ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_RPC_FAIL;
@@ -258,8 +260,9 @@ static bool copy_next(const struct mc_core *core, const struct mc_object *object
 
 /* The writer of a copy may make it live any moment, and nobody but us knows that it is stale. So it is among what is to
  * be cleared before anybody hears that the value has gone. */
-void mc_put_end_copies(struct mc_core *core, const struct mc_object *object)
+void mc_put_end_copies(struct mc_core *core, struct mc_object *object)
 {
+    mc_offload_cancel(core, object);
     for (struct mc_link *link = core->copies.next; link != &core->copies;) {
         struct mc_put *put = mc_link_of(link, struct mc_put, copying);
         link = link->next;
@@ -300,7 +303,7 @@ struct start { /* one message at work */
 static bool given_up(const struct mc_core *core, const struct mc_object *object)
 {
     struct mc_replica replica;
-    if (!object->visible || mc_object_readable(core, object, &replica, 1) > 0)
+    if (!object->visible || mc_object_stored(core, object))
         return false;
     for (replica = mc_replica_first(core, object); replica.segment != NULL; replica = mc_replica_next(core, replica))
         if (!mc_segment_departed(core, replica.segment))
@@ -317,7 +320,7 @@ static int32_t known_code(struct mc_core *core, const struct start *start, struc
     if (object->visible) {
         /* The writer's own value may lie where it was granted first, with an owner that has not cleared it yet. If it
          * heard "exists" now, that value could still come back after this one. */
-        bool exists = mc_object_readable(core, object, &replica, 1) > 0;
+        bool exists = mc_object_stored(core, object);
         if (exists && (start->flags & MC_PUT_REPLACE) == 0)
             return again && object->clearing > 0 ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_ALREADY_EXISTS;
         /* While one of its owners is cut off the value stays as it is: readable where it can be read. An owner is also
@@ -338,19 +341,26 @@ static int32_t known_code(struct mc_core *core, const struct start *start, struc
     return MC_ERR_PUT_IN_PROGRESS;
 }
 
+void mc_generation_next(struct mc_core *core, struct mc_node *node, uint8_t replica)
+{
+    core->has_changed = true;
+    core->counter++;
+    *ended_well_word(core, core->counter) &= ~(1ull << core->counter % 64);
+    if (replica == MC_REPLICA_LOADED) /* as if it was the last of so many: no version of a put is taken */
+        core->counter += replica;
+    node->base = 0;
+    node->generation_low = (uint32_t)core->counter;
+    node->generation_high = (uint8_t)(core->counter >> 32);
+    node->replica = replica;
+}
+
 /* Makes the node a grant of the put and tells the writer of it. */
 static void grant_add(struct mc_core *core, struct start *start, struct mc_object *object, struct mc_segment *segment,
                       uint32_t slot, uint32_t item)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
     struct mc_put *put = start->put;
-    core->has_changed = true;
-    core->counter++;
-    *ended_well_word(core, core->counter) &= ~(1ull << core->counter % 64);
-    node->base = 0;
-    node->generation_low = (uint32_t)core->counter;
-    node->generation_high = (uint8_t)(core->counter >> 32);
-    node->replica = object->granted; /* so that generation - replica is the same for all of them */
+    mc_generation_next(core, node, object->granted); /* generation - replica is the same for all of them */
     node->list_previous = put->index;
     node->list_next = put->grant_count;
     mc_object_link(object, segment, slot);
@@ -596,6 +606,8 @@ void mc_put_live(struct mc_core *core, struct mc_connection *connection, const s
                      mc_node_generation(core, node) == item.generation;
         if (known && node->state == MC_NODE_GRANTED)
             grant_end(core, segment, item.slot, item.code == 0 ? GRANT_LIVE : GRANT_CLEAR);
+        else if (known && node->state == MC_NODE_MOVING)
+            mc_offload_moved(core, segment, item.slot, item.code == 0);
         else if (item.code == 0 && !(known && node->state == MC_NODE_LIVE)) /* what is live already was said twice */
             stale[stale_count++] = (struct mc_wire_slot){.slot = item.slot, .generation = item.generation};
     }

@@ -7,6 +7,7 @@
 
 struct mc_connection;
 struct mc_core;
+struct mc_node;
 struct mc_object;
 struct mc_segment;
 struct mc_writer;
@@ -49,7 +50,9 @@ struct mc_put *mc_put_waiting(const struct mc_core *core, const struct mc_object
 /* An item that has waited ends with that code. */
 void mc_put_waited(struct mc_core *core, struct mc_put *put, uint32_t item, int32_t code);
 /* The object's value is going: so are the copies of it that are being made. */
-void mc_put_end_copies(struct mc_core *core, const struct mc_object *object);
+void mc_put_end_copies(struct mc_core *core, struct mc_object *object);
+/* The node's next placement: a generation of its own. replica: as generation - replica is to be its version. */
+void mc_generation_next(struct mc_core *core, struct mc_node *node, uint8_t replica);
 /* The owner has the slot live: its LIVE was lost. */
 void mc_put_found_live(struct mc_core *core, struct mc_segment *segment, uint32_t slot);
 

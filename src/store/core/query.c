@@ -20,6 +20,15 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
         if (segment == NULL || segment->state == MC_SEGMENT_GONE)
             continue;
         uint64_t used = segment->used * MC_EXTENT_UNIT;
+        if (segment->kind == MC_SEGMENT_DISK) {
+            statistics->disks++;
+            statistics->disks_absent += segment->member->absent;
+            statistics->disk_capacity += segment->capacity;
+            statistics->disk_used += used;
+            statistics->disk_objects += segment->live;
+            continue;
+        }
+        statistics->promotions += segment->moves.count;
         statistics->segments++;
         statistics->recovering += segment->recovering;
         statistics->capacity += segment->capacity;
@@ -57,7 +66,7 @@ size_t mc_core_segments(const struct mc_core *core, uint64_t *cursor, struct mc_
 {
     size_t count = 0;
     for (; *cursor < core->segment_top && count < capacity; ++*cursor)
-        if (core->segments[*cursor] != NULL)
+        if (core->segments[*cursor] != NULL && core->segments[*cursor]->kind == MC_SEGMENT_MEMORY)
             describe(core->segments[*cursor], &segments[count++]);
     return count;
 }
@@ -112,6 +121,17 @@ int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core
             .length = object->length,
             .generation = mc_node_generation(core, node),
         };
+    }
+    struct mc_replica disk = mc_object_on_disk(core, object);
+    if (disk.segment != NULL && disk.segment->state == MC_SEGMENT_OK && count < MC_REPLICA_COUNT_MAX) {
+        if (count < capacity)
+            replicas[count] = (struct mc_core_replica){
+                .segment = disk.segment->number,
+                .length = object->length,
+                .generation = mc_node_generation(core, mc_segment_node(disk.segment, disk.slot)),
+                .is_on_disk = true,
+            };
+        count++;
     }
     return count == 0 ? MC_ERR_OBJECT_NOT_FOUND : (int)count;
 }

@@ -15,7 +15,8 @@ static void cannot_be_reached(struct mc_core *core, struct mc_segment *segment, 
 
 static bool is_for_own_host(const struct mc_segment *segment)
 {
-    return !segment->unreachable && segment->state != MC_SEGMENT_GONE && mc_address_is_loopback(segment->tcp_address);
+    return segment->kind == MC_SEGMENT_MEMORY && !segment->unreachable && segment->state != MC_SEGMENT_GONE &&
+           mc_address_is_loopback(segment->tcp_address);
 }
 
 void mc_reach_mounted(struct mc_core *core, struct mc_segment *segment)

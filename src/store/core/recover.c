@@ -11,6 +11,7 @@
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/member.h"
+#include "store/core/offload.h"
 #include "store/core/put.h"
 #include "store/core/recover.h"
 #include "store/core/replica.h"
@@ -290,10 +291,26 @@ static void refuse(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     }
 }
 
-/* The object that the entry may become a replica of, made or emptied if need be; NULL: the entry is refused. */
-static struct mc_object *claim(struct mc_core *core, const struct mc_wire_inventory_item *item)
+/* What lies in memory has that of its generation, whatever the entry says. */
+static uint64_t item_version(const struct mc_segment *segment, const struct mc_wire_inventory_item *item)
 {
-    uint64_t version = item->generation - item->replica;
+    bool is_told = segment->kind == MC_SEGMENT_DISK && item->version != 0;
+    return is_told ? item->version : item->generation - item->replica;
+}
+
+/* One more place of that value; there is at most one on a disk. */
+static bool may_join(const struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment,
+                     const struct mc_wire_inventory_item *item)
+{
+    return object->length == item->length && object->live < MC_REPLICA_COUNT_MAX &&
+           (segment->kind != MC_SEGMENT_DISK || mc_object_on_disk(core, object).segment == NULL);
+}
+
+/* The object that the entry may become a replica of, made or emptied if need be; NULL: the entry is refused. */
+static struct mc_object *claim(struct mc_core *core, const struct mc_segment *segment,
+                               const struct mc_wire_inventory_item *item)
+{
+    uint64_t version = item_version(segment, item);
     struct mc_object *object = mc_objects_find(&core->objects, item->key);
     if (core->refuse_earlier || (object == NULL && mc_tombstone_may_be(core, item->key)))
         return NULL;
@@ -302,7 +319,7 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_wire_invent
             return NULL; /* it is being put */
         uint64_t known = mc_object_version(core, object);
         if (known == version)
-            return object->length == item->length && object->live < MC_REPLICA_COUNT_MAX ? object : NULL;
+            return may_join(core, object, segment, item) ? object : NULL;
         if (known > version)
             return NULL;
         for (uint32_t left = object->live; left > 0; left--) {
@@ -324,7 +341,9 @@ static void merge_live(struct mc_core *core, struct mc_segment *segment, const s
         return;
     }
     node->replica = item->replica;
-    struct mc_object *object = claim(core, item);
+    if (segment->kind == MC_SEGMENT_DISK)
+        mc_node_set_version(node, item_version(segment, item));
+    struct mc_object *object = claim(core, segment, item);
     if (object == NULL) {
         refuse(core, segment, item->slot, item->generation, item->key);
         return;
@@ -359,16 +378,18 @@ static bool merge_written(struct mc_core *core, struct mc_segment *segment, cons
     return true;
 }
 
-static bool item_sane(const struct mc_core *core, const struct mc_wire_inventory_item *item)
+static bool item_sane(const struct mc_core *core, const struct mc_segment *segment,
+                      const struct mc_wire_inventory_item *item)
 {
+    if (segment->kind == MC_SEGMENT_DISK && (item->state != 1 || item->version >= core->epoch << MC_EPOCH_SHIFT))
+        return false;
     if (!mc_is_earlier(core, item->generation) || item->length == 0 || item->length > MC_OBJECT_LENGTH_MAX ||
         item->offset > MC_SEGMENT_CAPACITY_MAX + MC_EXTENT_SLACK)
         return false;
     if (item->state == 2)
         return item->generation > 0;
     return item->state == 1 && item->key.length > 0 && item->key.length <= MC_KEY_LENGTH_MAX &&
-           item->replica < MC_REPLICA_COUNT_MAX && item->generation > item->replica &&
-           item->offset % MC_EXTENT_UNIT == 0;
+           item->replica <= MC_REPLICA_LOADED && item->generation > item->replica && item->offset % MC_EXTENT_UNIT == 0;
 }
 
 /* The extent took up the gap behind it, because no number was left for the gap. */
@@ -385,11 +406,26 @@ static void count_growth(struct mc_segment *segment, uint32_t slot, uint64_t uni
     }
 }
 
+/* What lies on a disk has a number there and no place that matters to us. */
+static bool merge_disk(struct mc_core *core, struct mc_segment *segment, const struct mc_wire_inventory_item *item)
+{
+    if (mc_space_rebuild_number(&segment->space, item->slot) != MC_SPACE_PLACED)
+        return false;
+    struct mc_node *node = mc_segment_node(segment, item->slot);
+    node->offset = 0;
+    node->size = mc_extent_units(item->length, item->key.length) & ((1ull << 40) - 1);
+    segment->used += node->size;
+    merge_live(core, segment, item);
+    return true;
+}
+
 /* False when the entry cannot be true. */
 static bool merge(struct mc_core *core, struct mc_segment *segment, const struct mc_wire_inventory_item *item)
 {
-    if (!item_sane(core, item))
+    if (!item_sane(core, segment, item))
         return false;
+    if (segment->kind == MC_SEGMENT_DISK)
+        return merge_disk(core, segment, item);
     uint64_t from = item->offset / MC_EXTENT_UNIT;
     uint64_t units = item->state == 1 ? mc_extent_units(item->length, item->key.length)
                                       : (item->offset + item->length + MC_EXTENT_UNIT - 1) / MC_EXTENT_UNIT - from;
@@ -420,6 +456,8 @@ static bool compare(struct mc_core *core, struct mc_segment *segment, const stru
         return true;
     if (node->state == MC_NODE_GRANTED)
         mc_put_found_live(core, segment, item->slot);
+    if (node->state == MC_NODE_MOVING)
+        mc_offload_moved(core, segment, item->slot, true);
     if (node->state != MC_NODE_LIVE)
         return node->state == MC_NODE_CLEARING || node->state == MC_NODE_QUARANTINE; /* told since the mount */
     node->seen = segment->round;
@@ -532,9 +570,13 @@ void mc_recover_lost(struct mc_core *core, struct mc_connection *connection, con
         if (node == NULL || node->state != MC_NODE_LIVE || mc_node_generation(core, node) != item.generation ||
             (!mc_node_object(node)->visible && !mc_object_waits(mc_node_object(node))))
             continue;
-        core->statistics.rotten_replicas++;
-        mc_core_log(core, MC_CORE_LOG_WARNING, "a replica in segment %u (%s) is rotten and dropped", segment->number,
-                    segment->name);
+        if (segment->kind == MC_SEGMENT_DISK) { /* mostly to make room for what is newer */
+            core->statistics.disk_lost++;
+        } else {
+            core->statistics.rotten_replicas++;
+            mc_core_log(core, MC_CORE_LOG_WARNING, "a replica in segment %u (%s) is rotten and dropped",
+                        segment->number, segment->name);
+        }
         mc_object_lose_replica(core, mc_node_object(node), segment, item.slot);
     }
 }

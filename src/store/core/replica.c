@@ -4,6 +4,7 @@
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/member.h"
+#include "store/core/offload.h"
 #include "store/core/put.h"
 #include "store/core/replica.h"
 #include "store/core/segment.h"
@@ -42,18 +43,22 @@ void mc_list_remove(struct mc_segment *segment, struct mc_node_list *list, uint3
 /* A live replica of the object ages there. The lists of a segment that is gone are no longer kept. */
 static bool ages(const struct mc_segment *segment, const struct mc_object *object)
 {
-    return object->visible && !object->hard && segment->state != MC_SEGMENT_GONE;
+    /* What lies on a disk goes as its owner chooses. */
+    return object->visible && !object->hard && segment->state != MC_SEGMENT_GONE && segment->kind == MC_SEGMENT_MEMORY;
 }
 
 /* ---- the end of a node ---- */
 
 void mc_node_free(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
 {
-    mc_space_release(&segment->space, slot);
+    if (segment->kind == MC_SEGMENT_DISK)
+        mc_space_number_give(&segment->space, slot);
+    else
+        mc_space_release(&segment->space, slot);
     mc_segment_update_room(core, segment);
 }
 
-static void mark_dirty(struct mc_core *core, struct mc_segment *segment)
+void mc_segment_mark_dirty(struct mc_core *core, struct mc_segment *segment)
 {
     if (segment->owner != NULL && mc_link_alone(&segment->dirty))
         mc_link_append(&core->dirty, &segment->dirty);
@@ -94,7 +99,7 @@ void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t sl
             mc_node_remains(node);
     }
     core->statistics.clears++;
-    mark_dirty(core, segment);
+    mc_segment_mark_dirty(core, segment);
     mc_segment_update_room(core, segment);
 }
 
@@ -108,7 +113,7 @@ static void rest(struct mc_core *core, struct mc_segment *segment, uint32_t slot
     mc_list_append(segment, &segment->cuts, slot);
     if (segment->cut_unsent == MC_NODE_NONE)
         segment->cut_unsent = slot;
-    mark_dirty(core, segment);
+    mc_segment_mark_dirty(core, segment);
     mc_segment_update_room(core, segment);
 }
 
@@ -223,12 +228,13 @@ static bool send_some(struct mc_core *core, struct mc_segment *segment, enum mc_
 bool mc_segment_flush(struct mc_core *core, struct mc_segment *segment)
 {
     for (unsigned frames = 0; frames < MC_SLICE_FRAMES; frames += 2) {
-        bool sent = send_some(core, segment, MC_MESSAGE_CLEAR, &segment->clear_unsent);
+        bool sent = mc_offload_send(core, segment); /* first: what is over by then is to be cleared */
+        sent |= send_some(core, segment, MC_MESSAGE_CLEAR, &segment->clear_unsent);
         sent |= send_some(core, segment, MC_MESSAGE_CUT, &segment->cut_unsent);
         if (!sent)
             return false; /* all said, or nobody listens: then it is said after the next mount */
     }
-    return segment->clear_unsent != MC_NODE_NONE || segment->cut_unsent != MC_NODE_NONE;
+    return segment->clear_unsent != MC_NODE_NONE || segment->cut_unsent != MC_NODE_NONE || mc_offload_may_send(segment);
 }
 
 bool mc_segment_release_keys(struct mc_core *core, struct mc_segment *segment)
@@ -341,6 +347,7 @@ void mc_object_appear(struct mc_core *core, struct mc_object *object)
     core->statistics.put_bytes += object->length;
     count_size(core, object->length);
     mc_object_show(core, object);
+    mc_offload_appeared(core, object);
 }
 
 /* A live replica of a visible object begins to age. */
@@ -461,6 +468,14 @@ uint64_t mc_object_version(const struct mc_core *core, const struct mc_object *o
     return object == NULL || !object->visible ? 0 : first_version(core, object);
 }
 
+uint64_t mc_object_version_put(const struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica at = mc_replica_first(core, object);
+    while (at.segment != NULL && mc_segment_node(at.segment, at.slot)->replica == MC_REPLICA_LOADED)
+        at = mc_replica_next(core, at);
+    return at.segment == NULL ? 0 : mc_node_version(core, mc_segment_node(at.segment, at.slot));
+}
+
 struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object *object, uint64_t length,
                                     uint32_t flags)
 {
@@ -555,8 +570,8 @@ static uint32_t live_replicas(const struct mc_core *core, const struct mc_object
 {
     uint32_t count = 0;
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
-        if (at.segment->state == MC_SEGMENT_OK && mc_segment_node(at.segment, at.slot)->state == MC_NODE_LIVE &&
-            count < capacity)
+        if (at.segment->state == MC_SEGMENT_OK && at.segment->kind == MC_SEGMENT_MEMORY &&
+            mc_segment_node(at.segment, at.slot)->state == MC_NODE_LIVE && count < capacity)
             replicas[count++] = at;
     return count;
 }
@@ -565,6 +580,23 @@ uint32_t mc_object_readable(const struct mc_core *core, const struct mc_object *
                             uint32_t capacity)
 {
     return object->visible ? live_replicas(core, object, replicas, capacity) : 0;
+}
+
+struct mc_replica mc_object_on_disk(const struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica at = mc_replica_first(core, object);
+    while (at.segment != NULL && at.segment->kind != MC_SEGMENT_DISK)
+        at = mc_replica_next(core, at);
+    return at;
+}
+
+bool mc_object_stored(const struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica replica;
+    if (mc_object_readable(core, object, &replica, 1) > 0)
+        return true;
+    replica = mc_object_on_disk(core, object);
+    return object->visible && replica.segment != NULL && replica.segment->state == MC_SEGMENT_OK;
 }
 
 uint32_t mc_object_coming(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,

@@ -50,9 +50,20 @@ static inline bool mc_object_waits(const struct mc_object *object)
 {
     return object->tombstone == 0 && !object->successor && !object->visible && object->granted == 0 && object->live > 0;
 }
+/* Numbers of replicas that no put grants. DISK: what lies on a disk, whose version the node keeps. LOADED: a copy in
+ * memory of what lies on a disk: its version is that of a placement, of which no put knows. */
+#define MC_REPLICA_DISK UINT8_MAX
+static inline void mc_node_set_version(struct mc_node *node, uint64_t version)
+{
+    node->replica = MC_REPLICA_DISK;
+    node->physical_previous = (uint32_t)(version >> 32);
+    node->physical_next = (uint32_t)version;
+}
 /* What all replicas of one put share, and what grows with every put of a key. */
 static inline uint64_t mc_node_version(const struct mc_core *core, const struct mc_node *node)
 {
+    if (node->replica == MC_REPLICA_DISK)
+        return (uint64_t)node->physical_previous << 32 | node->physical_next;
     return mc_node_generation(core, node) - node->replica;
 }
 static inline uint64_t mc_extent_units(uint64_t length, size_t key_length)
@@ -127,6 +138,8 @@ enum mc_replace { MC_REPLACE_STALE, MC_REPLACE_WAITS, MC_REPLACE_DONE };
 enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *successor, uint64_t expected);
 /* Of a visible object's value; 0 = it has none, or object is NULL. */
 uint64_t mc_object_version(const struct mc_core *core, const struct mc_object *object);
+/* The same, as the put knows it that brought the value; 0 = nobody does any more. */
+uint64_t mc_object_version_put(const struct mc_core *core, const struct mc_object *object);
 /* Nothing is granted any more, something is live. */
 void mc_object_appear(struct mc_core *core, struct mc_object *object);
 /* The same without counting it as a put. */
@@ -150,7 +163,11 @@ static inline bool mc_object_is_leased(const struct mc_core *core, const struct 
     const struct mc_group *group = mc_object_group(object);
     return core->now_ms < object->lease_until_ms || (group != NULL && core->now_ms < group->lease_until_ms);
 }
-/* Replicas in segments that are OK, at most capacity of them. */
+/* One on a disk, in whatever state that is; segment NULL: there is none. */
+struct mc_replica mc_object_on_disk(const struct mc_core *core, const struct mc_object *object);
+/* Its value can be read, from memory or, in a while, from a disk. */
+bool mc_object_stored(const struct mc_core *core, const struct mc_object *object);
+/* Replicas in memory of segments that are OK, at most capacity of them. */
 uint32_t mc_object_readable(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,
                             uint32_t capacity);
 /* The same of a value that waits: it will be readable. */

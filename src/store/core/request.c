@@ -2,6 +2,7 @@
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/member.h"
+#include "store/core/offload.h"
 #include "store/core/recover.h"
 #include "store/core/replica.h"
 #include "store/core/request.h"
@@ -110,6 +111,8 @@ static int32_t waits_code(const struct mc_core *core, const struct mc_object *ob
     return MC_ERR_PUT_IN_PROGRESS;
 }
 
+#define ON_DISK 1 /* in the place of a code: it can be had, but not from memory */
+
 /* What is said of one key; at most `places_left` of its replicas. leased: it will be read. */
 static struct mc_wire_found find_one(struct mc_core *core, struct mc_span key, const struct mc_object *object,
                                      bool leased, uint32_t places_left)
@@ -129,12 +132,29 @@ static struct mc_wire_found find_one(struct mc_core *core, struct mc_span key, c
         count = mc_object_readable(core, object, replicas, MC_REPLICA_COUNT_MAX);
     else
         count = mc_object_coming(core, object, replicas, MC_REPLICA_COUNT_MAX);
+    uint8_t pins = (uint8_t)((object->hard ? MC_PUT_HARD_PIN : 0) | (object->soft ? MC_PUT_SOFT_PIN : 0));
+    if (count == 0 && object->visible && mc_object_stored(core, object)) /* on a disk */
+        return (struct mc_wire_found){.code = leased ? ON_DISK : 0, .length = object->length, .pins = pins};
     if (count == 0)
         return (struct mc_wire_found){.code = MC_ERR_OBJECT_NOT_FOUND};
     uint32_t taken = count < places_left ? count : places_left;
     write_places(core, replicas, count, taken);
-    uint8_t pins = (uint8_t)((object->hard ? MC_PUT_HARD_PIN : 0) | (object->soft ? MC_PUT_SOFT_PIN : 0));
     return (struct mc_wire_found){.code = 0, .replica_count = (uint8_t)taken, .length = object->length, .pins = pins};
+}
+
+/* After all that can be read at once was found, and is protected: room may have to be made for what comes from disks,
+ * so that objects that were found before may be no more. */
+static void load_from_disks(struct mc_core *core, const struct mc_span *keys, uint32_t count,
+                            struct mc_wire_found *found)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (found[i].code != ON_DISK)
+            continue;
+        struct mc_object *object = mc_object_find(core, keys[i]);
+        found[i] = (struct mc_wire_found){.code = MC_ERR_OBJECT_NOT_FOUND};
+        if (object != NULL)
+            found[i].code = mc_offload_load(core, object);
+    }
 }
 
 void mc_request_get(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
@@ -142,6 +162,7 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_span keys[MC_BATCH_MAX];
     struct mc_object *objects[MC_BATCH_MAX];
+    struct mc_wire_found found[MC_BATCH_MAX];
     struct mc_wire_get head;
     struct mc_wire_none none = {0};
     mc_wire_get_read(&reader, &head);
@@ -155,19 +176,23 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
     bool leased = (head.flags & MC_GET_NO_LEASE) == 0;
     if (leased)
         reading_reserve(connection, count);
-    size_t at = mc_core_frame(core, out, MC_MESSAGE_GET_FOUND, frame->request_id);
-    size_t list = mc_wire_none_head(out, &none);
     core->scratch.length = 0;
     for (uint32_t i = 0; i < count; i++) {
         /* The list of places is as long as any list may be: every key gets one, more while some are left. */
-        struct mc_wire_found found =
-            find_one(core, keys[i], objects[i], leased, MC_BATCH_MAX - places - (count - i - 1));
-        places += found.replica_count;
-        if (found.code == 0 && leased)
+        found[i] = find_one(core, keys[i], objects[i], leased, MC_BATCH_MAX - places - (count - i - 1));
+        places += found[i].replica_count;
+        if (found[i].code == 0 && leased)
             reading_add(core, connection, objects[i]);
-        core->statistics.get_hits += found.code == 0;
-        core->statistics.get_misses += found.code != 0;
-        mc_wire_found_write(out, &found);
+    }
+    load_from_disks(core, keys, count, found);
+    /* Not begun before: room that is made for what is loaded may end a put of this connection, whose PUT_DONE is there
+     * then. */
+    size_t at = mc_core_frame(core, out, MC_MESSAGE_GET_FOUND, frame->request_id);
+    size_t list = mc_wire_none_head(out, &none);
+    for (uint32_t i = 0; i < count; i++) {
+        core->statistics.get_hits += found[i].code == 0;
+        core->statistics.get_misses += found[i].code != 0;
+        mc_wire_found_write(out, &found[i]);
     }
     mc_list_end(out, list, count);
     size_t flat = mc_list_begin(out);
@@ -206,8 +231,8 @@ static void exist_group(struct mc_core *core, struct mc_object *const *objects, 
     for (uint32_t i = 0; i < count; i++)
         prefetch_neighbours(core, objects[i]);
     for (uint32_t i = 0; i < count; i++) {
-        results[i] = objects[i] != NULL && (mc_object_readable(core, objects[i], &replica, 1) > 0 ||
-                                            mc_object_coming(core, objects[i], &replica, 1) > 0);
+        results[i] = objects[i] != NULL &&
+                     (mc_object_stored(core, objects[i]) || mc_object_coming(core, objects[i], &replica, 1) > 0);
         if (results[i] && objects[i]->visible)
             mc_object_touch(core, objects[i]);
     }

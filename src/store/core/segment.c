@@ -3,6 +3,7 @@
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/member.h"
+#include "store/core/offload.h"
 #include "store/core/recover.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
@@ -48,6 +49,8 @@ struct mc_marks mc_segment_marks(const struct mc_core *core, const struct mc_seg
 
 void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment)
 {
+    if (segment->kind == MC_SEGMENT_DISK)
+        return; /* nothing is placed there by writers */
     struct mc_marks marks = mc_segment_marks(core, segment);
     uint64_t taken = segment->used + segment->clearing; /* quarantine is off the budget */
     bool nodes = segment->space.node_count + 2 <= segment->space.node_limit;
@@ -93,7 +96,8 @@ void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
                 ok ? "trusted" : "suspect");
     if (ok) {
         core->has_offered = true;
-        mc_set_add(&core->ok, segment);
+        if (segment->kind == MC_SEGMENT_MEMORY)
+            mc_set_add(&core->ok, segment);
     } else {
         mc_set_remove(&core->ok, segment);
         mc_segment_release(core, segment);
@@ -101,11 +105,18 @@ void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
     mc_segment_update_room(core, segment);
 }
 
+/* All CLEARs and CUTs. */
+static void tell_again(struct mc_segment *segment)
+{
+    segment->clear_unsent = segment->clears.head;
+    segment->cut_unsent = segment->cuts.head;
+}
+
 void mc_segment_owner_lost(struct mc_segment *segment)
 {
     segment->owner = NULL;
-    segment->clear_unsent = segment->clears.head;
-    segment->cut_unsent = segment->cuts.head;
+    tell_again(segment);
+    mc_offload_unsend(segment);
     mc_link_remove(&segment->dirty);
 }
 
@@ -117,7 +128,7 @@ void mc_segment_set_populated(struct mc_core *core, struct mc_segment *segment, 
         segment->populated = populated;
         segment->populated_ms = core->now_ms;
     }
-    if (segment->inventory == MC_INVENTORY_EARLIER)
+    if (segment->inventory == MC_INVENTORY_EARLIER || segment->kind == MC_SEGMENT_DISK)
         return; /* its space ends where the inventory has come to */
     /* The slack behind the capacity is the owner's memory too, populated with the rest. */
     uint64_t bytes = segment->populated < segment->capacity ? segment->populated : segment->capacity + MC_EXTENT_SLACK;
@@ -148,7 +159,8 @@ static bool mount_sane(const struct mc_wire_mount *mount)
     return mount->capacity >= MC_EXTENT_UNIT && mount->capacity <= MC_SEGMENT_CAPACITY_MAX && mount->slot_count > 0 &&
            mount->slot_count <= UINT32_MAX / 2 && mount->name.length > 0 && mount->name.length <= MC_SEGMENT_TEXT_MAX &&
            mount->tcp_address.length <= MC_SEGMENT_TEXT_MAX && mount->unix_path.length <= MC_SEGMENT_TEXT_MAX &&
-           !mc_id_is_zero(mount->segment_id) && mount->epoch <= MC_EPOCH_MAX && mount->slot_top <= mount->slot_count;
+           !mc_id_is_zero(mount->segment_id) && mount->epoch <= MC_EPOCH_MAX && mount->slot_top <= mount->slot_count &&
+           mount->kind <= MC_SEGMENT_DISK;
 }
 
 /* An index that nobody uses, the one given back longest ago; 0 when there is none. */
@@ -223,8 +235,11 @@ static void alias_remove(struct mc_core *core, struct mc_segment *segment, unsig
     alias->next = NULL;
 }
 
+/* Nobody looks for a disk but its owner. */
 static bool aliases_add(struct mc_core *core, struct mc_segment *segment)
 {
+    if (segment->kind == MC_SEGMENT_DISK)
+        return true;
     return alias_add(core, segment, MC_ALIAS_NAME, hash_name(core, mc_span_string(segment->name))) &&
            alias_add(core, segment, MC_ALIAS_HOST, mc_core_hash_id(core, segment->host));
 }
@@ -247,6 +262,7 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     segment->id_hash = mc_core_hash_id(core, segment->id);
     segment->host = mount->host;
     segment->nonce = mount->nonce;
+    segment->kind = mount->kind;
     segment->capacity = mount->capacity;
     segment->slot_count = mount->slot_count;
     copy_text(segment->name, mount->name);
@@ -254,9 +270,9 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     copy_text(segment->unix_path, mount->unix_path);
     for (unsigned i = 0; i < MC_SETS; i++)
         segment->places[i] = MC_SET_NOWHERE;
-    segment->normal = segment->proven = segment->soft = segment->clears = segment->cuts =
+    segment->normal = segment->proven = segment->soft = segment->clears = segment->cuts = segment->moves =
         (struct mc_node_list){MC_NODE_NONE, MC_NODE_NONE, 0};
-    segment->clear_unsent = segment->cut_unsent = segment->release = MC_NODE_NONE;
+    segment->clear_unsent = segment->cut_unsent = segment->move_unsent = segment->release = MC_NODE_NONE;
     segment->populated_ms = core->now_ms;
     mc_link_init(&segment->of_member);
     mc_link_init(&segment->dirty);
@@ -269,6 +285,7 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
         free(segment);
         return NULL;
     }
+    segment->space.is_bare = segment->kind == MC_SEGMENT_DISK;
     return segment;
 }
 
@@ -329,10 +346,15 @@ static bool take_over(struct mc_core *core, struct mc_segment *segment, struct m
 static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_connection *connection,
                    uint64_t populated)
 {
-    mc_segment_owner_lost(segment);
+    /* On its own link, where it mounts often while its memory grows, no STORE or LOAD is told twice: what is done a second
+     * time could come late. */
+    if (segment->owner == connection)
+        tell_again(segment);
+    else
+        mc_segment_owner_lost(segment);
     segment->owner = connection;
-    if (segment->clears.count + segment->cuts.count > 0)
-        mc_link_append(&core->dirty, &segment->dirty);
+    if (segment->clears.count + segment->cuts.count + segment->moves.count > 0)
+        mc_segment_mark_dirty(core, segment);
     mc_segment_set_populated(core, segment, populated);
     mc_segment_refresh(core, segment);
 }
@@ -383,8 +405,8 @@ static int32_t mount_known(struct mc_core *core, struct mounting *mounting)
         return MC_ERR_SEGMENT_ALREADY_EXISTS;
     /* Epoch 0 of a segment that we know: the answer to its first mount was lost. It is the same memory either way. An
      * earlier epoch: its contents were not offered yet, or it has not heard of that. */
-    bool same = segment->capacity == mount->capacity && segment->slot_count == mount->slot_count &&
-                segment->nonce == mount->nonce;
+    bool same = segment->kind == mount->kind && segment->capacity == mount->capacity &&
+                segment->slot_count == mount->slot_count && segment->nonce == mount->nonce;
     if (!same || (mount->epoch != 0 && mount->epoch != core->epoch && mount->epoch != segment->earlier_epoch))
         return MC_ERR_STALE;
     if (rebuilding) { /* broken off half-way: what was merged goes, and all of it comes again */

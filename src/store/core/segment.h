@@ -40,6 +40,7 @@ struct mc_segment {
     uint32_t number; /* reuse count of the index << 16 | index */
     uint16_t index;
     uint8_t state;
+    uint8_t kind;     /* enum mc_segment_kind. A disk: its owner alone reads and writes it (offload.h) */
     bool full;        /* it was above its watermark, and has not become much emptier since than evictions make it */
     bool drain;       /* its owner is told to move its objects away; also leaving */
     bool leaving;     /* its owner will unmount it: nothing new is placed there */
@@ -66,9 +67,13 @@ struct mc_segment {
     struct mc_node_list clears, cuts;    /* what the owner has been or will be told */
     uint32_t clear_unsent, cut_unsent;   /* first node of the list that was not sent yet, MC_NODE_NONE = all were */
     uint32_t late; /* nodes of `clears` (MC_CLEARING_LATE) that something was acknowledged over while it was departed */
-    uint32_t release;     /* next node of `clears` that is not to hold its key any longer */
-    struct mc_link dirty; /* in core->dirty while something is unsent and can be sent */
-    struct mc_link busy;  /* in core->busy while ticks have work here: release, debt */
+    struct mc_node_list moves; /* MOVING: what the owner is to store on this disk, or to load into this memory */
+    uint32_t move_unsent;      /* as clear_unsent */
+    uint32_t moves_sent;       /* of them, not answered yet */
+    uint64_t rest_until_ms;    /* of a disk that has failed to read: until then nothing is loaded from it */
+    uint32_t release;          /* next node of `clears` that is not to hold its key any longer */
+    struct mc_link dirty;      /* in core->dirty while something is unsent and can be sent */
+    struct mc_link busy;       /* in core->busy while ticks have work here: release, debt */
 
     /* Recovery. recovering: not offered, nothing is placed there. inventory: what its next INVENTORY is taken for, NONE
      * when the last was merged. */
@@ -142,6 +147,8 @@ void mc_segment_pong(struct mc_core *core, struct mc_connection *connection, con
 uint64_t mc_segments_due(const struct mc_core *core);
 /* Derives OK or SUSPECT from what is known of the owner. */
 void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment);
+/* There is something that its owner is to be told. */
+void mc_segment_mark_dirty(struct mc_core *core, struct mc_segment *segment);
 /* The connection its CLEARs went to is no more. */
 void mc_segment_owner_lost(struct mc_segment *segment);
 void mc_segment_gone(struct mc_core *core, struct mc_segment *segment);

@@ -287,6 +287,23 @@ void mc_space_release(struct mc_space *space, uint32_t number)
     bin_insert(space, number);
 }
 
+/* ---- numbers alone ---- */
+
+uint32_t mc_space_number_take(struct mc_space *space)
+{
+    mc_assert(space->is_bare);
+    uint32_t number = node_take(space);
+    if (number != MC_NODE_NONE)
+        mc_space_node(space, number)->state = MC_NODE_GRANTED;
+    return number;
+}
+
+void mc_space_number_give(struct mc_space *space, uint32_t number)
+{
+    mc_assert(space->is_bare && mc_space_node(space, number)->state != MC_NODE_UNUSED);
+    node_give(space, number);
+}
+
 /* ---- rebuilding ---- */
 
 bool mc_space_rebuild_begin(struct mc_space *space, uint32_t slot_top)
@@ -316,14 +333,32 @@ static bool rebuild_gap(struct mc_space *space, uint64_t offset)
     return true;
 }
 
+/* Nobody has the number, and whoever rebuilds may say who has it. */
+static bool may_claim(const struct mc_space *space, uint32_t number)
+{
+    if (number >= space->reclaim_end)
+        return false;
+    const struct mc_node *there = mc_space_node(space, number);
+    return there->state == MC_NODE_UNUSED && !there->listed;
+}
+
+enum mc_space_placed mc_space_rebuild_number(struct mc_space *space, uint32_t number)
+{
+    mc_assert(space->is_bare);
+    if (!may_claim(space, number))
+        return MC_SPACE_REFUSED;
+    if (!chunk_make(space, number))
+        return MC_SPACE_NO_MEMORY;
+    mc_space_node(space, number)->state = MC_NODE_GRANTED;
+    space->node_count++;
+    return MC_SPACE_PLACED;
+}
+
 enum mc_space_placed mc_space_rebuild_place(struct mc_space *space, uint32_t number, uint64_t offset, uint64_t units,
                                             uint64_t limit)
 {
-    if (number >= space->reclaim_end || units == 0 || limit > MC_SPACE_UNITS_MAX || units > limit ||
-        offset > limit - units || offset < space->end)
-        return MC_SPACE_REFUSED;
-    const struct mc_node *there = mc_space_node(space, number);
-    if (there->state != MC_NODE_UNUSED || there->listed)
+    if (units == 0 || limit > MC_SPACE_UNITS_MAX || units > limit || offset > limit - units || offset < space->end ||
+        !may_claim(space, number))
         return MC_SPACE_REFUSED;
     if (!chunk_make(space, number) || !rebuild_gap(space, offset))
         return MC_SPACE_NO_MEMORY;
@@ -388,10 +423,19 @@ static const char *check_bins(const struct mc_space *space, uint32_t *free_block
     return NULL;
 }
 
+/* In a bare space nothing tells but the nodes themselves how many are in use. */
+static uint32_t numbers_used(const struct mc_space *space)
+{
+    uint32_t count = 0;
+    for (uint32_t number = 0; space->is_bare && number < space->node_fresh; number++)
+        count += mc_space_node(space, number)->state != MC_NODE_UNUSED;
+    return count;
+}
+
 const char *mc_space_check(const struct mc_space *space)
 {
     uint64_t end = space->end, free_units = 0;
-    uint32_t count = 0, free_blocks = 0, binned = 0, after = MC_NODE_NONE;
+    uint32_t count = numbers_used(space), free_blocks = 0, binned = 0, after = MC_NODE_NONE;
     bool after_free = false;
     for (uint32_t number = space->last; number != MC_NODE_NONE;
          number = mc_space_node(space, number)->physical_previous) {

@@ -28,6 +28,7 @@ enum mc_node_state {
     MC_NODE_CLEARING,   /* invisible; the owner has been or will be told to clear the slot */
     MC_NODE_QUARANTINE, /* a writer may still write; the owner has been or will be told to cut it off */
     MC_NODE_DEAD,       /* belongs to nobody, in a segment that is being swept */
+    MC_NODE_MOVING,     /* its owner is to fill it from another segment of its own: see offload.h */
 };
 
 struct mc_node {
@@ -40,11 +41,12 @@ struct mc_node {
     uint64_t uses : 2, proven : 1; /* of the core, while LIVE and not pinned: see policy.h */
     uint64_t size : 40;            /* units */
     uint64_t replica : 8;          /* of the core: generation - replica = version */
-    uint64_t seen : 16;            /* of the core: the inventory that this node was last met in; of CLEARING: flags */
+    uint64_t seen : 16; /* of the core: the inventory that this node was last met in; of CLEARING: flags; of MOVING: its
+                           owner was told */
     /* of the core: object of GRANTED and LIVE, object whose key a CLEARING holds, writer of QUARANTINE */
     uint64_t pointer : 48;
     uint64_t replica_next_segment : 16; /* of the core; of CLEARING both halves are the writer that is cut off next */
-    uint32_t physical_previous, physical_next; /* of the space */
+    uint32_t physical_previous, physical_next; /* of the space; of a disk's node the two halves of its version */
     uint32_t list_previous, list_next;         /* of the space while FREE or UNUSED, else of the core */
     uint32_t replica_next_slot;                /* MC_NODE_NONE ends the chain */
     uint32_t generation_low;
@@ -61,6 +63,7 @@ struct mc_space {
     uint32_t hole_count, hole_top;  /* holes that are to join; those lie below chunk hole_top */
     uint32_t node_free;             /* first of the list of numbers given back */
     uint32_t node_count;            /* in use, free blocks included */
+    bool is_bare;                   /* numbers alone: their places are another's business */
     uint32_t last;                  /* physically */
     uint64_t end, free;             /* units */
     uint64_t levels;                /* bit = level has a free block */
@@ -82,6 +85,12 @@ bool mc_space_grow(struct mc_space *space, uint64_t units);
 uint32_t mc_space_allocate(struct mc_space *space, uint64_t units);
 void mc_space_release(struct mc_space *space, uint32_t number);
 
+/* ---- numbers alone, in a space that is_bare: without extents, each a node in state GRANTED until it is given back ---- */
+
+/* MC_NODE_NONE when there is none left. */
+uint32_t mc_space_number_take(struct mc_space *space);
+void mc_space_number_give(struct mc_space *space, uint32_t number);
+
 /* ---- rebuilding from extents whose numbers and places were chosen by another ---- */
 
 /* The space must be new. Numbers below slot_top may be given to extents; false when it is above the limit. */
@@ -93,6 +102,8 @@ enum mc_space_placed { MC_SPACE_PLACED, MC_SPACE_REFUSED, MC_SPACE_NO_MEMORY };
  * slot_top. Extents may be released meanwhile, nothing may be allocated. */
 enum mc_space_placed mc_space_rebuild_place(struct mc_space *space, uint32_t number, uint64_t offset, uint64_t units,
                                             uint64_t limit);
+/* The same for a number alone; in any order. */
+enum mc_space_placed mc_space_rebuild_number(struct mc_space *space, uint32_t number);
 /* The end; afterwards mc_space_grow and all else is allowed. */
 void mc_space_rebuild_end(struct mc_space *space);
 /* Makes numbers below slot_top that are not in use available, looking at `count` of them; true when more are left. */

@@ -94,6 +94,7 @@ struct mc_core {
     bool refuse_earlier;          /* something was removed that cannot be named: no further entry of an earlier epoch */
     struct mc_object *tombstones; /* the newest; the rest hangs on it */
     uint64_t tombstone_count, tombstone_limit, held_count;
+    struct mc_map moves;     /* by object that is `moving`: index of the segment << 32 | slot of its MOVING node */
     struct mc_map held_more; /* by object: how many nodes hold its key beyond those that it can count itself */
     struct mc_buffer scratch;
 

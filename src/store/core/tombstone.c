@@ -254,8 +254,10 @@ bool mc_key_hides(const struct mc_core *core, const struct mc_object *object)
         return false;
     for (uint32_t i = 0; i < core->segment_top; i++) {
         const struct mc_segment *segment = core->segments[i];
-        if (segment != NULL && segment->state == MC_SEGMENT_SUSPECT && segment->clears.count > 0 &&
-            !mc_segment_departed(core, segment))
+        /* A disk outlives the process that was told: it may end before it has done that. */
+        if (segment != NULL && segment->clears.count > 0 && !mc_segment_departed(core, segment) &&
+            (segment->state == MC_SEGMENT_SUSPECT ||
+             (segment->state == MC_SEGMENT_OK && segment->kind == MC_SEGMENT_DISK)))
             return true;
     }
     return false; /* their CLEARs went out before any of this value's can */

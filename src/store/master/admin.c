@@ -153,6 +153,7 @@ struct query {
     int count; /* of replicas, or an error */
     struct mc_core_replica replicas[MC_REPLICA_COUNT_MAX];
     char endpoints[MC_REPLICA_COUNT_MAX][MC_ADDRESS_MAX];
+    struct mc_id owners[MC_REPLICA_COUNT_MAX];
 };
 struct query_slice {
     struct query *queries;
@@ -172,6 +173,7 @@ static void ask_queries(struct mc_core *core, void *argument)
             bool is_there = mc_core_segment(core, query->replicas[j].segment, &segment);
             const char *endpoint = !is_there ? "" : segment.tcp_address[0] != 0 ? segment.tcp_address : segment.name;
             snprintf(query->endpoints[j], sizeof(query->endpoints[j]), "%s", endpoint);
+            query->owners[j] = is_there ? segment.owner : (struct mc_id){0, 0};
         }
     }
 }
@@ -323,14 +325,34 @@ static void get_index(void *context, struct evhttp_request *request)
 
 static void write_replicas(struct mc_buffer *text, const struct query *query)
 {
+    const char *comma = "";
     mc_buffer_printf(text, "[");
     for (int i = 0; i < query->count; i++) {
-        mc_buffer_printf(text,
-                         "%s{\"size_\":%llu,\"buffer_address_\":%llu,\"protocol_\":\"tcp\",\"transport_endpoint_\":",
-                         i == 0 ? "" : ",", (unsigned long long)query->replicas[i].length,
-                         (unsigned long long)query->replicas[i].offset);
+        if (query->replicas[i].is_on_disk)
+            continue;
+        mc_buffer_printf(
+            text, "%s{\"size_\":%llu,\"buffer_address_\":%llu,\"protocol_\":\"tcp\",\"transport_endpoint_\":", comma,
+            (unsigned long long)query->replicas[i].length, (unsigned long long)query->replicas[i].offset);
         mc_http_json_string(text, query->endpoints[i], strlen(query->endpoints[i]));
         mc_buffer_printf(text, "}");
+        comma = ",";
+    }
+    mc_buffer_printf(text, "]");
+}
+
+static void write_disk_replicas(struct mc_buffer *text, const struct query *query)
+{
+    const char *comma = "";
+    mc_buffer_printf(text, "[");
+    for (int i = 0; i < query->count; i++) {
+        if (!query->replicas[i].is_on_disk)
+            continue;
+        mc_buffer_printf(text, "%s{\"client_id\":\"%llu-%llu\",\"object_size\":%llu,\"transport_endpoint\":", comma,
+                         (unsigned long long)query->owners[i].high, (unsigned long long)query->owners[i].low,
+                         (unsigned long long)query->replicas[i].length);
+        mc_http_json_string(text, query->endpoints[i], strlen(query->endpoints[i]));
+        mc_buffer_printf(text, "}");
+        comma = ",";
     }
     mc_buffer_printf(text, "]");
 }
@@ -364,11 +386,10 @@ static void write_answer(struct mc_buffer *text, const struct query *query, bool
     mc_buffer_printf(
         text, is_found ? ":{\"ok\":true,\"error\":null,\"values\":" : ":{\"ok\":false,\"error\":\"%s\",\"values\":",
         mc_error_name(query->count));
-    if (is_found)
-        write_replicas(text, query);
-    else
-        mc_buffer_printf(text, "[]");
-    mc_buffer_printf(text, ",\"disk_values\":[],\"local_disk_values\":[],\"nof_values\":[]}");
+    write_replicas(text, query); /* none of what was not found */
+    mc_buffer_printf(text, ",\"disk_values\":[],\"local_disk_values\":");
+    write_disk_replicas(text, query);
+    mc_buffer_printf(text, ",\"nof_values\":[]}");
 }
 
 static int compare_keys(const void *a, const void *b)

@@ -74,7 +74,7 @@ static const struct mc_option table[] = {
     LATER("global_file_segment_size", INT, "9223372036854775807", "bytes of the file tier", LIMITS(0, INT64_MAX)),
     LATER("enable_disk_eviction", BOOL, "true", "evicts from the file tier"),
     LATER("quota_bytes", INT, "0", "bytes that the file tier may use; 0: 90 % of the disk", LIMITS(0, INT64_MAX)),
-    LATER("enable_offload", BOOL, "false", "store nodes copy objects to disks of their own"),
+    ROW("enable_offload", BOOL, "false", "store nodes that have a disk of their own store objects there, when they are put"),
     LATER("offload_on_evict", BOOL, "false", "copies when an object is evicted instead of when it is put"),
     LATER("offload_force_evict", BOOL, "false", "evicts also what is not yet on disk"),
     LATER("offloading_queue_limit", INT, "50000", "objects that wait for their copy", LIMITS(1, 100000000)),
@@ -538,6 +538,7 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
         return MC_ERR_INVALID_PARAMS;
     }
     config->core.cluster_way = MC_CLUSTER_TOLD;
+    config->core.offload = mc_options_bool(options, "enable_offload") ? MC_OFFLOAD_ON_PUT : MC_OFFLOAD_NEVER;
     config->core.policy = mc_eviction_find(mc_options_text(options, "eviction_policy"));
     mc_assert(config->core.policy != NULL); /* it is one of the choices */
     rc = choose_election(options, config, error, error_size);

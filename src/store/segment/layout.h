@@ -11,6 +11,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* What lends the space: memory, which peers read and write, or a disk, which its owner alone touches. */
+enum mc_segment_kind { MC_SEGMENT_MEMORY = 0, MC_SEGMENT_DISK = 1 };
+
 #define MC_EXTENT_UNIT 64u
 #define MC_BLOCK_SHIFT_MIN 16u
 #define MC_BLOCK_COUNT_MAX 16384u
@@ -34,6 +37,9 @@ static inline bool mc_epoch_can_be(uint64_t epoch)
 {
     return epoch != 0 && epoch <= MC_EPOCH_MAX - MC_EPOCH_CARRY;
 }
+
+/* The number of a replica that was loaded from a disk: its version is that of its placement, of which no put knows. */
+#define MC_REPLICA_LOADED MC_REPLICA_COUNT_MAX
 
 enum mc_slot_state { MC_SLOT_EMPTY = 0, MC_SLOT_LIVE = 1 };
 

@@ -12,7 +12,9 @@
 #define MC_BUILD_TEXT_MAX 64u /* bytes of a build's name with its end; a longer one is cut */
 
 /* name, bit, what its speaker understands. A bit is never given a second meaning. */
-#define MC_FEATURES(X) X(NAMED_BUILD, 0, "build in HELLO and HELLO_REPLY, layout in HELLO_REPLY")
+#define MC_FEATURES(X)                                                                                                 \
+    X(NAMED_BUILD, 0, "build in HELLO and HELLO_REPLY, layout in HELLO_REPLY")                                         \
+    X(DISKS, 1, "segments that are disks: kind in MOUNT, version in INVENTORY, STORE, LOAD")
 
 enum mc_feature {
 #define MC_FEATURE_ENUM(name, bit, what) MC_FEATURE_##name = (bit),

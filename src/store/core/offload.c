@@ -1,0 +1,330 @@
+/* What is stored on disks, and loaded from them: see offload.h. */
+#include "store/core/offload.h"
+
+#include "store/core/job.h"
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/place.h"
+#include "store/core/put.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
+#include "store/core/state.h"
+
+/* ---- the node of a move ---- */
+
+static struct mc_replica moving_node(const struct mc_core *core, const struct mc_object *object)
+{
+    uint64_t packed = (uint64_t)(uintptr_t)mc_map_get(&core->moves, (uintptr_t)object);
+    mc_assert(object->moving && packed != 0);
+    return (struct mc_replica){core->segments[packed >> 32], (uint32_t)packed};
+}
+
+/* The node, just taken, becomes what the owner is to fill. False when memory is out; nothing is changed then. */
+static bool begin_move(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
+                       uint8_t replica)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    uint64_t packed = (uint64_t)segment->index << 32 | slot;
+    if (!mc_map_put(&core->moves, (uintptr_t)object, (void *)(uintptr_t)packed))
+        return false;
+    mc_generation_next(core, node, replica);
+    node->state = MC_NODE_MOVING;
+    node->seen = 0;
+    node->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
+    object->moving = 1;
+    segment->used += node->size;
+    mc_list_append(segment, &segment->moves, slot);
+    if (segment->move_unsent == MC_NODE_NONE)
+        segment->move_unsent = slot;
+    mc_segment_mark_dirty(core, segment);
+    return true;
+}
+
+/* It is no move any more, and nothing else yet. */
+static struct mc_object *end_move(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    struct mc_object *object = mc_node_object(node);
+    mc_assert(node->state == MC_NODE_MOVING && object->moving);
+    if (segment->move_unsent == slot)
+        segment->move_unsent = node->list_next;
+    segment->moves_sent -= node->seen;
+    mc_list_remove(segment, &segment->moves, slot);
+    object->moving = 0;
+    (void)mc_map_remove(&core->moves, (uintptr_t)object);
+    if (mc_offload_may_send(segment) && segment->state != MC_SEGMENT_GONE)
+        mc_segment_mark_dirty(core, segment);
+    return object;
+}
+
+/* ---- storing ---- */
+
+static struct mc_segment *least_busy_disk(const struct mc_core *core, const struct mc_member *member)
+{
+    struct mc_segment *best = NULL;
+    const struct mc_link *link = member->segments.next;
+    for (unsigned walk = MC_WALK_MAX; link != &member->segments && walk > 0; link = link->next, walk--) {
+        struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
+        if (segment->kind == MC_SEGMENT_DISK && segment->state == MC_SEGMENT_OK && !segment->leaving &&
+            segment->moves.count < core->config.offload_queue_limit &&
+            (best == NULL || segment->moves.count < best->moves.count))
+            best = segment;
+    }
+    return best;
+}
+
+/* A disk of an owner that has the value in memory; *from is there. NULL: there is none. */
+static struct mc_segment *find_disk(const struct mc_core *core, const struct mc_object *object, struct mc_replica *from)
+{
+    for (*from = mc_replica_first(core, object); from->segment != NULL; *from = mc_replica_next(core, *from)) {
+        if (from->segment->state != MC_SEGMENT_OK)
+            continue;
+        struct mc_segment *disk = least_busy_disk(core, from->segment->member);
+        if (disk != NULL)
+            return disk;
+    }
+    return NULL;
+}
+
+bool mc_offload_store(struct mc_core *core, struct mc_object *object)
+{
+    struct mc_replica from;
+    if (!object->visible || object->moving || mc_object_on_disk(core, object).segment != NULL ||
+        object->live >= MC_REPLICA_COUNT_MAX || mc_jobs_will_meet(core, object) ||
+        core->counter_end - core->counter <= MC_BATCH_MAX)
+        return false;
+    /* Of a value that was loaded, and is on no disk any more, nobody knows which put brought it: a later one that is unsure
+     * of its end would be told that it had ended well. */
+    uint64_t version = mc_object_version_put(core, object);
+    if (version == 0)
+        return false;
+    struct mc_segment *disk = find_disk(core, object, &from);
+    uint32_t slot = disk == NULL ? MC_NODE_NONE : mc_space_number_take(&disk->space);
+    if (slot == MC_NODE_NONE) {
+        core->statistics.offload_skipped += disk != NULL;
+        return false;
+    }
+    struct mc_node *node = mc_segment_node(disk, slot);
+    node->offset = 0;
+    node->size = mc_extent_units(object->length, object->key_length) & ((1ull << 40) - 1);
+    if (!begin_move(core, object, disk, slot, MC_REPLICA_DISK)) {
+        mc_space_number_give(&disk->space, slot);
+        return false;
+    }
+    mc_node_set_version(node, version);
+    core->statistics.offload_begun++;
+    return true;
+}
+
+void mc_offload_appeared(struct mc_core *core, struct mc_object *object)
+{
+    if (core->config.offload == MC_OFFLOAD_ON_PUT)
+        (void)mc_offload_store(core, object);
+}
+
+/* ---- loading ---- */
+
+/* Room for the value in memory of that owner, or MC_NODE_NONE; is_hopeful: there will be some soon. */
+static uint32_t find_memory(struct mc_core *core, const struct mc_member *member, uint64_t units,
+                            struct mc_segment **memory, bool *is_hopeful)
+{
+    const struct mc_link *link = member->segments.next;
+    *is_hopeful = false;
+    for (unsigned walk = MC_WALK_MAX; link != &member->segments && walk > 0; link = link->next, walk--) {
+        struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
+        if (segment->kind != MC_SEGMENT_MEMORY || segment->state != MC_SEGMENT_OK || segment->leaving)
+            continue;
+        if (segment->moves.count >= MC_LOADS_MAX) {
+            *is_hopeful = true;
+            continue;
+        }
+        uint32_t slot = mc_space_allocate(&segment->space, units);
+        *memory = segment;
+        if (slot != MC_NODE_NONE && units >= segment->want_size)
+            segment->want = segment->want_size = 0; /* as with puts: the next one that fails begins small */
+        if (slot != MC_NODE_NONE)
+            return slot;
+        *is_hopeful |= mc_evict_for(core, segment, units);
+    }
+    return MC_NODE_NONE;
+}
+
+int32_t mc_offload_load(struct mc_core *core, struct mc_object *object)
+{
+    struct mc_replica from = mc_object_on_disk(core, object);
+    struct mc_segment *memory = NULL;
+    bool is_hopeful = false;
+    if (!object->visible || from.segment == NULL || from.segment->state != MC_SEGMENT_OK)
+        return MC_ERR_OBJECT_NOT_FOUND;
+    if (object
+            ->moving) /* it does not come soon to an owner that is cut off, and whose disk another process has taken up */
+        return moving_node(core, object).segment->state == MC_SEGMENT_OK ? MC_ERR_PUT_IN_PROGRESS
+                                                                         : MC_ERR_OBJECT_NOT_FOUND;
+    if (core->now_ms < from.segment->rest_until_ms || object->live >= MC_REPLICA_COUNT_MAX ||
+        core->counter_end - core->counter <= MC_BATCH_MAX || mc_jobs_will_meet(core, object))
+        return MC_ERR_OBJECT_NOT_FOUND;
+    uint32_t slot = find_memory(core, from.segment->member, mc_extent_units(object->length, object->key_length),
+                                &memory, &is_hopeful);
+    if (slot == MC_NODE_NONE)
+        return is_hopeful ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_NOT_FOUND;
+    if (!begin_move(core, object, memory, slot, MC_REPLICA_LOADED)) {
+        mc_node_free(core, memory, slot);
+        return MC_ERR_OBJECT_NOT_FOUND;
+    }
+    core->statistics.promotion_begun++;
+    mc_segment_update_room(core, memory);
+    mc_evict_ahead(core, memory, mc_segment_node(memory, slot)->size);
+    return MC_ERR_PUT_IN_PROGRESS;
+}
+
+/* ---- the end ---- */
+
+/* Its bytes could not be had in time: for a while whoever wants something from that disk has a miss at once. */
+static void rest_disk(const struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica disk = mc_object_on_disk(core, object);
+    if (disk.segment != NULL)
+        disk.segment->rest_until_ms = core->now_ms + MC_DISK_REST_MS;
+}
+
+/* Other places of the value may have come to us meanwhile. And where a removal that has passed this segment has still to
+ * come by the object, it would be answered, and this stay. */
+static bool may_join(const struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment)
+{
+    return segment->state != MC_SEGMENT_GONE && object->live < MC_REPLICA_COUNT_MAX &&
+           (segment->kind != MC_SEGMENT_DISK || mc_object_on_disk(core, object).segment == NULL) &&
+           !mc_jobs_will_meet(core, object);
+}
+
+void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t slot, bool done)
+{
+    struct mc_object *object = end_move(core, segment, slot);
+    bool is_store = segment->kind == MC_SEGMENT_DISK;
+    if (done && may_join(core, object, segment)) {
+        mc_segment_node(segment, slot)->seen = segment->round;
+        mc_object_join(core, object, segment, slot);
+        core->statistics.offload_done += is_store;
+        core->statistics.promotion_done += !is_store;
+        return;
+    }
+    core->statistics.offload_failed += is_store;
+    core->statistics.promotion_failed += !is_store;
+    if (!done && !is_store && segment->state != MC_SEGMENT_GONE)
+        rest_disk(core, object);
+    mc_node_clear(core, segment, slot, object);
+}
+
+void mc_offload_cancel(struct mc_core *core, struct mc_object *object)
+{
+    if (!object->moving)
+        return;
+    struct mc_replica at = moving_node(core, object);
+    (void)end_move(core, at.segment, at.slot);
+    core->statistics.offload_failed += at.segment->kind == MC_SEGMENT_DISK;
+    core->statistics.promotion_failed += at.segment->kind != MC_SEGMENT_DISK;
+    if (at.segment->kind == MC_SEGMENT_DISK || at.segment->member == NULL)
+        mc_node_clear(core, at.segment, at.slot, object);
+    else /* the owner writes there itself, and says when it does no more */
+        mc_node_cut(core, at.segment, at.slot, object, at.segment->member->writer);
+}
+
+/* ---- telling the owner ---- */
+
+bool mc_offload_may_send(const struct mc_segment *segment)
+{
+    return segment->owner != NULL && segment->move_unsent != MC_NODE_NONE && segment->moves_sent < MC_MOVES_SENT_MAX;
+}
+
+void mc_offload_unsend(struct mc_segment *segment)
+{
+    for (uint32_t slot = segment->moves.head; slot != segment->move_unsent;) {
+        struct mc_node *node = mc_segment_node(segment, slot);
+        node->seen = 0;
+        slot = node->list_next;
+    }
+    segment->move_unsent = segment->moves.head;
+    segment->moves_sent = 0;
+}
+
+/* Where the owner of that segment has the value too: on another kind of segment. segment NULL: nowhere any more. */
+static struct mc_replica other_place(const struct mc_core *core, const struct mc_object *object,
+                                     const struct mc_segment *segment)
+{
+    struct mc_replica at = mc_replica_first(core, object);
+    while (at.segment != NULL && (at.segment->member != segment->member || at.segment->kind == segment->kind ||
+                                  mc_segment_node(at.segment, at.slot)->state != MC_NODE_LIVE))
+        at = mc_replica_next(core, at);
+    return at;
+}
+
+static void write_store(const struct mc_core *core, struct mc_buffer *out, const struct mc_node *node, uint32_t slot,
+                        struct mc_replica from)
+{
+    struct mc_wire_store_item item = {
+        .slot = slot,
+        .generation = mc_node_generation(core, node),
+        .version = mc_node_version(core, node),
+        .source = from.segment->number,
+        .source_slot = from.slot,
+        .source_generation = mc_node_generation(core, mc_segment_node(from.segment, from.slot)),
+    };
+    mc_wire_store_item_write(out, &item);
+}
+
+static void write_load(const struct mc_core *core, struct mc_buffer *out, const struct mc_node *node, uint32_t slot,
+                       struct mc_replica from)
+{
+    struct mc_wire_load_item item = {
+        .slot = slot,
+        .replica = node->replica,
+        .generation = mc_node_generation(core, node),
+        .offset = (uint64_t)node->offset * MC_EXTENT_UNIT,
+        .disk = from.segment->number,
+        .disk_slot = from.slot,
+        .disk_generation = mc_node_generation(core, mc_segment_node(from.segment, from.slot)),
+    };
+    mc_wire_load_item_write(out, &item);
+}
+
+/* The first that is unsent, and whose value the owner still has elsewhere. The others are over, each costs one of *left;
+ * they may have been sent over an earlier connection, so the owner may be at them. */
+static uint32_t next_to_send(struct mc_core *core, struct mc_segment *segment, struct mc_replica *from, uint32_t *left)
+{
+    for (; segment->move_unsent != MC_NODE_NONE && *left > 0; --*left) {
+        uint32_t slot = segment->move_unsent;
+        struct mc_object *object = mc_node_object(mc_segment_node(segment, slot));
+        *from = other_place(core, object, segment);
+        if (from->segment != NULL)
+            return slot;
+        mc_offload_cancel(core, object);
+    }
+    return MC_NODE_NONE;
+}
+
+bool mc_offload_send(struct mc_core *core, struct mc_segment *segment)
+{
+    struct mc_buffer *out = mc_offload_may_send(segment) ? mc_core_buffer(core, segment->owner->number) : NULL;
+    struct mc_replica from;
+    if (out == NULL)
+        return false;
+    bool is_store = segment->kind == MC_SEGMENT_DISK;
+    uint32_t left = MC_BATCH_MAX, count = 0, slot = next_to_send(core, segment, &from, &left);
+    if (slot == MC_NODE_NONE)
+        return left < MC_BATCH_MAX;
+    struct mc_wire_segment head = {.segment = segment->number};
+    size_t frame = mc_core_frame(core, out, is_store ? MC_MESSAGE_STORE : MC_MESSAGE_LOAD, 0);
+    size_t list = mc_wire_segment_head(out, &head);
+    for (; slot != MC_NODE_NONE && count < MC_BATCH_MAX && segment->moves_sent < MC_MOVES_SENT_MAX; count++) {
+        struct mc_node *node = mc_segment_node(segment, slot);
+        if (is_store)
+            write_store(core, out, node, slot, from);
+        else
+            write_load(core, out, node, slot, from);
+        node->seen = 1;
+        segment->moves_sent++;
+        segment->move_unsent = node->list_next;
+        slot = next_to_send(core, segment, &from, &left);
+    }
+    mc_frame_end_list(out, frame, list, count);
+    return true;
+}

@@ -1,0 +1,38 @@
+/* Values between the memory and the disks of one owner: stored on a disk while they lie in memory (offload), and loaded
+ * into memory again when they are read and are no longer there (promotion). The owner's process moves the bytes; the
+ * core says what goes where, under which number and generation, as it does for writers (D1 to D5 of the ordering page).
+ *
+ * A node that is MOVING belongs to a visible object, which knows that (`moving`; core->moves says where it is): there is
+ * at most one of an object. It is in the list `moves` of its segment, those before `move_unsent` were sent, and it is
+ * no replica yet. When the object's value goes, the node is cleared, and holds the key until that is done, as a replica
+ * does: the owner may just have finished. */
+#ifndef MC_CORE_OFFLOAD_H
+#define MC_CORE_OFFLOAD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct mc_core;
+struct mc_object;
+struct mc_segment;
+
+/* A put has ended well: its value is stored on a disk, if that is to be done then. */
+void mc_offload_appeared(struct mc_core *core, struct mc_object *object);
+/* Begins to store the value of a visible object on a disk of an owner that has it in memory. False: it is there, or
+ * being moved, or no disk takes it now. */
+bool mc_offload_store(struct mc_core *core, struct mc_object *object);
+/* Begins to load the value of a visible object that lies on a disk only, for a reader. PUT_IN_PROGRESS: it comes, ask
+ * again. OBJECT_NOT_FOUND: it cannot be had in time. May evict. */
+int32_t mc_offload_load(struct mc_core *core, struct mc_object *object);
+/* The owner has filled the MOVING node, or has not. */
+void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t slot, bool done);
+/* The value of the object goes. */
+void mc_offload_cancel(struct mc_core *core, struct mc_object *object);
+
+/* One frame of STORE or LOAD from move_unsent on, or some that are over; false when there is nothing to do now. */
+bool mc_offload_send(struct mc_core *core, struct mc_segment *segment);
+bool mc_offload_may_send(const struct mc_segment *segment);
+/* The connection they were sent to is no more: they are sent again. */
+void mc_offload_unsend(struct mc_segment *segment);
+
+#endif
