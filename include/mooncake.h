@@ -122,6 +122,14 @@ struct mc_store_config {
     const char *data_dir;
     /* With a data_dir: close drops the segment's contents, as without one. */
     bool drop_on_close;
+    /* Directories on disks, absolute, separated by commas, at most 8; several processes may share one. Objects in the
+     * segment are stored there too when the master says so (--enable_offload), loaded from there when they are read and
+     * no longer in memory, and found again by a later store that takes the directory. NULL or "" = none. Of a store
+     * with a segment. A directory that cannot be used is said in the log, and done without. */
+    const char *disk_paths;
+    /* Bytes that each may take, at least 256 MiB; 0 = MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES, or 90 % of what is free.
+     */
+    uint64_t disk_bytes;
 };
 
 /* Joins the cluster. Returns at once (the segment is populated in the background). 0, or MC_ERR_RPC_FAIL when no master

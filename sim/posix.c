@@ -478,6 +478,11 @@ uint64_t mc_clock_boot_ns(void)
     return sim_boot_ns(sim_process());
 }
 
+uint64_t mc_clock_wall_ms(void)
+{
+    return (uint64_t)sim_wall_ns(sim_process()) / 1000000;
+}
+
 uint64_t mc_random_u64(void)
 {
     return sim_random(SIM_PRODUCT);

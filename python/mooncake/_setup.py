@@ -2,6 +2,7 @@
 """MooncakeDistributedStore's calls that are made once: setup, positional, by keyword, or by one dict with either spelling of its keys."""
 
 import functools
+import os
 import re
 
 from mooncake._record import checked
@@ -70,13 +71,21 @@ def _is_on(value):
 
 def _warn_ignored(values):
     """Settings of the original that this build accepts without doing what they say: never in silence."""
-    if _is_on(values.get("enable_ssd_offload")):
-        _log_warning("setup: enable_ssd_offload is not in this build yet: objects stay in memory only")
     if _is_on(values.get("enable_client_http_server")):
         _log_warning("setup: enable_client_http_server is not in this build yet: no HTTP server was started")
     tenant = values.get("tenant_id", "default")
     if issubclass(type(tenant), str) and tenant != "default":
         _log_warning("setup: tenants are not in this build yet: tenant_id is ignored, all clients share one space of keys")
+
+
+def _disk_paths(values):
+    """Where objects are stored on disks, or None. What the call says goes before the environment."""
+    if not _is_on(values.get("enable_ssd_offload")):
+        return None
+    path = _text(values, "ssd_offload_path") or os.environ.get("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "")
+    if not path:
+        _log_warning("setup: enable_ssd_offload without ssd_offload_path or MOONCAKE_OFFLOAD_FILE_STORAGE_PATH: objects stay in memory only")
+    return path or None
 
 
 def _join(store, values, from_dict):
@@ -87,7 +96,7 @@ def _join(store, values, from_dict):
         if sizes[name] is None:
             return INVALID_PARAMS
     _warn_ignored(values)
-    return store._open(*texts.values(), *sizes.values())
+    return store._open(*texts.values(), _disk_paths(values), *sizes.values())
 
 
 def _of_dict(config):
@@ -119,6 +128,8 @@ def setup(self, local_hostname, metadata_server, global_segment_size, local_buff
     rdma_devices         to use, separated by commas; "" (all) by default. Other spelling: device_name.
     master_server_addr   "host:port" of mooncake_master. Other spelling: master_server_address.
     engine               accepted; the store has its own transport.
+    enable_ssd_offload   objects in the segment are stored on disks too, when the master says so (--enable_offload).
+    ssd_offload_path     directories on them, separated by commas; "": environment MOONCAKE_OFFLOAD_FILE_STORAGE_PATH.
     data_dir             the segment lies in files there, best under /dev/shm, and outlives the process: the next store takes
                          it up with its objects. None: environment MC_DATA_DIR; "": none. None of it is in the original.
 

@@ -17,6 +17,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#pragma GCC diagnostic ignored "-Wunused-function" /* not every test uses all of it */
+
 #define START_MS 20000
 
 /* ---- processes ---- */
@@ -60,8 +62,8 @@ static void stop(struct process *process, int sig)
     process->pid = 0;
 }
 
-/* Reads what the process says until `words` were there; returns the number behind them. */
-static int wait_for_number(struct process *process, const char *words)
+/* Reads what the process says until all of `words` were there; the numbers behind them. */
+static void wait_for_numbers(struct process *process, const char *const *words, int *numbers, unsigned count)
 {
     static char text[65536];
     size_t length = 0;
@@ -72,12 +74,24 @@ static int wait_for_number(struct process *process, const char *words)
             break;
         length += (size_t)got;
         text[length] = 0;
-        const char *found = strstr(text, words);
-        if (found != NULL && strchr(found, '\n') != NULL)
-            return atoi(found + strlen(words));
+        unsigned there = 0;
+        for (unsigned i = 0; i < count; i++) {
+            const char *found = strstr(text, words[i]);
+            if (found == NULL || strchr(found, '\n') == NULL)
+                continue;
+            numbers[i] = atoi(found + strlen(words[i]));
+            there++;
+        }
+        if (there == count)
+            return;
     }
-    fail_msg("\"%s\" never came; it said: %s", words, text);
-    return 0;
+    fail_msg("\"%s\" never came; it said: %s", words[0], text);
+}
+static int wait_for_number(struct process *process, const char *words)
+{
+    int number = 0;
+    wait_for_numbers(process, &words, &number, 1);
+    return number;
 }
 
 static struct process master;

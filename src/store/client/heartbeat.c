@@ -109,6 +109,8 @@ static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out,
 {
     struct mc_owner *owner = atomic_load(&heartbeat->store->owner);
     struct mc_wire_heartbeat_segment own = {0};
+    struct mc_told_disk disks[MC_OWNER_DISKS_MAX];
+    uint32_t disk_count = owner == NULL ? 0 : mc_owner_disks_told(owner, disks);
     bool has_segment = owner != NULL && mc_owner_segment(owner, &own.segment);
     int fd = atomic_load(&heartbeat->fd);
     out->length = 0;
@@ -119,7 +121,10 @@ static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out,
         own.leaving = atomic_load(&heartbeat->store->leaving);
         mc_wire_heartbeat_segment_write(out, &own);
     }
-    mc_frame_end_list(out, frame_start, list, has_segment);
+    for (uint32_t i = 0; i < disk_count; i++)
+        mc_wire_heartbeat_segment_write(
+            out, &(struct mc_wire_heartbeat_segment){.segment = disks[i].segment, .leaving = disks[i].is_leaving});
+    mc_frame_end_list(out, frame_start, list, has_segment + disk_count);
 
     uint64_t now_ns = mc_clock_ns(), deadline_ns = now_ns + patience_ms(heartbeat) * 1000000ull;
     uint64_t silent_ns = now_ns + SILENT_MS * 1000000ull, sent_ms = mc_clock_boot_ms();
@@ -149,9 +154,17 @@ static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out,
     mc_preconnect_told(atomic_load(&heartbeat->store->preconnect), heartbeat->epoch, reply.changes);
     if (owner != NULL)
         mc_owner_follow(owner, heartbeat->epoch);
+    uint32_t held[MC_OWNER_DISKS_MAX], held_count = 0;
     bool is_held = false; /* a master that has given the segment up says nothing of what it did meanwhile */
     for (uint32_t count = mc_list_read(&reader); count > 0 && !reader.bad; count--) {
         mc_wire_segment_code_read(&reader, &code);
+        if (!has_segment || code.segment != own.segment) { /* a disk; 1: it has something to confirm first */
+            if (!reader.bad && code.code == 0 && held_count < MC_OWNER_DISKS_MAX)
+                held[held_count++] = code.segment;
+            else if (!reader.bad && code.code < 0 && owner != NULL)
+                mc_owner_disk_remount(owner, code.segment);
+            continue;
+        }
         is_held = code.code == 0;
         mc_drain_told(heartbeat->store, code.segment, code.drain != 0 && code.code >= 0 && !reader.bad);
         unreachable_told(heartbeat, code.unreachable != 0 && code.code >= 0 && !reader.bad);
@@ -162,6 +175,8 @@ static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out,
         mc_owner_cluster_told(owner, heartbeat->epoch, reply.cluster);
         uint64_t answered_ms = mc_owner_age_told(owner, heartbeat->epoch, reply.age_ms, sent_ms);
         mc_owner_contact(owner, heartbeat->epoch, reply.quiet == 0, is_held ? answered_ms : 0, frame.time);
+        for (uint32_t i = 0; i < held_count; i++)
+            mc_owner_disk_contact(owner, held[i], heartbeat->epoch, answered_ms);
     }
     return 0;
 }

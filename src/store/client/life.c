@@ -7,6 +7,7 @@
 #include "env/log.h"
 #include "env/thread.h"
 #include "rdma/rdma.h"
+#include "store/client/disks.h"
 #include "store/client/endpoints.h"
 #include "store/client/heartbeat.h"
 #include "store/client/link.h"
@@ -222,7 +223,13 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
                capacity, reason);
     if (capacity == 0)
         return MC_ERR_NO_MEMORY;
+    struct mc_disks disks;
+    int rc = mc_disks_of(asked, &disks);
+    if (rc < 0)
+        return rc;
     struct mc_owner_config config = {.paths = store->paths,
+                                     .disks = disks.list,
+                                     .disk_count = disks.count,
                                      .rdma = store->rdma,
                                      .master_address = store->master.configured,
                                      .master_node = store->master_node,
@@ -237,7 +244,8 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
                                      .data_dir_until_ns = data_dir_until_ns,
                                      .drop_on_close = asked->drop_on_close,
                                      .coming = &store->owner_coming};
-    int rc = mc_owner_create(&config, &owner);
+    rc = mc_owner_create(&config, &owner);
+    mc_disks_free(&disks);
     if (rc < 0)
         return rc;
     rc = mc_owner_first_mount(owner, deadline_ns);

@@ -3,6 +3,7 @@
  *   link.c       the connection to the master: connecting, sending, taking frames apart, breaking
  *   master.c     what the master says and what it is told
  *   inventory.c  what a master is told that does not know what lies in our memory
+ *   disk.c, disk_inventory.c, disk_move.c   the disks
  *   epoch.c      which masters were met, and when something was last heard of them
  * Everything "on the serve thread" runs there and needs no lock. `lock` guards what other threads look at. */
 #ifndef MC_OWNER_INSIDE_H
@@ -11,6 +12,7 @@
 #include "store/segment/memory.h"
 #include "store/segment/serve.h"
 #include "store/owner/connector.h"
+#include "store/owner/disk.h"
 #include "store/owner/master_time.h"
 #include "store/owner/owner.h"
 #include "store/owner/scrub.h"
@@ -67,11 +69,15 @@ struct mc_owner {
     bool is_hinted;              /* the link is to whom a standby named */
     struct mc_id master_node;    /* who answered the last hello; zero = nobody yet */
     struct mc_scrub *scrub;
+    struct mc_owner_disk disks[MC_OWNER_DISKS_MAX];
+    uint32_t disk_count;
+    struct mc_mover *mover; /* NULL: there are no disks */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct mc_segment_memory *memory;         /* changed on the serve thread under the lock */
     _Atomic(struct mc_segment_memory *) left; /* that is served no more: a forked child closes its descriptors */
+    uint32_t disks_under_way;                 /* moves and clears of all disks */
     bool has_ended;                           /* nothing is left but to free it */
     bool was_mounted;
     enum closing closing;

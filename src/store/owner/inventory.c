@@ -140,6 +140,11 @@ static void frame_write(struct mc_owner *owner)
         const struct mc_content *item = &inventory->items[inventory->sent + i];
         if (!is_there(owner, item))
             continue;
+        if (item->state == 1 && item->replica == MC_REPLICA_LOADED && !mc_wire_can(&owner->agreed, MC_FEATURE_DISKS)) {
+            /* A master that knows of no disks would take such a number for a lie, and nothing for true. */
+            (void)mc_segment_memory_clear(owner->memory, item->slot, item->generation);
+            continue;
+        }
         struct mc_wire_inventory_item record = {.slot = item->slot,
                                                 .state = item->state,
                                                 .flags = item->flags,

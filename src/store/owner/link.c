@@ -59,6 +59,7 @@ void mc_owner_link_send(struct mc_owner *owner)
         mc_owner_live_write(owner);
         mc_owner_lost_write(owner);
         mc_owner_inventory_write(owner);
+        mc_owner_disks_write(owner);
         if (owner->out.failed) {
             mc_owner_link_break(owner, mc_error_name(MC_ERR_NO_MEMORY));
             return;
@@ -160,6 +161,7 @@ void mc_owner_link_close(struct mc_owner *owner)
     owner->live_framed = 0; /* was not taken whole: told again */
     owner->lost_told = 0;
     owner->mount_id = owner->master_epoch = 0;
+    mc_owner_disks_unlink(owner);
     mc_owner_inventory_stop(owner);                              /* begins again */
     mc_owner_news_drop(&owner->cut_done, owner->cut_done.count); /* asked again */
     evtimer_del(owner->timer);

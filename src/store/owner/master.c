@@ -477,6 +477,9 @@ static int mount_reply_handle(struct mc_owner *owner, const struct mc_frame *fra
 {
     struct mc_wire_mount_reply reply;
     mc_wire_mount_reply_read(reader, &reply);
+    struct mc_owner_disk *disk = reader->bad ? NULL : mc_owner_disk_asked(owner, frame->request_id);
+    if (disk != NULL && owner->state == LINK_MOUNTED)
+        return mc_owner_disk_mounted(disk, &reply);
     if (reader->bad || (frame->request_id != owner->mount_id && owner->state != LINK_UNMOUNTING))
         return MC_ERR_PROTOCOL;
     owner->mount_id = 0;
@@ -493,6 +496,8 @@ static int mount_reply_handle(struct mc_owner *owner, const struct mc_frame *fra
     int rc = mounted(owner, &reply, frame->time);
     if (rc == 0)
         mc_owner_populated_tell(owner);
+    if (rc == 0)
+        mc_owner_disks_mount(owner);
     return rc;
 }
 
@@ -508,9 +513,26 @@ static bool is_our_segment(const struct mc_owner *owner, struct mc_reader *reade
     return false;
 }
 
+/* The disk that the frame is about; its head is read then. */
+static struct mc_owner_disk *disk_of(struct mc_owner *owner, struct mc_reader *reader)
+{
+    struct mc_reader look = *reader;
+    struct mc_wire_segment head;
+    mc_wire_segment_read(&look, &head);
+    struct mc_owner_disk *disk = owner->state == LINK_MOUNTED ? mc_owner_disk_find(owner, head.segment) : NULL;
+    if (disk != NULL)
+        *reader = look;
+    return disk;
+}
+
 static void clear_handle(struct mc_owner *owner, const struct mc_frame *frame, struct mc_reader *reader)
 {
     struct mc_wire_segment head;
+    struct mc_owner_disk *disk = disk_of(owner, reader);
+    if (disk != NULL) {
+        mc_owner_disk_clear(disk, reader);
+        return;
+    }
     if (!is_our_segment(owner, reader, &head))
         return;
     size_t answer = mc_frame_begin(&owner->out, MC_MESSAGE_CLEARED, frame->request_id);
@@ -562,9 +584,29 @@ static void check_handle(struct mc_owner *owner, struct mc_reader *reader)
     }
 }
 
+static void store_handle(struct mc_owner *owner, struct mc_reader *reader)
+{
+    struct mc_owner_disk *disk = disk_of(owner, reader);
+    if (disk != NULL)
+        mc_owner_disk_store(disk, reader);
+}
+
+static void load_handle(struct mc_owner *owner, struct mc_reader *reader)
+{
+    struct mc_wire_segment head;
+    if (is_our_segment(owner, reader, &head))
+        mc_owner_disks_load(owner, reader);
+}
+
 static void offered_handle(struct mc_owner *owner, const struct mc_frame *frame, struct mc_reader *reader)
 {
     struct mc_wire_segment head;
+    struct mc_owner_disk *disk = disk_of(owner, reader);
+    if (disk != NULL) {
+        mc_owner_heard(owner, owner->master_epoch, true, frame->time);
+        mc_owner_disk_offered(disk);
+        return;
+    }
     if (!is_our_segment(owner, reader, &head))
         return;
     mc_owner_heard(owner, owner->master_epoch, true, frame->time);
@@ -573,6 +615,12 @@ static void offered_handle(struct mc_owner *owner, const struct mc_frame *frame,
 
 static int inventory_ack_handle(struct mc_owner *owner, struct mc_reader *reader)
 {
+    struct mc_reader look = *reader;
+    struct mc_wire_inventory_ack ack;
+    mc_wire_inventory_ack_read(&look, &ack);
+    struct mc_owner_disk *disk = owner->state == LINK_MOUNTED ? mc_owner_disk_find(owner, ack.segment) : NULL;
+    if (disk != NULL)
+        return mc_owner_disk_acknowledged(disk, &ack);
     int rc = mc_owner_inventory_acknowledged(owner, reader);
     return rc == MC_ERR_STALE ? mount_stale(owner) : rc;
 }
@@ -601,6 +649,12 @@ int mc_owner_frame_handle(struct mc_owner *owner, const struct mc_frame *frame)
         return inventory_ack_handle(owner, &reader);
     case MC_MESSAGE_OFFERED:
         offered_handle(owner, frame, &reader);
+        return 0;
+    case MC_MESSAGE_STORE:
+        store_handle(owner, &reader);
+        return 0;
+    case MC_MESSAGE_LOAD:
+        load_handle(owner, &reader);
         return 0;
     case MC_MESSAGE_CHECK:
         check_handle(owner, &reader);

@@ -183,6 +183,8 @@ int mc_owner_create(const struct mc_owner_config *config, struct mc_owner **resu
     if (rc < 0)
         goto fail_timers;
     mc_paths_add_segment(owner->paths, owner->memory);
+    for (uint32_t i = 0; i < config->disk_count; i++)
+        (void)mc_owner_disk_add(owner, &config->disks[i]); /* without it goes on, as the log says */
     mc_serve_post(owner->serve, on_start, owner);
     rc = mc_segment_memory_populate(owner->memory, mc_owner_on_progress, owner);
     if (rc < 0)
@@ -195,6 +197,7 @@ int mc_owner_create(const struct mc_owner_config *config, struct mc_owner **resu
 fail_start:
     mc_segment_memory_populate_stop(owner->memory);
 fail_populate:
+    mc_owner_disks_close(owner);
     mc_paths_remove_segment(owner->paths, owner->memory);
 fail_timers:
     owner->is_closing = true; /* what was posted is still run, and then does nothing */
@@ -295,7 +298,7 @@ bool mc_owner_holds(struct mc_owner *owner, struct mc_id *cluster)
 {
     pthread_mutex_lock(&owner->lock);
     *cluster = mc_segment_memory_cluster(owner->memory);
-    bool holds = mc_segment_memory_slot_top(owner->memory) > 0;
+    bool holds = mc_segment_memory_slot_top(owner->memory) > 0 || mc_owner_disks_hold(owner, cluster);
     pthread_mutex_unlock(&owner->lock);
     return holds;
 }
@@ -359,6 +362,7 @@ void mc_owner_end(struct mc_owner *owner)
     closing_wait(owner, UNMOUNTED, mc_clock_ns() + UNMOUNT_MS * 1000000ull);
     mc_serve_post(owner->serve, on_end, owner);
     closing_wait(owner, ENDED, UINT64_MAX / 2); /* the loop turns: it ends */
+    mc_owner_disks_close(owner);
     /* From here on the serve thread does nothing for us but serve peers. */
     mc_segment_memory_populate_stop(owner->memory);
     mc_paths_remove_segment(owner->paths, owner->memory);
@@ -370,7 +374,8 @@ void mc_owner_end(struct mc_owner *owner)
 
 void mc_owner_free(struct mc_owner *owner)
 {
-    mc_serve_free(owner->serve);
+    mc_serve_free(owner->serve); /* runs what is still posted */
+    mc_owner_disks_free(owner);
     mc_segment_memory_release(owner->memory);
     fields_free(owner);
 }
@@ -387,6 +392,7 @@ void mc_owner_forked(struct mc_owner *owner)
 {
     mc_fd_close(atomic_exchange(&owner->fd, -1));
     mc_serve_forked(owner->serve);
+    mc_owner_disks_forked(owner);
     struct mc_segment_memory *left = atomic_load(&owner->left);
     if (left != NULL)
         mc_segment_memory_forked(left);

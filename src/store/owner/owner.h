@@ -8,6 +8,13 @@
 
 struct mc_owner;
 
+#define MC_OWNER_DISKS_MAX 8u
+struct mc_owner_disk_config {
+    const char *path;  /* of a directory that may be shared with other processes; see store/disk/disk.h */
+    uint64_t capacity; /* bytes */
+    bool keep_hit;     /* what was read is written once more instead of being dropped */
+};
+
 struct mc_owner_config {
     struct mc_paths *paths;     /* borrowed; outlives the owner */
     struct mc_rdma *rdma;       /* the same; NULL: none */
@@ -25,7 +32,9 @@ struct mc_owner_config {
     uint64_t data_dir_until_ns;         /* so long another process that is at work there is waited for (mc_clock_ns) */
     _Atomic(struct mc_owner *) *coming; /* NULL, or where it stands as soon as it has descriptors. One that fails then
                                            has ended and stays there: it is the caller's to free */
-    bool drop_on_close;                 /* with data_dir: close unmounts and drops the contents, as without */
+    const struct mc_owner_disk_config *disks;
+    uint32_t disk_count;
+    bool drop_on_close; /* with data_dir: close unmounts and drops the contents, as without */
 };
 
 /* Makes memory and listeners, starts serving, populating and connecting. 0, MC_ERR_NO_MEMORY, MC_ERR_RPC_FAIL (cannot
@@ -53,7 +62,18 @@ uint64_t mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_
 /* That master says which cluster it is (zero: it does not): the memory that is mounted there belongs to it from now on.
  * Heartbeat thread's thread only. */
 void mc_owner_cluster_told(struct mc_owner *owner, uint64_t epoch, struct mc_id cluster);
-/* Does its memory hold anything? And to which cluster does that belong (zero: it is not known). */
+/* Its disks at the master, for a heartbeat; how many. Disks that are not mounted try again. Heartbeat thread's thread
+ * only, like the next two. */
+struct mc_told_disk {
+    uint32_t segment;
+    bool is_leaving; /* nothing new is stored there */
+};
+uint32_t mc_owner_disks_told(struct mc_owner *owner, struct mc_told_disk told[MC_OWNER_DISKS_MAX]);
+/* The master of that epoch has answered that heartbeat at answered_ms, and the disk has nothing left to confirm. */
+void mc_owner_disk_contact(struct mc_owner *owner, uint32_t segment, uint64_t epoch, uint64_t answered_ms);
+/* The master does not know it (any more). */
+void mc_owner_disk_remount(struct mc_owner *owner, uint32_t segment);
+/* Does its memory, or a disk, hold anything? And to which cluster does that belong (zero: it is not known). */
 bool mc_owner_holds(struct mc_owner *owner, struct mc_id *cluster);
 /* What the scrubber has read and found rotten so far. */
 void mc_owner_scrubbed(const struct mc_owner *owner, uint64_t *bytes, uint64_t *rotten);

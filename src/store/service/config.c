@@ -96,8 +96,8 @@ static const struct mc_option rest_flags[] = {
     ALIAS("rdma_devices", "device_name"), ALIAS("device_names", "device_name"),
     ROW("master_server_address", TEXT, "", "host:port of mooncake_master, or etcd://host:port,... for whoever leads"),
     ALIAS("master_server_addr", "master_server_address"),
-    LATER("enable_ssd_offload", BOOL, "false", "copies objects to a disk of this node"),
-    LATER("ssd_offload_path", TEXT, "", "where"),
+    ROW("enable_ssd_offload", BOOL, "false", "objects are stored on disks of this node too, when the master says so (--enable_offload)"),
+    ROW("ssd_offload_path", TEXT, "", "directories on these disks, separated by commas"),
     LATER("tenant_id", TEXT, "default", "whose keys these are; now all clients share one space of keys"),
     ROW("enable_client_http_server", BOOL, "false", "also serves /health and /metrics on client_http_port"),
     ROW("client_http_port", INT, "9300", "see there; 0: the kernel chooses", PORT),
@@ -115,8 +115,8 @@ static const struct mc_option client_flags[] = {
     LATER("tenant_id", TEXT, "default", "whose keys these are; now all clients share one space of keys"),
     ROW("port", INT, "50052", "tells processes without a pool of their own (setup_dummy) which master to use; 0: the kernel chooses", PORT, INTO(dummy_port)),
     NO_EFFECT("threads", INT, "1", "a thread for each connection, up to a limit", LIMITS(0, 65536)),
-    LATER("enable_offload", BOOL, "false", "copies objects to a disk of this node"),
-    LATER("start_offload_rpc_server", BOOL, "true", "serves what lies on that disk"),
+    ROW("enable_offload", BOOL, "false", "objects are stored on the disks of MOONCAKE_OFFLOAD_FILE_STORAGE_PATH too, when the master says so"),
+    NO_EFFECT("start_offload_rpc_server", BOOL, "true", "what lies on disks is read as everything else"),
     NO_EFFECT("mmap_arena_pool_size", INT, "8589934592", "there is no arena", LIMITS(0, INT64_MAX)),
     NO_EFFECT("use_mmap_arena_allocator", BOOL, "false", "there is no arena"),
     ROW("enable_http_server", BOOL, "false", "serves /health and /metrics on http_port", SECTION("HTTP")),
@@ -491,8 +491,9 @@ static void warn_ignored(const struct mc_options *options, const struct mc_servi
             continue;
         mc_log(WARNING, "--%s is accepted but not done yet: it changes nothing", options->table[i].name);
     }
-    if (config->enable_ssd_offload)
-        mc_log(WARNING, "enable_ssd_offload is not in this build yet: objects stay in memory only");
+    if (config->enable_ssd_offload && config->ssd_offload_path[0] == 0)
+        mc_log(WARNING, "enable_ssd_offload without ssd_offload_path (MOONCAKE_OFFLOAD_FILE_STORAGE_PATH): objects "
+                        "stay in memory only");
     if (strcmp(config->tenant_id, "default") != 0)
         mc_log(WARNING, "tenants are not in this build yet: tenant_id is ignored, all clients share one space of keys");
 }

@@ -246,7 +246,8 @@ static int run(struct service *service, char *error, size_t error_size)
                                            .rdma_devices = config->device_name,
                                            .master_server_addr = config->master_server_address,
                                            .global_segment_size = config->global_segment_size,
-                                           .local_buffer_size = config->local_buffer_size};
+                                           .local_buffer_size = config->local_buffer_size,
+                                           .disk_paths = config->enable_ssd_offload ? config->ssd_offload_path : NULL};
     int rc = watch_signals(service);
     if (rc == 0)
         rc = bind_ports(service, error, error_size);

@@ -1,0 +1,717 @@
+/* The disks of an owner: their life, what the master says to them and what it is told. Inventories: disk_inventory.c.
+ * The copies: disk_move.c. */
+#include "store/owner/inside.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/thread.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- marks: what the directory keeps for the next process ---- */
+
+static void on_marked(void *context, int code)
+{
+    const struct mc_owner_disk *disk = context;
+    if (code < 0)
+        mc_log_limited(WARNING, "disk %s cannot write down its contact with the master: %s", disk->path,
+                       mc_error_name(code));
+}
+
+/* Lock held. Hands it to the disk, unless only the contact is newer and was handed over a moment ago. */
+static void keep_mark(struct mc_owner_disk *disk)
+{
+    uint64_t now_ms = mc_clock_ms();
+    bool is_contact = disk->kept.epoch == disk->mark.epoch && disk->kept.floor == disk->mark.floor &&
+                      mc_id_equal(disk->kept.cluster, disk->mark.cluster);
+    if (is_contact && disk->mark.epoch != 0 && now_ms < disk->kept_ms + MC_DISK_MARK_MS)
+        return;
+    if (mc_disk_set_mark(disk->disk, &disk->mark, on_marked, disk) < 0)
+        return; /* with the next contact */
+    disk->kept = disk->mark;
+    disk->kept_ms = now_ms;
+}
+
+/* Lock held. */
+static void set_contact(struct mc_owner_disk *disk, uint64_t boot_ms)
+{
+    uint64_t age_ms = mc_clock_boot_ms() - boot_ms, wall_ms = mc_clock_wall_ms();
+    disk->mark.contact_boot = mc_host_id();
+    disk->mark.contact_boot_ms = boot_ms;
+    disk->mark.contact_wall_ms = boot_ms == 0 ? 0 : wall_ms - age_ms;
+}
+
+/* Since the last contact; UINT32_MAX: never, or it cannot be told. Another boot, or another machine, knows the wall
+ * clock only. */
+static uint32_t contact_age_ms(struct mc_owner_disk *disk)
+{
+    pthread_mutex_lock(&disk->owner->lock);
+    struct mc_disk_mark mark = disk->mark;
+    pthread_mutex_unlock(&disk->owner->lock);
+    bool is_same = mc_id_equal(mark.contact_boot, mc_host_id());
+    uint64_t then_ms = is_same ? mark.contact_boot_ms : mark.contact_wall_ms;
+    uint64_t now_ms = is_same ? mc_clock_boot_ms() : mc_clock_wall_ms();
+    if (then_ms == 0 || now_ms < then_ms || now_ms - then_ms >= UINT32_MAX)
+        return UINT32_MAX;
+    return (uint32_t)(now_ms - then_ms);
+}
+
+/* Its contents are of this epoch now. */
+static void set_epoch(struct mc_owner_disk *disk, uint64_t epoch)
+{
+    struct mc_owner *owner = disk->owner;
+    pthread_mutex_lock(&owner->lock);
+    if (disk->mark.epoch != epoch) {
+        disk->mark.epoch = epoch;
+        set_contact(disk, owner->answered_epoch == epoch && owner->answered_ms > owner->hello_ms ? owner->answered_ms
+                                                                                                 : owner->hello_ms);
+        keep_mark(disk);
+    }
+    pthread_mutex_unlock(&owner->lock);
+}
+
+/* ---- life ---- */
+
+static void on_ready(void *argument)
+{
+    struct mc_owner_disk *disk = argument;
+    if (disk->state == MC_OWNER_DISK_RECOVERING)
+        disk->state = MC_OWNER_DISK_IDLE;
+    mc_owner_disks_mount(disk->owner);
+}
+
+static void on_useless(void *argument)
+{
+    struct mc_owner_disk *disk = argument;
+    disk->state = MC_OWNER_DISK_OFF;
+}
+
+/* On the disk's thread. */
+static void on_recovered(void *context, int code, uint32_t objects)
+{
+    struct mc_owner_disk *disk = context;
+    if (code < 0)
+        mc_log(ERROR, "disk %s cannot be used: %s", disk->path, mc_error_name(code));
+    else
+        mc_log(INFO, "disk %s is ready, with %" PRIu32 " objects", disk->path, objects);
+    mc_serve_post(disk->owner->serve, code < 0 ? on_useless : on_ready, disk);
+}
+
+static void tell_lost(struct mc_owner_disk *disk, const struct mc_disk_place *places, size_t count)
+{
+    struct mc_owner *owner = disk->owner;
+    struct mc_wire_segment head = {.segment = disk->segment};
+    size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_LOST, 0);
+    size_t list = mc_wire_segment_head(&owner->out, &head);
+    for (size_t i = 0; i < count; i++) {
+        struct mc_wire_slot slot = {.slot = places[i].slot, .generation = places[i].generation};
+        mc_wire_slot_write(&owner->out, &slot);
+    }
+    mc_frame_end_list(&owner->out, frame, list, count);
+}
+
+struct lost { /* what a disk has dropped, on its way to the serve thread */
+    struct mc_owner_disk *disk;
+    size_t count;
+    struct mc_disk_place places[];
+};
+
+static void on_lost_here(void *argument)
+{
+    struct lost *lost = argument;
+    if (lost->disk->state == MC_OWNER_DISK_MOUNTED) {
+        tell_lost(lost->disk, lost->places, lost->count);
+        mc_owner_link_send(lost->disk->owner);
+    }
+    free(lost);
+}
+
+/* On the disk's thread. Without memory the master hears of it when it wants to have it loaded. */
+static void on_lost(void *context, const struct mc_disk_place *places, size_t count)
+{
+    struct mc_owner_disk *disk = context;
+    struct lost *lost = malloc(sizeof(*lost) + count * sizeof(lost->places[0]));
+    if (lost == NULL)
+        return;
+    lost->disk = disk;
+    lost->count = count;
+    memcpy(lost->places, places, count * sizeof(lost->places[0]));
+    mc_serve_post(disk->owner->serve, on_lost_here, lost);
+}
+
+int mc_owner_disk_add(struct mc_owner *owner, const struct mc_owner_disk_config *config)
+{
+    struct mc_owner_disk *disk = &owner->disks[owner->disk_count];
+    char why[MC_DISK_ERROR_MAX];
+    if (owner->disk_count == MC_OWNER_DISKS_MAX)
+        return MC_ERR_INVALID_PARAMS;
+    *disk = (struct mc_owner_disk){.owner = owner, .number = owner->disk_count, .capacity = config->capacity};
+    disk->path = strdup(config->path);
+    if (disk->path == NULL)
+        return MC_ERR_NO_MEMORY;
+    struct mc_disk_config files = {.path = config->path,
+                                   .capacity = config->capacity,
+                                   .policy = config->keep_hit ? MC_DISK_LRU : MC_DISK_FIFO,
+                                   .ports = &mc_disk_ports_system,
+                                   .context = disk,
+                                   .ready = on_recovered,
+                                   .lost = on_lost};
+    int rc = mc_disk_open(&files, &disk->disk, why, sizeof(why));
+    if (rc == 0 && owner->mover == NULL)
+        rc = mc_mover_start(owner, &owner->mover);
+    if (rc < 0) {
+        mc_log(ERROR, "%s; this node goes on without that disk", disk->disk == NULL ? why : mc_error_name(rc));
+        if (disk->disk != NULL)
+            mc_disk_close(disk->disk, 0);
+        free(disk->path);
+        return rc;
+    }
+    disk->mark = disk->kept = mc_disk_marked(disk->disk);
+    disk->has_contents = disk->mark.epoch != 0;
+    disk->slot_count = mc_disk_slot_count(disk->disk);
+    owner->disk_count++;
+    return 0;
+}
+
+/* What was begun comes back by itself: reads by their deadline, stores by the disk's. */
+void mc_owner_disks_close(struct mc_owner *owner)
+{
+    if (owner->disk_count == 0)
+        return;
+    uint64_t deadline_ns = mc_clock_ns() + MC_DISK_GRACE_MS * 1000000ull;
+    pthread_mutex_lock(&owner->lock);
+    while (owner->disks_under_way > 0 && mc_monitor_wait(&owner->lock, &owner->changed, deadline_ns) != ETIMEDOUT)
+        continue;
+    pthread_mutex_unlock(&owner->lock);
+    mc_mover_stop(owner->mover);
+    for (uint32_t i = 0; i < owner->disk_count; i++) {
+        struct mc_disk *disk = owner->disks[i].disk;
+        owner->disks[i].disk = NULL; /* a child that is forked from here on has nothing of it to close */
+        mc_disk_close(disk, MC_DISK_GRACE_MS);
+    }
+}
+
+void mc_owner_disks_forked(struct mc_owner *owner)
+{
+    for (uint32_t i = 0; i < owner->disk_count; i++)
+        if (owner->disks[i].disk != NULL)
+            mc_disk_forked(owner->disks[i].disk);
+}
+
+void mc_owner_disks_free(struct mc_owner *owner)
+{
+    for (uint32_t i = 0; i < owner->disk_count; i++)
+        free(owner->disks[i].path);
+    if (owner->mover != NULL)
+        mc_mover_free(owner->mover);
+    owner->disk_count = 0;
+}
+
+/* ---- what is under way ---- */
+
+static void count_under_way(struct mc_owner_disk *disk, int more)
+{
+    struct mc_owner *owner = disk->owner;
+    disk->under_way += (uint32_t)more;
+    pthread_mutex_lock(&owner->lock);
+    owner->disks_under_way += (uint32_t)more;
+    pthread_cond_broadcast(&owner->changed);
+    pthread_mutex_unlock(&owner->lock);
+}
+
+static bool may_tell(const struct mc_owner_disk *disk, uint64_t session)
+{
+    return disk->state == MC_OWNER_DISK_MOUNTED && disk->session == session;
+}
+
+/* ---- mounting ---- */
+
+static void tell_beat(struct mc_owner_disk *disk, uint32_t segment)
+{
+    struct mc_disk_statistics statistics;
+    mc_disk_statistics_read(disk->disk, &statistics);
+    pthread_mutex_lock(&disk->owner->lock);
+    disk->beat = (struct mc_told_disk){segment, statistics.health != MC_DISK_WELL};
+    pthread_mutex_unlock(&disk->owner->lock);
+}
+
+static void send_mount(struct mc_owner_disk *disk)
+{
+    struct mc_owner *owner = disk->owner;
+    struct mc_disk_statistics statistics;
+    mc_disk_statistics_read(disk->disk, &statistics);
+    struct mc_wire_mount mount = {.segment_id = mc_disk_id(disk->disk),
+                                  .capacity = disk->capacity,
+                                  .populated = disk->capacity,
+                                  .slot_count = disk->slot_count,
+                                  .nonce = mc_disk_id(disk->disk).low,
+                                  .epoch = disk->mark.epoch,
+                                  .contact_age_ms = contact_age_ms(disk),
+                                  .slot_top = statistics.objects > 0 ? disk->slot_count : 0,
+                                  .host = owner->host,
+                                  .name = mc_span_string(owner->name),
+                                  .tcp_address = mc_span_string(owner->name),
+                                  .kind = MC_SEGMENT_DISK};
+    disk->mount_id = ++owner->request_id;
+    disk->state = MC_OWNER_DISK_MOUNTING;
+    pthread_mutex_lock(&owner->lock);
+    disk->has_contents = statistics.objects > 0;
+    pthread_mutex_unlock(&owner->lock);
+    mc_wire_mount_frame(&owner->out, mc_frame_begin(&owner->out, MC_MESSAGE_MOUNT, disk->mount_id), &mount);
+}
+
+void mc_owner_disks_mount(struct mc_owner *owner)
+{
+    if (owner->state != LINK_MOUNTED || owner->is_closing || !mc_wire_can(&owner->agreed, MC_FEATURE_DISKS))
+        return;
+    for (uint32_t i = 0; i < owner->disk_count; i++)
+        if (owner->disks[i].state == MC_OWNER_DISK_IDLE && owner->disks[i].under_way == 0)
+            send_mount(&owner->disks[i]);
+    mc_owner_link_send(owner);
+}
+
+void mc_owner_disks_write(struct mc_owner *owner)
+{
+    for (uint32_t i = 0; i < owner->disk_count; i++)
+        if (owner->disks[i].state == MC_OWNER_DISK_MOUNTED)
+            mc_owner_disk_inventory_write(&owner->disks[i]);
+}
+
+void mc_owner_disks_unlink(struct mc_owner *owner)
+{
+    for (uint32_t i = 0; i < owner->disk_count; i++) {
+        struct mc_owner_disk *disk = &owner->disks[i];
+        if (disk->state != MC_OWNER_DISK_MOUNTING && disk->state != MC_OWNER_DISK_MOUNTED)
+            continue;
+        disk->state = MC_OWNER_DISK_IDLE;
+        disk->session++;
+        disk->mount_id = 0;
+        mc_owner_disk_inventory_stop(disk);
+        tell_beat(disk, 0);
+    }
+}
+
+struct mc_owner_disk *mc_owner_disk_find(struct mc_owner *owner, uint32_t segment)
+{
+    for (uint32_t i = 0; i < owner->disk_count; i++)
+        if (owner->disks[i].state == MC_OWNER_DISK_MOUNTED && owner->disks[i].segment == segment)
+            return &owner->disks[i];
+    return NULL;
+}
+
+struct mc_owner_disk *mc_owner_disk_asked(struct mc_owner *owner, uint64_t mount_id)
+{
+    for (uint32_t i = 0; i < owner->disk_count; i++)
+        if (owner->disks[i].state == MC_OWNER_DISK_MOUNTING && owner->disks[i].mount_id == mount_id)
+            return &owner->disks[i];
+    return NULL;
+}
+
+/* The master does not want what lies there: all of it goes, and the disk comes back empty. */
+static void begin_anew(struct mc_owner_disk *disk)
+{
+    mc_log(WARNING, "the master does not want the contents of disk %s back; it starts again empty", disk->path);
+    disk->state = MC_OWNER_DISK_RECOVERING;
+    mc_owner_disk_empty(disk);
+}
+
+void mc_owner_disk_emptied(struct mc_owner_disk *disk)
+{
+    pthread_mutex_lock(&disk->owner->lock);
+    disk->mark = (struct mc_disk_mark){.floor = disk->mark.floor};
+    keep_mark(disk);
+    pthread_mutex_unlock(&disk->owner->lock);
+    disk->state = MC_OWNER_DISK_IDLE;
+    mc_owner_disks_mount(disk->owner);
+}
+
+/* The master of that epoch has it: no store that another one has told of is under way. */
+static void meet(struct mc_owner_disk *disk, uint64_t epoch)
+{
+    struct mc_owner *owner = disk->owner;
+    pthread_mutex_lock(&owner->lock);
+    disk->mark.floor = epoch << MC_EPOCH_SHIFT;
+    if (!disk->has_contents || mc_id_is_zero(disk->mark.cluster))
+        disk->mark.cluster = owner->master_cluster;
+    keep_mark(disk);
+    pthread_mutex_unlock(&owner->lock);
+}
+
+int mc_owner_disk_mounted(struct mc_owner_disk *disk, const struct mc_wire_mount_reply *reply)
+{
+    disk->mount_id = 0;
+    if (reply->code == MC_ERR_STALE) {
+        begin_anew(disk);
+        return 0;
+    }
+    if (reply->code < 0) {
+        mc_log_limited(ERROR, "the master does not mount disk %s: %s", disk->path, mc_error_name(reply->code));
+        disk->state = MC_OWNER_DISK_IDLE; /* tried again with the next link, or when a move ends */
+        return 0;
+    }
+    if (reply->epoch != disk->owner->master_epoch || mc_owner_disk_find(disk->owner, reply->segment) != NULL)
+        return MC_ERR_PROTOCOL;
+    disk->state = MC_OWNER_DISK_MOUNTED;
+    disk->segment = reply->segment;
+    disk->session++;
+    meet(disk, reply->epoch);
+    if (reply->inventory == 0)
+        set_epoch(disk, reply->epoch);
+    tell_beat(disk, reply->segment);
+    mc_log(INFO, "disk %s is mounted as number %" PRIu32 "%s", disk->path, reply->segment,
+           reply->inventory != 1 ? "" : "; the master is told what lies there");
+    return reply->inventory == 1 ? mc_owner_disk_inventory_start(disk) : 0;
+}
+
+int mc_owner_disk_acknowledged(struct mc_owner_disk *disk, const struct mc_wire_inventory_ack *ack)
+{
+    int rc = mc_owner_disk_inventory_acknowledged(disk, ack);
+    if (rc != MC_ERR_STALE)
+        return rc;
+    disk->session++;
+    mc_owner_disk_inventory_stop(disk);
+    tell_beat(disk, 0);
+    begin_anew(disk);
+    return 0;
+}
+
+void mc_owner_disk_offered(struct mc_owner_disk *disk)
+{
+    set_epoch(disk, disk->owner->master_epoch);
+}
+
+struct remount {
+    struct mc_owner *owner;
+    uint32_t segment;
+};
+
+static void on_remount(void *argument)
+{
+    struct remount *remount = argument;
+    struct mc_owner_disk *disk = mc_owner_disk_find(remount->owner, remount->segment);
+    if (disk != NULL && !disk->inventory.is_active) {
+        disk->state = MC_OWNER_DISK_IDLE;
+        disk->session++;
+        tell_beat(disk, 0);
+        mc_owner_disks_mount(remount->owner);
+    }
+    free(remount);
+}
+
+void mc_owner_disk_remount(struct mc_owner *owner, uint32_t segment)
+{
+    struct remount *remount = malloc(sizeof(*remount));
+    if (remount == NULL)
+        return; /* with the next heartbeat */
+    *remount = (struct remount){owner, segment};
+    mc_serve_post(owner->serve, on_remount, remount);
+}
+
+/* ---- STORE and LOAD ---- */
+
+static struct mc_move *move_new(struct mc_owner_disk *disk, enum mc_move_kind kind)
+{
+    struct mc_move *move = calloc(1, sizeof(*move));
+    if (move == NULL)
+        return NULL;
+    move->kind = kind;
+    move->disk = disk;
+    move->session = disk->session;
+    move->memory = disk->owner->memory;
+    mc_segment_memory_retain(move->memory);
+    count_under_way(disk, 1);
+    return move;
+}
+
+static void move_free(struct mc_move *move)
+{
+    if (move->buffer != NULL)
+        mc_disk_give_back(move->disk->disk, move->buffer);
+    mc_segment_memory_release(move->memory);
+    count_under_way(move->disk, -1);
+    free(move);
+}
+
+/* An item of LIVE for a disk. */
+static void tell_stored(struct mc_owner_disk *disk, uint32_t slot, uint64_t generation, int code)
+{
+    struct mc_owner *owner = disk->owner;
+    struct mc_wire_live head = {.segment = disk->segment};
+    struct mc_wire_live_item item = {.slot = slot, .code = code, .generation = generation};
+    size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_LIVE, 0);
+    size_t list = mc_wire_live_head(&owner->out, &head);
+    mc_wire_live_item_write(&owner->out, &item);
+    mc_frame_end_list(&owner->out, frame, list, 1);
+}
+
+static bool is_being_stored(const struct mc_owner_disk *disk, uint32_t slot, uint64_t generation)
+{
+    for (const struct mc_move *move = disk->stores; move != NULL; move = move->next_store)
+        if (move->disk_slot == slot && move->disk_generation == generation)
+            return true;
+    return false;
+}
+
+static void store_begin(struct mc_owner_disk *disk, const struct mc_wire_store_item *item)
+{
+    struct mc_owner *owner = disk->owner;
+    if (is_being_stored(disk, item->slot, item->generation))
+        return; /* told again */
+    struct mc_move *move = item->source == atomic_load(&owner->segment) ? move_new(disk, MC_MOVE_STORE) : NULL;
+    if (move == NULL) {
+        tell_stored(disk, item->slot, item->generation, MC_ERR_BUSY);
+        return;
+    }
+    move->disk_slot = item->slot;
+    move->disk_generation = item->generation;
+    move->version = item->version;
+    move->memory_slot = item->source_slot;
+    move->memory_generation = item->source_generation;
+    move->next_store = disk->stores;
+    disk->stores = move;
+    mc_mover_add(owner->mover, move);
+}
+
+void mc_owner_disk_store(struct mc_owner_disk *disk, struct mc_reader *reader)
+{
+    for (uint32_t count = mc_list_read(reader); count > 0; count--) {
+        struct mc_wire_store_item item;
+        mc_wire_store_item_read(reader, &item);
+        store_begin(disk, &item);
+    }
+}
+
+/* On the disk's thread. */
+static void on_read(void *context, int code, const struct mc_disk_entry *entry, uint8_t *buffer)
+{
+    struct mc_move *move = context;
+    move->code = code;
+    move->buffer = buffer;
+    if (code == 0)
+        move->entry = *entry;
+    mc_mover_add(move->disk->owner->mover, move); /* which ends it at once if it could not be read */
+}
+
+static void load_begin(struct mc_owner *owner, const struct mc_wire_load_item *item)
+{
+    struct mc_owner_disk *disk = mc_owner_disk_find(owner, item->disk);
+    struct mc_move *move = disk == NULL ? NULL : move_new(disk, MC_MOVE_LOAD);
+    int rc = MC_ERR_BUSY;
+    if (move != NULL) {
+        move->memory_slot = item->slot;
+        move->memory_generation = item->generation;
+        move->disk_slot = item->disk_slot;
+        move->disk_generation = item->disk_generation;
+        move->offset = item->offset;
+        move->replica = item->replica;
+        rc = mc_disk_read(disk->disk, (struct mc_disk_place){item->disk_slot, item->disk_generation},
+                          mc_clock_ns() + MC_LOAD_MS * 1000000ull, on_read, move);
+        if (rc < 0)
+            move_free(move);
+    }
+    if (rc < 0)
+        mc_owner_on_committed(owner, owner->memory, item->slot, item->generation, rc);
+}
+
+void mc_owner_disks_load(struct mc_owner *owner, struct mc_reader *reader)
+{
+    for (uint32_t count = mc_list_read(reader); count > 0; count--) {
+        struct mc_wire_load_item item;
+        mc_wire_load_item_read(reader, &item);
+        load_begin(owner, &item);
+    }
+}
+
+static void unlist_store(struct mc_move *move)
+{
+    struct mc_move **at = &move->disk->stores;
+    while (*at != move)
+        at = &(*at)->next_store;
+    *at = move->next_store;
+}
+
+static void clear_again(struct mc_owner_disk *disk);
+
+static void store_ended(struct mc_move *move)
+{
+    struct mc_owner_disk *disk = move->disk;
+    unlist_store(move);
+    if (move->is_cleared) /* also what failed may lie there */
+        mc_owner_disk_clear_places(disk, &(struct mc_disk_place){move->disk_slot, move->disk_generation}, 1);
+    else if (may_tell(disk, move->session))
+        tell_stored(disk, move->disk_slot, move->disk_generation, move->code);
+}
+
+/* An entry that is not there any more, or is not what it was: whoever told the master may have been overtaken by an
+ * inventory, so it is told again, before that the load has failed. */
+static void load_ended(struct mc_move *move)
+{
+    struct mc_owner_disk *disk = move->disk;
+    bool is_gone = move->code == MC_ERR_REPLICA_IS_GONE || move->code == MC_ERR_CHECKSUM_MISMATCH ||
+                   move->code == MC_ERR_FILE_READ_FAIL;
+    if (is_gone && may_tell(disk, move->session))
+        tell_lost(disk, &(struct mc_disk_place){move->disk_slot, move->disk_generation}, 1);
+    if (move->memory == disk->owner->memory)
+        mc_owner_on_committed(disk->owner, move->memory, move->memory_slot, move->memory_generation, move->code);
+}
+
+void mc_owner_move_ended(struct mc_move *move)
+{
+    struct mc_owner *owner = move->disk->owner;
+    struct mc_owner_disk *disk = move->disk;
+    if (move->kind == MC_MOVE_STORE)
+        store_ended(move);
+    else
+        load_ended(move);
+    move_free(move);
+    clear_again(disk);
+    mc_owner_disks_mount(owner); /* one that has waited for this */
+    mc_owner_link_send(owner);
+}
+
+/* ---- CLEAR ---- */
+
+struct clearing {
+    struct clearing *next; /* of those that wait */
+    struct mc_owner_disk *disk;
+    uint64_t session;
+    int code;
+    size_t count;
+    struct mc_disk_place places[];
+};
+
+static void on_cleared_here(void *argument)
+{
+    struct clearing *clearing = argument;
+    struct mc_owner_disk *disk = clearing->disk;
+    struct mc_owner *owner = disk->owner;
+    if (clearing->code == MC_ERR_BUSY) {
+        clearing->next = disk->waiting;
+        disk->waiting = clearing;
+        return;
+    }
+    if (clearing->code == 0 && may_tell(disk, clearing->session)) {
+        struct mc_wire_segment head = {.segment = disk->segment};
+        size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_CLEARED, 0);
+        size_t list = mc_wire_segment_head(&owner->out, &head);
+        for (size_t i = 0; i < clearing->count; i++) {
+            struct mc_wire_slot slot = {.slot = clearing->places[i].slot, .generation = clearing->places[i].generation};
+            mc_wire_slot_write(&owner->out, &slot);
+        }
+        mc_frame_end_list(&owner->out, frame, list, clearing->count);
+    }
+    if (clearing->code < 0)
+        mc_log_limited(ERROR, "disk %s cannot remove what it is told to: %s; removals wait for it", disk->path,
+                       mc_error_name(clearing->code));
+    count_under_way(disk, -1);
+    free(clearing);
+    clear_again(disk);
+    mc_owner_disks_mount(owner);
+    mc_owner_link_send(owner);
+}
+
+/* On the disk's thread. */
+static void on_cleared(void *context, int code)
+{
+    struct clearing *clearing = context;
+    clearing->code = code;
+    mc_serve_post(clearing->disk->owner->serve, on_cleared_here, clearing);
+}
+
+void mc_owner_disk_clear_places(struct mc_owner_disk *disk, const struct mc_disk_place *places, size_t count)
+{
+    struct clearing *clearing = malloc(sizeof(*clearing) + count * sizeof(clearing->places[0]));
+    int rc = MC_ERR_NO_MEMORY;
+    if (clearing != NULL) {
+        clearing->disk = disk;
+        clearing->session = disk->session;
+        clearing->count = count;
+        memcpy(clearing->places, places, count * sizeof(clearing->places[0]));
+        count_under_way(disk, 1);
+        rc = mc_disk_clear(disk->disk, clearing->places, count, true, on_cleared, clearing);
+    }
+    if (rc < 0 && clearing != NULL)
+        on_cleared(clearing, rc);
+}
+
+/* What the disk was too busy to take; it says something again when it has less to do. */
+static void clear_again(struct mc_owner_disk *disk)
+{
+    struct clearing *waiting = disk->waiting;
+    disk->waiting = NULL;
+    while (waiting != NULL) {
+        struct clearing *clearing = waiting;
+        waiting = clearing->next;
+        int rc = mc_disk_clear(disk->disk, clearing->places, clearing->count, true, on_cleared, clearing);
+        if (rc < 0)
+            on_cleared(clearing, rc);
+    }
+}
+
+void mc_owner_disk_clear(struct mc_owner_disk *disk, struct mc_reader *reader)
+{
+    struct mc_disk_place places[MC_BATCH_MAX];
+    size_t now = 0;
+    for (uint32_t count = mc_list_read(reader); count > 0; count--) {
+        struct mc_wire_slot slot;
+        bool is_later = false;
+        mc_wire_slot_read(reader, &slot);
+        for (struct mc_move *move = disk->stores; move != NULL; move = move->next_store)
+            if (move->disk_slot == slot.slot && move->disk_generation == slot.generation)
+                is_later = move->is_cleared = true;
+        if (!is_later)
+            places[now++] = (struct mc_disk_place){slot.slot, slot.generation};
+    }
+    if (now > 0)
+        mc_owner_disk_clear_places(disk, places, now);
+}
+
+/* ---- from the heartbeat thread ---- */
+
+/* What else wakes a disk that waits for its mount may have come too early, or the master was too busy for it. */
+static void on_beat(void *argument)
+{
+    mc_owner_disks_mount(argument);
+}
+
+uint32_t mc_owner_disks_told(struct mc_owner *owner, struct mc_told_disk told[MC_OWNER_DISKS_MAX])
+{
+    uint32_t count = 0;
+    pthread_mutex_lock(&owner->lock);
+    for (uint32_t i = 0; i < owner->disk_count; i++)
+        if (owner->disks[i].beat.segment != 0)
+            told[count++] = owner->disks[i].beat;
+    bool is_less = count < owner->disk_count;
+    pthread_mutex_unlock(&owner->lock);
+    if (is_less)
+        mc_serve_post(owner->serve, on_beat, owner);
+    return count;
+}
+
+void mc_owner_disk_contact(struct mc_owner *owner, uint32_t segment, uint64_t epoch, uint64_t answered_ms)
+{
+    pthread_mutex_lock(&owner->lock);
+    for (uint32_t i = 0; i < owner->disk_count; i++) {
+        struct mc_owner_disk *disk = &owner->disks[i];
+        if (disk->beat.segment != segment || disk->mark.epoch != epoch)
+            continue;
+        set_contact(disk, answered_ms);
+        keep_mark(disk);
+    }
+    pthread_mutex_unlock(&owner->lock);
+}
+
+bool mc_owner_disks_hold(struct mc_owner *owner, struct mc_id *cluster)
+{
+    for (uint32_t i = 0; i < owner->disk_count; i++) {
+        if (!owner->disks[i].has_contents)
+            continue;
+        *cluster = owner->disks[i].mark.cluster;
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,140 @@
+/* The disks of an owner: segments that its process alone reads and writes. The master says what is to be stored there
+ * and what is to be loaded from there (STORE, LOAD); a thread of their own, the mover, copies between the memory
+ * segment and the buffers of the disk, so that neither the serve thread nor the disk's own thread copies anything.
+ *
+ * Who may touch what: a struct mc_owner_disk is the serve thread's, but for what is under the owner's lock (`mark`,
+ * `beat`). A move is with one of serve thread, mover and disk at a time, and comes back to the serve thread by a post.
+ *
+ * Why nothing comes back that was removed: a CLEAR of what is still being stored is answered after that has ended and
+ * been cleared; a disk is mounted at another master only when everything that the one before it has told has ended
+ * (docs/ordering.md, D1 and D3). */
+#ifndef MC_OWNER_DISK_H
+#define MC_OWNER_DISK_H
+
+#include "store/disk/disk.h"
+#include "store/owner/owner.h"
+#include "store/segment/memory.h"
+#include "store/wire/wire.h"
+
+#include <pthread.h>
+
+struct mc_mover;
+
+#define MC_LOAD_MS 1000u       /* so long a disk has for what a reader waits for */
+#define MC_DISK_GRACE_MS 5000u /* at the close, for what was begun */
+#define MC_DISK_MARK_MS 1000u  /* between two contacts that are written down */
+
+enum mc_owner_disk_state {
+    MC_OWNER_DISK_RECOVERING, /* it reads its files, or is being made anew */
+    MC_OWNER_DISK_IDLE,       /* waits for the link, and for moves to end */
+    MC_OWNER_DISK_MOUNTING,
+    MC_OWNER_DISK_MOUNTED,
+    MC_OWNER_DISK_OFF, /* it cannot be used: said in the log */
+};
+
+struct clearing;
+struct mc_disk_chunk;
+struct mc_owner_disk_inventory {
+    bool is_active, is_asked, is_last_sent;
+    uint64_t cursor;             /* MC_DISK_CURSOR_END: the last chunk has come */
+    struct mc_disk_chunk *chunk; /* what is being told; NULL: none */
+    size_t sent;                 /* items of it */
+    uint32_t next, acknowledged; /* frames */
+    uint64_t *told; /* a bit for each slot that was told: an entry that moves meanwhile may be listed twice */
+    uint64_t count, start_ms;
+};
+
+struct mc_owner_disk {
+    struct mc_owner *owner;
+    struct mc_disk *disk;
+    char *path;
+    uint64_t capacity;
+    uint32_t number; /* of the owner's disks */
+    enum mc_owner_disk_state state;
+    uint32_t segment, slot_count;
+    uint64_t mount_id;              /* of the MOUNT that has no answer yet */
+    uint64_t session;               /* counts mounts: what belongs to an earlier one is not told */
+    uint32_t under_way;             /* moves and clears that have not come back */
+    bool is_emptying;               /* what lies there is being cleared, since no master wants it */
+    bool has_contents;              /* it was mounted, or something lies there */
+    struct mc_move *stores;         /* under way, for CLEARs */
+    struct clearing *waiting;       /* CLEARs that the disk was too busy for */
+    struct mc_disk_mark mark, kept; /* under the lock; kept: what was handed to the disk last */
+    uint64_t kept_ms;
+    struct mc_told_disk beat;
+    struct mc_owner_disk_inventory inventory;
+};
+
+/* Opens one more disk of an owner that does not run yet. 0; MC_ERR_INVALID_PARAMS, MC_ERR_FILE_OPEN_FAIL,
+ * MC_ERR_NO_MEMORY: said in the log, the owner goes on without it. */
+int mc_owner_disk_add(struct mc_owner *owner, const struct mc_owner_disk_config *config);
+/* Ends what is under way and closes all of them. Any thread but serve thread and the disks'; the serve thread still
+ * turns. */
+void mc_owner_disks_close(struct mc_owner *owner);
+void mc_owner_disks_free(struct mc_owner *owner);
+void mc_owner_disks_forked(struct mc_owner *owner);
+
+/* ---- on the serve thread ---- */
+
+/* Mounts what can be mounted now. */
+void mc_owner_disks_mount(struct mc_owner *owner);
+/* The connection is no more. */
+void mc_owner_disks_unlink(struct mc_owner *owner);
+/* The disk of that number at the master, or of the MOUNT of that id; NULL. */
+struct mc_owner_disk *mc_owner_disk_find(struct mc_owner *owner, uint32_t segment);
+struct mc_owner_disk *mc_owner_disk_asked(struct mc_owner *owner, uint64_t mount_id);
+/* 0, or negative: the link is of no use. */
+int mc_owner_disk_mounted(struct mc_owner_disk *disk, const struct mc_wire_mount_reply *reply);
+/* An INVENTORY_ACK for it. 0 or MC_ERR_PROTOCOL. */
+int mc_owner_disk_acknowledged(struct mc_owner_disk *disk, const struct mc_wire_inventory_ack *ack);
+void mc_owner_disk_offered(struct mc_owner_disk *disk);
+void mc_owner_disk_clear(struct mc_owner_disk *disk, struct mc_reader *reader);
+void mc_owner_disk_store(struct mc_owner_disk *disk, struct mc_reader *reader);
+void mc_owner_disks_load(struct mc_owner *owner, struct mc_reader *reader);
+/* Frames of inventories, as far as window and output buffer allow. */
+void mc_owner_disks_write(struct mc_owner *owner);
+
+/* Clears them; the master hears of it, if it has told us to and hears us still. */
+void mc_owner_disk_clear_places(struct mc_owner_disk *disk, const struct mc_disk_place *places, size_t count);
+/* Nothing lies there any more, and nothing is left of what masters have said of it. */
+void mc_owner_disk_emptied(struct mc_owner_disk *disk);
+
+/* ---- disk_inventory.c ---- */
+/* Clears all that lies there, and says mc_owner_disk_emptied at the end. */
+void mc_owner_disk_empty(struct mc_owner_disk *disk);
+int mc_owner_disk_inventory_start(struct mc_owner_disk *disk);
+void mc_owner_disk_inventory_stop(struct mc_owner_disk *disk);
+int mc_owner_disk_inventory_acknowledged(struct mc_owner_disk *disk, const struct mc_wire_inventory_ack *ack);
+void mc_owner_disk_inventory_write(struct mc_owner_disk *disk);
+
+/* Lock held. Something lies on a disk: of which cluster? */
+bool mc_owner_disks_hold(struct mc_owner *owner, struct mc_id *cluster);
+
+/* ---- the mover (disk_move.c) ---- */
+
+enum mc_move_kind { MC_MOVE_STORE, MC_MOVE_LOAD };
+struct mc_move {
+    enum mc_move_kind kind;
+    struct mc_owner_disk *disk;
+    struct mc_segment_memory *memory; /* held */
+    struct mc_move *next;             /* in the mover's queue */
+    struct mc_move *next_store;       /* of those that are being stored on that disk */
+    uint64_t session;                 /* of the disk when it was told */
+    /* STORE: from memory to the slot of the disk. LOAD: the other way round. */
+    uint32_t memory_slot, disk_slot;
+    uint64_t memory_generation, disk_generation, version, offset;
+    uint8_t replica;
+    struct mc_disk_entry entry;
+    uint8_t *buffer; /* lent by the disk */
+    int code;
+    bool is_cleared; /* the master has told so meanwhile: it is cleared when it has ended, and then answered */
+};
+/* 0 or MC_ERR_NO_MEMORY. */
+int mc_mover_start(struct mc_owner *owner, struct mc_mover **mover);
+void mc_mover_stop(struct mc_mover *mover);
+void mc_mover_free(struct mc_mover *mover);
+/* The move is the mover's from now on; `mc_owner_move_ended` is called on the serve thread at its end. */
+void mc_mover_add(struct mc_mover *mover, struct mc_move *move);
+void mc_owner_move_ended(struct mc_move *move);
+
+#endif

@@ -1,0 +1,250 @@
+/* What lies on a disk, told to a master that does not know it: region by region as the disk lists it, in frames as the
+ * answers come. All but the listing itself on the serve thread. */
+#include "store/owner/inside.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FRAME_ITEMS 128u           /* as of memory: see inventory.c */
+#define WINDOW_FRAMES 32u          /* not yet acknowledged */
+#define OUT_BYTES_MAX (512u << 10) /* with so much unsent no further frame is made */
+
+struct listed { /* one entry, its key behind it in the chunk's bytes */
+    struct mc_wire_inventory_item item;
+    size_t key_at;
+};
+struct mc_disk_chunk { /* of one region; filled on the disk's thread, then the serve thread's */
+    struct mc_owner_disk *disk;
+    uint64_t session;
+    int code;
+    uint64_t cursor;
+    struct listed *items;
+    size_t count, capacity;
+    struct mc_buffer keys;
+    bool is_short; /* out of memory */
+};
+
+static void chunk_free(struct mc_disk_chunk *chunk)
+{
+    if (chunk == NULL)
+        return;
+    mc_buffer_free(&chunk->keys);
+    free(chunk->items);
+    free(chunk);
+}
+
+/* ---- on the disk's thread ---- */
+
+static void on_entry(void *context, const struct mc_disk_content *content)
+{
+    struct mc_disk_chunk *chunk = context;
+    if (chunk->count == chunk->capacity) {
+        size_t capacity = chunk->capacity == 0 ? 256 : chunk->capacity * 2;
+        struct listed *items = realloc(chunk->items, capacity * sizeof(*items));
+        if (items == NULL) {
+            chunk->is_short = true;
+            return;
+        }
+        chunk->items = items;
+        chunk->capacity = capacity;
+    }
+    const struct mc_disk_entry *entry = &content->entry;
+    chunk->items[chunk->count++] = (struct listed){
+        .key_at = chunk->keys.length,
+        .item = {.slot = content->slot,
+                 .state = 1,
+                 .flags = entry->flags,
+                 .generation = entry->generation,
+                 .length = entry->length,
+                 .group = entry->group,
+                 .version = entry->version,
+                 .key = {NULL, entry->key_length}},
+    };
+    mc_buffer_append(&chunk->keys, content->key, entry->key_length);
+}
+
+static void on_chunk(void *argument);
+
+static void on_listed(void *context, int code, uint64_t cursor)
+{
+    struct mc_disk_chunk *chunk = context;
+    chunk->code = chunk->is_short || chunk->keys.failed ? MC_ERR_NO_MEMORY : code;
+    chunk->cursor = cursor;
+    mc_serve_post(chunk->disk->owner->serve, on_chunk, chunk);
+}
+
+/* ---- on the serve thread ---- */
+
+/* The next region. 0 or negative. */
+static int ask(struct mc_owner_disk *disk)
+{
+    struct mc_disk_chunk *chunk = calloc(1, sizeof(*chunk));
+    if (chunk == NULL)
+        return MC_ERR_NO_MEMORY;
+    chunk->disk = disk;
+    chunk->session = disk->session;
+    chunk->keys.may_fail = true;
+    int rc = mc_disk_inventory(disk->disk, disk->inventory.cursor, on_entry, on_listed, chunk);
+    if (rc < 0)
+        chunk_free(chunk);
+    else
+        disk->inventory.is_asked = true;
+    return rc;
+}
+
+/* ---- emptying ---- */
+
+/* One region after the other is listed until there is nothing left in it. */
+static void empty_next(struct mc_owner_disk *disk, uint64_t cursor)
+{
+    disk->inventory.cursor = cursor;
+    int rc = cursor == MC_DISK_CURSOR_END ? 0 : ask(disk);
+    if (rc < 0)
+        mc_log(ERROR, "disk %s cannot be emptied: %s; it is out of use", disk->path, mc_error_name(rc));
+    if (rc < 0)
+        disk->state = MC_OWNER_DISK_OFF;
+    if (cursor != MC_DISK_CURSOR_END)
+        return;
+    disk->is_emptying = false;
+    mc_owner_disk_emptied(disk);
+}
+
+static void empty_chunk(struct mc_disk_chunk *chunk)
+{
+    struct mc_owner_disk *disk = chunk->disk;
+    uint64_t cursor = chunk->cursor;
+    disk->inventory.is_asked = false;
+    for (size_t at = 0; at < chunk->count;) {
+        struct mc_disk_place places[MC_BATCH_MAX];
+        size_t count = 0;
+        for (; at < chunk->count && count < MC_BATCH_MAX; at++)
+            places[count++] = (struct mc_disk_place){chunk->items[at].item.slot, chunk->items[at].item.generation};
+        mc_owner_disk_clear_places(disk, places, count);
+    }
+    chunk_free(chunk);
+    empty_next(disk, cursor);
+}
+
+void mc_owner_disk_empty(struct mc_owner_disk *disk)
+{
+    disk->session++;
+    disk->is_emptying = true;
+    mc_owner_disk_inventory_stop(disk);
+    empty_next(disk, 0);
+}
+
+static void on_chunk(void *argument)
+{
+    struct mc_disk_chunk *chunk = argument;
+    struct mc_owner_disk *disk = chunk->disk;
+    struct mc_owner_disk_inventory *inventory = &disk->inventory;
+    if (chunk->session == disk->session && disk->is_emptying) {
+        empty_chunk(chunk);
+        return;
+    }
+    if (!inventory->is_active || chunk->session != disk->session) {
+        chunk_free(chunk);
+        return;
+    }
+    inventory->is_asked = false;
+    if (chunk->code < 0) {
+        int code = chunk->code;
+        chunk_free(chunk);
+        mc_owner_link_break(disk->owner, mc_error_name(code));
+        return;
+    }
+    inventory->chunk = chunk;
+    inventory->sent = 0;
+    inventory->cursor = chunk->cursor;
+    mc_owner_link_send(disk->owner);
+}
+
+int mc_owner_disk_inventory_start(struct mc_owner_disk *disk)
+{
+    mc_owner_disk_inventory_stop(disk);
+    uint64_t *told = calloc((disk->slot_count + 63u) / 64, sizeof(*told));
+    if (told == NULL)
+        return MC_ERR_NO_MEMORY;
+    disk->inventory = (struct mc_owner_disk_inventory){.is_active = true, .told = told, .start_ms = mc_clock_ms()};
+    return ask(disk);
+}
+
+void mc_owner_disk_inventory_stop(struct mc_owner_disk *disk)
+{
+    chunk_free(disk->inventory.chunk);
+    free(disk->inventory.told);
+    disk->inventory = (struct mc_owner_disk_inventory){0};
+}
+
+/* False: it was told already. */
+static bool note_told(struct mc_owner_disk_inventory *inventory, uint32_t slot)
+{
+    uint64_t bit = 1ull << slot % 64;
+    bool is_news = (inventory->told[slot / 64] & bit) == 0;
+    inventory->told[slot / 64] |= bit;
+    return is_news;
+}
+
+/* Of the chunk, or without one the last frame, which is empty. */
+static void frame_write(struct mc_owner_disk *disk)
+{
+    struct mc_owner *owner = disk->owner;
+    struct mc_owner_disk_inventory *inventory = &disk->inventory;
+    struct mc_disk_chunk *chunk = inventory->chunk;
+    size_t left = chunk == NULL ? 0 : chunk->count - inventory->sent, written = 0;
+    size_t count = left < FRAME_ITEMS ? left : FRAME_ITEMS;
+    bool is_last = inventory->cursor == MC_DISK_CURSOR_END && count == left;
+    struct mc_wire_inventory head = {.segment = disk->segment, .sequence = inventory->next++, .last = is_last};
+    size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_INVENTORY, 0);
+    size_t list = mc_wire_inventory_head(&owner->out, &head);
+    for (size_t i = 0; i < count; i++) {
+        struct listed *listed = &chunk->items[inventory->sent + i];
+        if (!note_told(inventory, listed->item.slot))
+            continue;
+        listed->item.key = mc_span(chunk->keys.data + listed->key_at, listed->item.key.length);
+        mc_wire_inventory_item_write(&owner->out, &listed->item);
+        written++;
+    }
+    mc_frame_end_list(&owner->out, frame, list, written);
+    inventory->sent += count;
+    inventory->count += written;
+    inventory->is_last_sent = is_last;
+    if (count == left) {
+        chunk_free(chunk);
+        inventory->chunk = NULL;
+    }
+}
+
+void mc_owner_disk_inventory_write(struct mc_owner_disk *disk)
+{
+    const struct mc_owner_disk_inventory *inventory = &disk->inventory;
+    while (inventory->is_active && inventory->chunk != NULL && !inventory->is_last_sent &&
+           inventory->next - inventory->acknowledged < WINDOW_FRAMES &&
+           disk->owner->out.length - disk->owner->out_sent < OUT_BYTES_MAX)
+        frame_write(disk);
+    /* The listing of the next region is asked for when this one has been told. A disk that is busy is asked again with
+     * the next answer of the master, or when a move ends. */
+    if (inventory->is_active && inventory->chunk == NULL && !inventory->is_asked && !inventory->is_last_sent)
+        (void)ask(disk);
+}
+
+int mc_owner_disk_inventory_acknowledged(struct mc_owner_disk *disk, const struct mc_wire_inventory_ack *ack)
+{
+    struct mc_owner_disk_inventory *inventory = &disk->inventory;
+    if (ack->code < 0)
+        return MC_ERR_STALE;
+    if (!inventory->is_active || ack->sequence != inventory->acknowledged || inventory->next == inventory->acknowledged)
+        return MC_ERR_PROTOCOL;
+    inventory->acknowledged++;
+    if (inventory->is_last_sent && inventory->acknowledged == inventory->next) {
+        mc_log(INFO, "the master knows what lies on disk %s: %" PRIu64 " entries, told in %" PRIu64 " ms", disk->path,
+               inventory->count, mc_clock_ms() - inventory->start_ms);
+        mc_owner_disk_inventory_stop(disk);
+    }
+    return 0;
+}

@@ -1,0 +1,217 @@
+/* The mover: copies what is to be stored out of the memory segment, verified, and what was loaded into it. */
+#include "store/owner/inside.h"
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/thread.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define WRITE_MS 1000u /* to find a place among those who announce copies */
+
+struct mc_mover {
+    struct mc_owner *owner;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct mc_move *first, *last;
+    bool stop;
+};
+
+static void on_ended(void *argument)
+{
+    mc_owner_move_ended(argument);
+}
+
+/* From any thread: the move goes back to the serve thread. */
+static void end_move(struct mc_move *move, int code)
+{
+    move->code = code;
+    mc_serve_post(move->disk->owner->serve, on_ended, move);
+}
+
+/* ---- storing ---- */
+
+/* The bytes that were copied are those of the slot: every block matches its sum. */
+static bool is_sound(const uint8_t *bytes, const struct mc_slot *slot)
+{
+    uint32_t table_length = mc_table_length(slot->length, slot->block_shift);
+    const uint8_t *table = bytes + mc_table_offset(slot->length);
+    uint64_t block = 1ull << slot->block_shift;
+    if (table_length == 0)
+        return mc_crc32c(0, bytes, slot->length) == slot->crc;
+    if (mc_crc32c(0, table, table_length) != slot->crc)
+        return false;
+    for (uint64_t at = 0, i = 0; at < slot->length; at += block, i++) {
+        uint64_t length = slot->length - at < block ? slot->length - at : block;
+        uint32_t sum;
+        memcpy(&sum, table + i * sizeof(sum), sizeof(sum));
+        if (mc_crc32c(0, bytes + at, length) != sum)
+            return false;
+    }
+    return true;
+}
+
+/* 0 and the move's entry and buffer, which are of one generation and sound. */
+static int copy_out(struct mc_move *move)
+{
+    struct mc_segment_memory *memory = move->memory;
+    struct mc_slot copy;
+    if (move->memory_slot >= mc_segment_memory_slot_count(memory))
+        return MC_ERR_INVALID_PARAMS;
+    const struct mc_slot *slot = &mc_segment_memory_slots(memory)[move->memory_slot];
+    if (!mc_slot_read(slot, move->memory_generation, &copy))
+        return MC_ERR_REPLICA_IS_GONE;
+    uint64_t bytes = mc_key_offset(copy.length) + copy.key_length;
+    if (copy.length > UINT32_MAX)
+        return MC_ERR_INVALID_PARAMS; /* no disk takes it */
+    if (copy.offset > mc_segment_memory_data_size(memory) ||
+        bytes > mc_segment_memory_data_size(memory) - copy.offset || copy.block_shift != mc_block_shift(copy.length))
+        return MC_ERR_REPLICA_IS_GONE;
+    move->buffer = mc_disk_lend(move->disk->disk, copy.length, copy.key_length);
+    if (move->buffer == NULL)
+        return MC_ERR_BUSY;
+    memcpy(move->buffer, mc_segment_memory_data(memory) + copy.offset, bytes);
+    if (!mc_slot_unchanged(slot, move->memory_generation))
+        return MC_ERR_REPLICA_IS_GONE;
+    if (!is_sound(move->buffer, &copy))
+        return MC_ERR_CHECKSUM_MISMATCH;
+    move->entry = (struct mc_disk_entry){.generation = move->disk_generation,
+                                         .version = move->version,
+                                         .length = (uint32_t)copy.length,
+                                         .group = copy.group,
+                                         .hash = {copy.hash_low, copy.hash_high},
+                                         .crc = copy.crc,
+                                         .key_length = copy.key_length,
+                                         .block_shift = copy.block_shift,
+                                         .flags = copy.flags};
+    return 0;
+}
+
+/* On the disk's thread. */
+static void on_stored(void *context, int code, uint32_t slot)
+{
+    struct mc_move *move = context;
+    (void)slot;
+    move->buffer = NULL; /* the disk has it */
+    end_move(move, code);
+}
+
+static void store(struct mc_move *move)
+{
+    int rc = copy_out(move);
+    if (rc == 0)
+        rc = mc_disk_store(move->disk->disk, move->disk_slot, &move->entry, move->buffer, false, on_stored, move);
+    if (rc < 0)
+        end_move(move, rc);
+}
+
+/* ---- loading ---- */
+
+/* The value is in the buffer, verified; into the extent, as a writer of this process does it. */
+static int copy_in(struct mc_move *move)
+{
+    const struct mc_disk_entry *entry = &move->entry;
+    struct mc_local_write write;
+    uint64_t bytes = mc_key_offset(entry->length) + entry->key_length;
+    int rc = mc_segment_memory_write_begin(move->memory, &write, move->memory_slot, move->memory_generation,
+                                           move->offset, mc_extent_size(entry->length, entry->key_length),
+                                           mc_clock_ns() + WRITE_MS * 1000000ull);
+    if (rc < 0)
+        return rc;
+    memcpy(mc_segment_memory_data(move->memory) + move->offset, move->buffer, bytes);
+    struct mc_wire_commit_item commit = {.slot = move->memory_slot,
+                                         .crc = entry->crc,
+                                         .generation = move->memory_generation,
+                                         .offset = move->offset,
+                                         .length = entry->length,
+                                         .hash_low = entry->hash.low,
+                                         .hash_high = entry->hash.high,
+                                         .key_length = entry->key_length,
+                                         .block_shift = entry->block_shift,
+                                         .flags = entry->flags,
+                                         .replica = move->replica,
+                                         .group = entry->group};
+    rc = mc_segment_memory_commit(move->memory, &commit);
+    mc_segment_memory_write_end(move->memory, &write);
+    return rc;
+}
+
+/* ---- the thread ---- */
+
+static struct mc_move *next_move(struct mc_mover *mover)
+{
+    pthread_mutex_lock(&mover->lock);
+    while (mover->first == NULL && !mover->stop)
+        pthread_cond_wait(&mover->changed, &mover->lock);
+    struct mc_move *move = mover->first;
+    if (move != NULL)
+        mover->first = move->next;
+    pthread_mutex_unlock(&mover->lock);
+    return move;
+}
+
+/* What is left when it is to stop is told to have failed. */
+static void *mover_main(void *argument)
+{
+    struct mc_mover *mover = argument;
+    for (struct mc_move *move; (move = next_move(mover)) != NULL;) {
+        pthread_mutex_lock(&mover->lock);
+        bool stop = mover->stop;
+        pthread_mutex_unlock(&mover->lock);
+        if (stop)
+            end_move(move, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+        else if (move->kind == MC_MOVE_STORE)
+            store(move);
+        else
+            end_move(move, move->code < 0 ? move->code : copy_in(move));
+    }
+    return NULL;
+}
+
+void mc_mover_add(struct mc_mover *mover, struct mc_move *move)
+{
+    move->next = NULL;
+    pthread_mutex_lock(&mover->lock);
+    if (mover->first == NULL)
+        mover->first = move;
+    else
+        mover->last->next = move;
+    mover->last = move;
+    pthread_cond_signal(&mover->changed);
+    pthread_mutex_unlock(&mover->lock);
+}
+
+int mc_mover_start(struct mc_owner *owner, struct mc_mover **result)
+{
+    struct mc_mover *mover = calloc(1, sizeof(*mover));
+    if (mover == NULL)
+        return MC_ERR_NO_MEMORY;
+    mover->owner = owner;
+    mc_monitor_init(&mover->lock, &mover->changed);
+    if (mc_thread_start(&mover->thread, "mc-mover", mover_main, mover) != 0) {
+        mc_monitor_destroy(&mover->lock, &mover->changed);
+        free(mover);
+        return MC_ERR_NO_MEMORY;
+    }
+    *result = mover;
+    return 0;
+}
+
+void mc_mover_stop(struct mc_mover *mover)
+{
+    pthread_mutex_lock(&mover->lock);
+    mover->stop = true;
+    pthread_cond_broadcast(&mover->changed);
+    pthread_mutex_unlock(&mover->lock);
+    pthread_join(mover->thread, NULL);
+}
+
+void mc_mover_free(struct mc_mover *mover)
+{
+    mc_monitor_destroy(&mover->lock, &mover->changed);
+    free(mover);
+}
