@@ -80,6 +80,23 @@ static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, const s
     return MC_NODE_NONE;
 }
 
+/* The first that is not kept, by the order of the lists: a policy that moves what is kept between two lists may come to
+ * the same few again, and not to the one that can go. */
+static uint32_t any_that_may_go(const struct mc_core *core, const struct mc_segment *segment, unsigned *skips)
+{
+    const struct mc_node_list *lists[] = {&segment->normal, &segment->proven};
+    for (unsigned i = 0; i < 2; i++) {
+        for (uint32_t slot = lists[i]->head; slot != MC_NODE_NONE; slot = mc_segment_node(segment, slot)->list_next) {
+            if (!is_kept(core, mc_segment_node(segment, slot)))
+                return slot;
+            if (*skips == 0)
+                return MC_NODE_NONE;
+            --*skips;
+        }
+    }
+    return MC_NODE_NONE;
+}
+
 /* The slot to evict next, or MC_NODE_NONE. */
 static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, unsigned *skips)
 {
@@ -93,6 +110,8 @@ static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, unsi
             return soft;
     }
     uint32_t slot = oldest(core, segment, core->config.policy, segment->normal.count + segment->proven.count, skips);
+    if (slot == MC_NODE_NONE)
+        slot = any_that_may_go(core, segment, skips);
     if (slot == MC_NODE_NONE && core->config.allow_evict_soft_pinned)
         slot = oldest(core, segment, &soft_policy, segment->soft.count, skips);
     return slot;
