@@ -2,7 +2,9 @@
  * its round trips. From it comes how long to wait before the same is asked for once more over another connection, and
  * how much may be asked twice at all: a peer that is slow for all must not be given twice the work.
  *
- * Many threads may use one without a lock: what two write at a time is one sample lost. Zeroed = nothing is known. */
+ * Many threads may use one without a lock: of two samples that are taken at a time one is lost. What is paid never is:
+ * who does not run for a while between reading the account and writing it must not take back what others have paid.
+ * Zeroed = nothing is known. */
 #ifndef MC_BASE_PACE_H
 #define MC_BASE_PACE_H
 
@@ -34,7 +36,8 @@ static inline void mc_pace_sample_up_to(struct mc_pace *pace, uint64_t took_ns, 
     atomic_store_explicit(&pace->mean_deviation, (uint64_t)(mean > 0 ? mean : 1) << 32 | (uint64_t)deviation,
                           memory_order_relaxed);
     if (spent > 0)
-        atomic_store_explicit(&pace->spent, spent - 1, memory_order_relaxed);
+        (void)atomic_compare_exchange_strong_explicit(&pace->spent, &spent, spent - 1, memory_order_relaxed,
+                                                      memory_order_relaxed);
 }
 
 static inline void mc_pace_sample(struct mc_pace *pace, uint64_t took_ns)
@@ -53,10 +56,12 @@ static inline uint64_t mc_pace_late_ns(const struct mc_pace *pace)
 static inline bool mc_pace_pay(struct mc_pace *pace)
 {
     int32_t spent = atomic_load_explicit(&pace->spent, memory_order_relaxed);
-    if (spent + MC_PACE_COST > MC_PACE_CREDIT_MAX)
-        return false;
-    atomic_store_explicit(&pace->spent, spent + MC_PACE_COST, memory_order_relaxed);
-    return true;
+    while (spent + MC_PACE_COST <= MC_PACE_CREDIT_MAX) {
+        if (atomic_compare_exchange_weak_explicit(&pace->spent, &spent, spent + MC_PACE_COST, memory_order_relaxed,
+                                                  memory_order_relaxed))
+            return true;
+    }
+    return false;
 }
 
 #endif

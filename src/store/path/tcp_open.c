@@ -32,20 +32,24 @@ uint64_t mc_tcp_opener_due_ns(const struct mc_tcp_opener *opener)
     return due_ns > opener->later_ns ? due_ns : opener->later_ns;
 }
 
-static bool is_any_connected(const struct mc_tcp_opener *opener)
+/* Has any host answered, be it with a refusal? The kernel is asked: where this thread did not run for a while, it may
+ * know more than we have looked at. */
+static bool is_any_answered(const struct mc_tcp_opener *opener)
 {
+    struct pollfd fds[MC_TCP_OPENINGS_MAX];
     for (size_t i = 0; i < opener->count; i++) {
         if (opener->lanes[i]->state != MC_TCP_CONNECTING)
             return true;
     }
-    return false;
+    mc_tcp_opener_poll(opener, fds);
+    return poll(fds, (nfds_t)opener->count, 0) > 0;
 }
 
 void mc_tcp_opener_more(struct mc_tcp_opener *opener)
 {
     uint64_t now_ns = mc_clock_ns();
     bool is_free =
-        opener->begun < opener->peer_count || (!is_any_connected(opener) && now_ns >= opener->begun_ns + FREE_NS);
+        opener->begun < opener->peer_count || (now_ns >= opener->begun_ns + FREE_NS && !is_any_answered(opener));
     if ((!is_free && !mc_pace_pay(&opener->paths->openings)) || mc_tcp_opener_begin(opener) < 0)
         opener->later_ns = now_ns + LATER_NS;
 }
@@ -120,9 +124,7 @@ int mc_tcp_opener_wait(struct mc_tcp_opener *opener, uint64_t until_ns, struct m
     int rc = mc_tcp_opener_begin(opener);
     for (*lane = NULL; (rc == 0 || opener->count > 0) && !mc_tcp_opener_is_refused(opener);) {
         uint64_t now_ns = mc_clock_ns(), due_ns = mc_tcp_opener_due_ns(opener);
-        if (now_ns >= until_ns)
-            return MC_ERR_RPC_TIMEOUT;
-        if (now_ns >= due_ns) {
+        if (now_ns >= due_ns && now_ns < until_ns) {
             mc_tcp_opener_more(opener);
             due_ns = mc_tcp_opener_due_ns(opener);
         }
@@ -130,8 +132,11 @@ int mc_tcp_opener_wait(struct mc_tcp_opener *opener, uint64_t until_ns, struct m
         uint64_t left_ns = due_ns > now_ns ? due_ns - now_ns : 0;
         struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
         mc_tcp_opener_poll(opener, fds);
-        if (ppoll(fds, (nfds_t)opener->count, &left, NULL) <= 0)
+        if (ppoll(fds, (nfds_t)opener->count, &left, NULL) <= 0) {
+            if (now_ns >= until_ns) /* and it has been looked at once more, as it may be us who did not run */
+                return MC_ERR_RPC_TIMEOUT;
             continue;
+        }
         *lane = mc_tcp_opener_step(opener, fds);
         if (*lane != NULL)
             return 0;
