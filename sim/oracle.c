@@ -22,6 +22,13 @@
 #define GIVEN_UP_NS (60 * SIM_MS) /* no request is given up sooner */
 #define AMBIGUOUS_BYTES 8u        /* shorter values may be equal by chance */
 
+#define PROOFS_MAX 8u
+
+struct proof { /* that a value is gone: a call that began then has read that other value of the key */
+    uint64_t start_ns, end_ns;
+    uint32_t read; /* UINT32_MAX: none, a removal was acknowledged, which is final */
+};
+
 struct oracle_put {
     uint32_t key, length, crc;
     uint64_t start_ns, end_ns;        /* end: of the call; SIM_NEVER while it runs */
@@ -30,6 +37,8 @@ struct oracle_put {
     uint64_t absent_ns, absent_epoch; /* a removal did not find it; under that master it must not appear any more */
     const struct sim_process *process;
     bool succeeded, decided, is_upsert, is_hard;
+    struct proof proofs[PROOFS_MAX]; /* of other values; the last of each */
+    uint32_t proof_count;
 };
 
 static struct oracle_put all_puts[PUTS_MAX];
@@ -217,10 +226,46 @@ bool oracle_is_being_put(uint32_t key, uint32_t other)
 
 void (*oracle_on_live)(const struct sim_process *process);
 
+/* The call has read that value. Is the other one gone? Not while a young master has put the newer of them over an older
+ * one in a segment that it has not met. */
+static bool is_open(uint64_t start_ns, uint32_t read, uint32_t other)
+{
+    return read != UINT32_MAX &&
+           (oracle_both_live(read, other, start_ns, true) || oracle_both_live(other, read, start_ns, false));
+}
+
+static void prove(struct oracle_put *put, const struct oracle_call *call, uint32_t read)
+{
+    uint32_t at = 0;
+    while (at < put->proof_count && put->proofs[at].read != read)
+        at++;
+    if (at == PROOFS_MAX)
+        return;
+    put->proof_count += at == put->proof_count;
+    if (read != UINT32_MAX || put->proofs[at].end_ns == 0) /* the first removal, else the last */
+        put->proofs[at] = (struct proof){call->start_ns, sim_now_ns, read};
+}
+
+/* It is live only now, as its owner has slept over the commit: it was granted before the calls that have proved it to
+ * be gone, and what they have read may have been one of two values of a young master. */
+static void judge_again(uint32_t number)
+{
+    struct oracle_put *put = &all_puts[number];
+    if (put->gone_ns == SIM_NEVER || put->proof_count == 0)
+        return;
+    put->gone_ns = SIM_NEVER;
+    for (uint32_t i = 0; i < put->proof_count; i++) {
+        const struct proof *proof = &put->proofs[i];
+        if (proof->end_ns < put->gone_ns && !is_open(proof->start_ns, proof->read, number))
+            put->gone_ns = proof->end_ns;
+    }
+}
+
 /* A put of a key that is there succeeds and changes nothing. */
 void oracle_put_live(uint32_t number)
 {
     const struct oracle_put *put = &all_puts[number];
+    judge_again(number);
     if (oracle_is_strict() && !put->is_upsert && put->length >= AMBIGUOUS_BYTES && oracle_is_sure(put->key) &&
         key_states[put->key].sure_ns < put->start_ns)
         sim_fail("replaced: put %u of key %u was stored, and the key was there before it began", number, put->key);
@@ -250,22 +295,16 @@ void oracle_process_killed(const struct sim_process *process)
     }
 }
 
-/* The call has read that value. Is the other one gone? Not while a young master has put the newer of them over an older
- * one in a segment that it has not met. */
-static bool is_open(const struct oracle_call *call, uint32_t read, uint32_t other)
-{
-    return read != UINT32_MAX && (oracle_both_live(read, other, call->start_ns, true) ||
-                                  oracle_both_live(other, read, call->start_ns, false));
-}
-
 /* The call found the key without that value: what was settled before it began is over. */
 static void mark_gone(const struct oracle_call *call, uint32_t key, uint32_t except)
 {
     for (uint32_t i = 0; i < put_count; i++) {
         struct oracle_put *put = &all_puts[i];
         bool had_its_time = put->seen_ns < call->start_ns || (put->end_ns < call->start_ns && put->succeeded);
-        if (put->key == key && i != except && had_its_time && put->gone_ns > sim_now_ns && !is_open(call, except, i))
-            put->gone_ns = sim_now_ns;
+        if (put->key != key || i == except || !had_its_time || is_open(call->start_ns, except, i))
+            continue;
+        prove(put, call, except);
+        put->gone_ns = put->gone_ns > sim_now_ns ? sim_now_ns : put->gone_ns;
     }
 }
 
@@ -288,14 +327,18 @@ void oracle_note_lost(void)
 void oracle_told(void)
 {
     is_told = note_lost_ns != 0;
+    if (is_told)
+        oracle_words_lost(note_lost_ns);
 }
 
 /* Of what was removed before the note was lost nobody may know any more, and the operator has been told. */
 static void may_be_back(uint32_t key)
 {
     for (uint32_t i = 0; i < put_count && is_told; i++) {
-        if (all_puts[i].key == key && all_puts[i].gone_ns != 0 && all_puts[i].gone_ns < note_lost_ns)
-            all_puts[i].gone_ns = SIM_NEVER;
+        if (all_puts[i].key != key || all_puts[i].gone_ns == 0 || all_puts[i].gone_ns >= note_lost_ns)
+            continue;
+        all_puts[i].gone_ns = SIM_NEVER;
+        all_puts[i].proof_count = 0;
     }
 }
 

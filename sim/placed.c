@@ -1,8 +1,8 @@
 /* Where each value lies, and which master put it there: for the one moment in which two values of a key may both be
  * read. A master that is young (has not lived depart_ms, or could not leave word of it for the next one) lets a new
  * value take a key whose old one lies in a segment that it has not met. Until it has met that segment, or is young no
- * more, either may be lost or found; then the old one is gone for ever. A master that dies young has decided nothing.
- */
+ * more, either may be lost or found; then the old one is gone for ever. A master that dies young has decided nothing,
+ * and nor has one whose word went with its machine. */
 #include "members.h"
 #include "placed.h"
 #include "worker.h"
@@ -77,6 +77,12 @@ void oracle_master_may_age(uint64_t epoch)
 {
     for (uint32_t i = 0; i < life_count; i++)
         lives[i].may_age |= lives[i].epoch == epoch && lives[i].end_ns == SIM_NEVER;
+}
+
+void oracle_words_lost(uint64_t until_ns)
+{
+    for (uint32_t i = 0; i < life_count; i++)
+        lives[i].may_age &= lives[i].end_ns > until_ns;
 }
 
 void oracle_placed_flip(void)

@@ -20,6 +20,8 @@ void oracle_met(struct mc_id segment, uint64_t epoch);
 void oracle_master_begins(uint64_t epoch);
 void oracle_master_may_age(uint64_t epoch);
 void oracle_master_ends(uint64_t epoch); /* 0: the last, if there is no election */
+/* What the masters that had ended by then have left word of is not known any more. */
+void oracle_words_lost(uint64_t until_ns);
 /* By that time, was it open which of the two values the key has? newer_was_read: and the newer one has just been read,
  * so that a later master, too, may have ended it by living long enough. */
 bool oracle_both_live(uint32_t newer, uint32_t older, uint64_t by_ns, bool newer_was_read);
