@@ -15,10 +15,14 @@
 #include <unistd.h>
 
 #define PENDING MC_GET_PENDING
-#define LEARN_MS 50u          /* to learn the way to replicas that were not needed now */
-#define LEARN_SEGMENTS 8u     /* of a batch that are looked up only once */
-#define ASK_AGAIN_MAX 2u      /* times a batch is asked for again because the master changed while it was read */
-#define REPLACED_FIRST_US 50u /* to wait for a value whose predecessor is being cleared; doubling */
+#define LEARN_MS 50u      /* to learn the way to replicas that were not needed now */
+#define LEARN_SEGMENTS 8u /* of a batch that are looked up only once */
+#define ASK_AGAIN_MAX 2u  /* times a batch is asked for again because the master changed while it was read */
+/* To wait for a value that comes from a disk, or whose predecessor is being cleared: an eighth of what has passed, so
+ * that little of it is waited in vain, and no less than what asking for it costs. */
+#define REPLACED_FIRST_US 50u
+#define REPLACED_KEY_US 1u
+#define REPLACED_PART 8u
 #define REPLACED_MAX_US 5000u
 #define TROUBLE_MAX_US 50000u /* the same, for trouble of our own to pass */
 
@@ -445,14 +449,17 @@ static bool any_is(const struct get_work *work, int64_t code)
     return false;
 }
 
-/* Between two questions for a key whose value is being replaced: the master says PUT_IN_PROGRESS only as long as that
- * will soon be over. False when the deadline comes first. */
-static bool wait_replaced(uint64_t *wait_us, uint64_t most_us, uint64_t deadline_ns)
+/* Between two questions for so many keys: the master says PUT_IN_PROGRESS only as long as that will soon be over. False
+ * when the deadline comes first. *waited_us: so far. */
+static bool wait_replaced(uint64_t *waited_us, uint64_t most_us, size_t count, uint64_t deadline_ns)
 {
-    *wait_us = *wait_us == 0 ? REPLACED_FIRST_US : *wait_us * 2 > most_us ? most_us : *wait_us * 2;
-    if (mc_clock_ns() + *wait_us * 1000 >= deadline_ns)
+    uint64_t least_us = REPLACED_FIRST_US + count * REPLACED_KEY_US, wait_us = *waited_us / REPLACED_PART;
+    wait_us = wait_us < least_us ? least_us : wait_us;
+    wait_us = wait_us < most_us ? wait_us : most_us;
+    if (mc_clock_ns() + wait_us * 1000 >= deadline_ns)
         return false;
-    usleep((useconds_t)*wait_us);
+    usleep((useconds_t)wait_us);
+    *waited_us += wait_us;
     return true;
 }
 
@@ -486,7 +493,7 @@ static int get_known_or_asked(struct get_work *work)
 {
     struct mc_reader reader;
     struct mc_store *store = work->store;
-    uint64_t wait_us = 0;
+    uint64_t waited_us = 0;
     if (work->session)
         read_known(work);
     bool asked_failed = false;
@@ -527,7 +534,7 @@ static int get_known_or_asked(struct get_work *work)
         if (is_late || (!changed && !is_gone_there && !is_replaced && !is_failed && !is_troubled))
             return 0;
         if ((is_replaced || is_troubled) &&
-            !wait_replaced(&wait_us, is_replaced ? REPLACED_MAX_US : TROUBLE_MAX_US, work->deadline_ns))
+            !wait_replaced(&waited_us, is_replaced ? REPLACED_MAX_US : TROUBLE_MAX_US, work->count, work->deadline_ns))
             return 0;
         drop_settled(work, is_final);
     }
@@ -590,7 +597,7 @@ int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struc
 {
     struct mc_reader reader;
     struct get_work work = {.store = store, .count = count, .deadline_ns = deadline_ns};
-    uint64_t wait_us = 0;
+    uint64_t waited_us = 0;
     work.ones = calloc(count, sizeof(*work.ones));
     int rc = work.ones == NULL ? MC_ERR_NO_MEMORY : 0;
     for (size_t i = 0; rc == 0 && i < count; i++) {
@@ -604,8 +611,8 @@ int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struc
         work.epoch = (*link)->epoch;
         rc = read_found(&work, &reader);
         (*link)->broken = (*link)->broken || rc < 0;
-        again =
-            rc == 0 && any_is(&work, MC_ERR_PUT_IN_PROGRESS) && wait_replaced(&wait_us, REPLACED_MAX_US, deadline_ns);
+        again = rc == 0 && any_is(&work, MC_ERR_PUT_IN_PROGRESS) &&
+                wait_replaced(&waited_us, REPLACED_MAX_US, count, deadline_ns);
         if (rc < 0 || again)
             mc_link_return(store, *link);
     }
