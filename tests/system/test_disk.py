@@ -1,6 +1,7 @@
 """A store node with a disk, as users switch it on: setup's arguments, the admin API, metrics, and mooncake_disk beside it."""
 import json
 import pathlib
+import random
 import shutil
 import subprocess
 import tempfile
@@ -8,7 +9,7 @@ import tempfile
 import pytest
 
 import cluster
-from python_cluster import MISSING, MooncakeDistributedStore, joined, pattern, wait_until
+from python_cluster import MISSING, MooncakeDistributedStore, address, joined, pattern, wait_until
 
 SHM = pathlib.Path("/dev/shm")
 MIB = 1 << 20
@@ -83,3 +84,57 @@ def test_two_nodes_share_a_path(master, folder, monkeypatch):
         assert client.get(f"key-{number}") == value_of(number)
     for store in [client, *stores]:
         assert store.close() == 0
+
+
+@pytest.fixture
+def disk_folder():
+    """On the disk of the machine: what is large."""
+    path = tempfile.mkdtemp(prefix="mc-test-")
+    yield path
+    shutil.rmtree(path)
+
+
+def large_node(master, path, memory, disk, monkeypatch):
+    monkeypatch.setenv("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", str(disk))
+    store = MooncakeDistributedStore()
+    assert store.setup("127.0.0.1", "P2PHANDSHAKE", memory, MIB, "tcp", "", master.address, enable_ssd_offload=True, ssd_offload_path=path) == 0
+    wait_until(lambda: master.metrics()["mooncake_disks"] == 1)
+    return store
+
+
+def large_values(store, count):
+    """Registered memory in which value i is a MiB from byte i on."""
+    base = bytearray(random.Random(1).randbytes(MIB + count))
+    assert store.register_buffer(address(base), len(base)) == 0
+    return base
+
+
+@pytest.mark.skipif(cluster.SANITIZED, reason="copies much")
+def test_a_burst_is_stored_whole(master, disk_folder, monkeypatch):
+    """More at once than the disk has buffers for."""
+    count = 400
+    store = large_node(master, disk_folder, 640 * MIB, 1024 * MIB, monkeypatch)
+    base = large_values(store, count)
+    wait_until(lambda: store.put("room", bytes(500 * MIB)) == 0 and store.remove("room", True) == 0, 30)
+    for number in range(count):
+        assert store.put_from(f"key-{number}", address(base) + number, MIB) == 0
+    wait_until(lambda: stored(master) == count, 60)
+    assert store.close() == 0
+
+
+@pytest.mark.skipif(cluster.SANITIZED, reason="as large as a load of vLLM")
+def test_a_load_larger_than_memory(master, disk_folder, monkeypatch):
+    """1.15 GiB in one call, of a node whose memory is a quarter of that; every value is there, though it came in windows."""
+    count = 1178
+    store = large_node(master, disk_folder, 256 * MIB, 2048 * MIB, monkeypatch)
+    base = large_values(store, count)
+    target = bytearray(count * MIB)
+    assert store.register_buffer(address(target), len(target)) == 0
+    for number in range(count):
+        wait_until(lambda number=number: number - stored(master) < 64 and store.put_from(f"key-{number}", address(base) + number, MIB) == 0, 60)
+    wait_until(lambda: stored(master) == count, 60)
+    keys = [f"key-{number}" for number in range(count)]
+    results = store.batch_get_into(keys, [address(target) + number * MIB for number in range(count)], [MIB] * count)
+    assert [result for result in results if result != MIB] == []
+    assert all(target[number * MIB:(number + 1) * MIB] == base[number:number + MIB] for number in range(count))
+    assert store.close() == 0

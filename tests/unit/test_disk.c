@@ -608,6 +608,102 @@ static void test_slow(void **state)
     rig_stop(disk);
 }
 
+/* More reads than there are buffers, and what is removed meanwhile, and what is too late. */
+static void test_reads_wait_for_buffers(void **state)
+{
+    (void)state;
+    config.buffer_bytes = 2 * RIG_REGION;
+    struct mc_disk *disk = rig_start(&config);
+    struct answer answers[5];
+    memset(answers, 0, sizeof(answers));
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(rig_store(disk, i + 1, i, 700000, &answers[i].slot), 0);
+    for (uint32_t i = 0; i < 5; i++) {
+        struct mc_disk_place place = {answers[i].slot, i + 1};
+        uint64_t until_ns = rig.now_ns + (i == 3 ? 10000000 : 900000000);
+        assert_int_equal(mc_disk_read(disk, place, until_ns, on_was_read, &answers[i]), 0);
+    }
+    rig_wait(disk, &answers[1]);
+    assert_true(answers[0].is_there && answers[0].code == 0 && answers[1].code == 0);
+    assert_int_equal(rig_clear(disk, answers[2].slot, 3, true), 0);
+    rig.now_ns += 20000000;
+    rig_wait(disk, &answers[3]);
+    assert_int_equal(answers[3].code, MC_ERR_RPC_TIMEOUT);
+    assert_int_equal(answers[2].code, MC_ERR_REPLICA_IS_GONE); /* that needs no buffer */
+    assert_false(answers[4].is_there);
+    mc_disk_give_back(disk, answers[0].buffer);
+    rig_wait(disk, &answers[4]);
+    assert_int_equal(answers[4].code, 0);
+    mc_disk_give_back(disk, answers[1].buffer);
+    mc_disk_give_back(disk, answers[4].buffer);
+    assert_int_equal(statistics_of(disk).buffer_bytes_lent, 0);
+    assert_int_equal(statistics_of(disk).waiting, 0);
+    rig_stop(disk);
+}
+
+static void test_stores_leave_buffers_to_reads(void **state)
+{
+    (void)state;
+    char key[MC_KEY_LENGTH_MAX + 1];
+    uint8_t *lent[64];
+    uint32_t count = 0, slot;
+    config.buffer_bytes = 2 * RIG_REGION;
+    struct mc_disk *disk = rig_start(&config);
+    assert_int_equal(rig_store(disk, 1, 1, 50000, &slot), 0);
+    while (count < 64 && (lent[count] = mc_disk_lend(disk, 50000, rig_key(1, key))) != NULL)
+        count++;
+    assert_true(count > 10 && count < 2 * RIG_REGION / 50000);
+    assert_int_equal(rig_read_object(disk, slot, 1, 1, 50000), 0);
+    while (count > 0)
+        mc_disk_give_back(disk, lent[--count]);
+    rig_stop(disk);
+}
+
+/* Nobody waits longer for a disk that does not answer than it takes to see that. */
+static void test_slow_ends_reads(void **state)
+{
+    (void)state;
+    struct mc_disk *disk = rig_start(&config);
+    uint32_t slot;
+    struct answer answer = {0};
+    assert_int_equal(rig_store(disk, 1, 1, 50000, &slot), 0);
+    rig.holds_reads = true;
+    assert_int_equal(
+        mc_disk_read(disk, (struct mc_disk_place){slot, 1}, rig.now_ns + 60000000000u, on_was_read, &answer), 0);
+    mc_disk_turn(disk, 1);
+    rig.now_ns += 1100000000;
+    mc_disk_turn(disk, 1);
+    assert_true(answer.is_there);
+    assert_int_equal(answer.code, MC_ERR_BUSY);
+    rig.holds_reads = false;
+    for (unsigned i = 0; i < 5; i++)
+        mc_disk_turn(disk, 1);
+    assert_int_equal(statistics_of(disk).buffer_bytes_lent, 0);
+    rig_stop(disk);
+}
+
+/* Of one that says nothing of regions and buffers; what is there keeps its size. */
+static void test_size_of_regions(void **state)
+{
+    (void)state;
+    config.region_bytes = config.buffer_bytes = 0;
+    config.capacity = 16ull << 30;
+    struct mc_disk *disk = rig_start(&config);
+    assert_int_equal(statistics_of(disk).regions_max, 64);
+    assert_true(mc_disk_object_max(disk, 10) > 255u << 20);
+    rig_stop(disk);
+    config.capacity = 2ull << 30;
+    disk = rig_start(&config);
+    assert_int_equal(statistics_of(disk).regions_max, 8);
+    rig_stop(disk);
+    rig_remove(path);
+    path = rig_directory();
+    config.path = path;
+    disk = rig_start(&config);
+    assert_int_equal(statistics_of(disk).regions_max, 32);
+    rig_stop(disk);
+}
+
 static void test_many_at_once(void **state)
 {
     (void)state;
@@ -684,6 +780,10 @@ int main(void)
         TEST(test_read_errors),
         TEST(test_misdirected),
         TEST(test_slow),
+        TEST(test_slow_ends_reads),
+        TEST(test_reads_wait_for_buffers),
+        TEST(test_stores_leave_buffers_to_reads),
+        TEST(test_size_of_regions),
         TEST(test_many_at_once),
         TEST(test_close_with_work),
     };

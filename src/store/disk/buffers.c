@@ -1,4 +1,4 @@
-/* First fit behind the last one that was lent, over a map of bits. */
+/* First fit over a map of bits: what is used again and again stays small, whatever all of it is. */
 #include "store/disk/buffers.h"
 
 #include "base/error.h"
@@ -68,7 +68,7 @@ static uint32_t units_find(const struct mc_disk_buffers *buffers, uint32_t from,
     return UINT32_MAX;
 }
 
-uint8_t *mc_disk_buffers_lend(struct mc_disk_buffers *buffers, uint64_t bytes)
+uint8_t *mc_disk_buffers_lend(struct mc_disk_buffers *buffers, uint64_t bytes, uint64_t left)
 {
     uint64_t wanted = (bytes + MC_DISK_BUFFER_UNIT - 1) / MC_DISK_BUFFER_UNIT;
     if (wanted == 0 || wanted > buffers->units)
@@ -76,16 +76,15 @@ uint8_t *mc_disk_buffers_lend(struct mc_disk_buffers *buffers, uint64_t bytes)
     uint32_t count = (uint32_t)wanted;
     pthread_mutex_lock(&buffers->lock);
     uint32_t first = UINT32_MAX;
-    if (buffers->units - buffers->units_lent >= count) {
-        first = units_find(buffers, buffers->next, buffers->units, count);
-        if (first == UINT32_MAX)
-            first = units_find(buffers, 0, buffers->units, count);
-    }
+    if (buffers->units - buffers->units_lent >= count &&
+        (buffers->units_lent == 0 || buffers->units - buffers->units_lent - count >= left / MC_DISK_BUFFER_UNIT))
+        first = units_find(buffers, buffers->lowest, buffers->units, count);
     if (first != UINT32_MAX) {
         units_mark(buffers, first, count, true);
         buffers->lengths[first] = count;
         buffers->units_lent += count;
-        buffers->next = first + count;
+        if (first == buffers->lowest)
+            buffers->lowest += count;
     }
     pthread_mutex_unlock(&buffers->lock);
     return first == UINT32_MAX ? NULL : buffers->base + (uint64_t)first * MC_DISK_BUFFER_UNIT;
@@ -100,6 +99,8 @@ void mc_disk_buffers_give_back(struct mc_disk_buffers *buffers, uint8_t *buffer)
     units_mark(buffers, unit, buffers->lengths[unit], false);
     buffers->units_lent -= buffers->lengths[unit];
     buffers->lengths[unit] = 0;
+    if (unit < buffers->lowest)
+        buffers->lowest = unit;
     pthread_mutex_unlock(&buffers->lock);
 }
 

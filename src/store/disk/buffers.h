@@ -15,14 +15,14 @@ struct mc_disk_buffers {
     uint64_t *taken;   /* a bit for each unit */
     uint32_t *lengths; /* units of the piece that begins there */
     uint32_t units, units_lent;
-    uint32_t next; /* where the last search ended */
+    uint32_t lowest; /* all units below it are lent */
 };
 
 /* 0 or MC_ERR_NO_MEMORY. */
 int mc_disk_buffers_init(struct mc_disk_buffers *buffers, uint64_t bytes);
 void mc_disk_buffers_free(struct mc_disk_buffers *buffers);
-/* NULL: no so long a piece is free. */
-uint8_t *mc_disk_buffers_lend(struct mc_disk_buffers *buffers, uint64_t bytes);
+/* NULL: no so long a piece is free, or less than `left` would be; one is lent in any case. */
+uint8_t *mc_disk_buffers_lend(struct mc_disk_buffers *buffers, uint64_t bytes, uint64_t left);
 void mc_disk_buffers_give_back(struct mc_disk_buffers *buffers, uint8_t *buffer);
 uint64_t mc_disk_buffers_lent(struct mc_disk_buffers *buffers);
 

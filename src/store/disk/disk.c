@@ -153,12 +153,15 @@ uint8_t *mc_disk_lend(struct mc_disk *disk, uint64_t length, uint32_t key_length
 {
     if (length == 0 || length >= disk->region_bytes || key_length > MC_KEY_LENGTH_MAX)
         return NULL;
-    return mc_disk_buffers_lend(&disk->buffers, mc_disk_extent_bytes(length, key_length));
+    return mc_disk_buffers_lend(&disk->buffers, mc_disk_extent_bytes(length, key_length),
+                                disk->config.buffer_bytes / MC_DISK_STORE_PART);
 }
 
 void mc_disk_give_back(struct mc_disk *disk, uint8_t *buffer)
 {
     mc_disk_buffers_give_back(&disk->buffers, buffer);
+    if (atomic_load(&disk->is_buffer_wanted))
+        disk->config.ports->wake(disk->io);
 }
 
 int mc_disk_store(struct mc_disk *disk, uint32_t slot, const struct mc_disk_entry *entry, uint8_t *buffer, bool was_hit,
@@ -382,7 +385,7 @@ static int wait_ms(const struct mc_disk *disk, uint64_t now_ns, int most)
     if (disk->journal.gathered_count > 0 && disk->journal.stage == MC_DISK_JOURNAL_IDLE)
         ms = until_ms(now_ns, disk->journal.gathered_ns + MC_DISK_CLEARS_WAIT_NS, ms);
     if (disk->oldest != NULL && disk->health == MC_DISK_WELL)
-        ms = until_ms(now_ns, disk->oldest->begun_ns + disk->config.slow_ms * 1000000ull + 1, ms);
+        ms = until_ms(now_ns, disk->oldest->begun_ns + mc_disk_slow_ns(disk) + 1, ms);
     return ms;
 }
 
@@ -397,6 +400,7 @@ void mc_disk_turn(struct mc_disk *disk, int timeout_ms)
     mc_disk_deadlines_turn(disk, now_ns);
     if (disk->health != MC_DISK_RECOVERING && disk->health != MC_DISK_CLOSED) {
         mc_disk_health_turn(disk, now_ns);
+        mc_disk_reads_turn(disk);
         mc_disk_groups_turn(disk, now_ns);
         mc_disk_region_turn(disk);
         mc_disk_victim_turn(disk);
@@ -546,14 +550,22 @@ void mc_disk_close(struct mc_disk *disk, uint32_t grace_ms)
 
 /* ---- opening ---- */
 
+/* Large ones waste less behind their last object and take larger ones; of many, one that is given up is a small part. */
+static uint64_t region_bytes_for(uint64_t capacity)
+{
+    uint64_t bytes = MC_DISK_REGION_BYTES;
+    while (bytes < MC_DISK_REGION_BYTES_GOOD && capacity / (2 * bytes) >= MC_DISK_REGIONS_GOOD)
+        bytes *= 2;
+    return bytes;
+}
+
 static int config_check(struct mc_disk_config *config, char *error, size_t error_size)
 {
-    uint64_t bytes = config->region_bytes == 0 ? MC_DISK_REGION_BYTES : config->region_bytes;
+    uint64_t bytes = config->region_bytes == 0 ? region_bytes_for(config->capacity) : config->region_bytes;
     config->region_bytes = bytes;
     config->linger_ms = config->linger_ms == 0 ? MC_DISK_LINGER_MS : config->linger_ms;
     config->slow_ms = config->slow_ms == 0 ? MC_DISK_SLOW_MS : config->slow_ms;
     config->clock_ns = config->clock_ns == NULL ? mc_clock_ns : config->clock_ns;
-    config->buffer_bytes = config->buffer_bytes == 0 ? MC_DISK_BUFFER_BYTES : config->buffer_bytes;
     const char *what = NULL;
     if (bytes < MC_DISK_REGION_BYTES_MIN || bytes > MC_DISK_REGION_BYTES_MAX || (bytes & (bytes - 1)) != 0)
         what = "the size of a region must be a power of two between 1 MiB and 1 GiB";
@@ -670,6 +682,10 @@ int mc_disk_open(const struct mc_disk_config *wanted, struct mc_disk **opened, c
     rc = mc_disk_directory_open(&disk->directory, &config, error, error_size);
     if (rc < 0)
         goto fail;
+    if (config.buffer_bytes == 0) /* the size of a region is that of the directory now */
+        config.buffer_bytes = 2 * disk->directory.super.region_bytes > MC_DISK_BUFFER_BYTES
+                                  ? 2 * disk->directory.super.region_bytes
+                                  : MC_DISK_BUFFER_BYTES;
     mc_monitor_init(&disk->lock, &disk->changed);
     disk_init(disk, &config);
     const char *why = "its buffers must hold two regions, its capacity four";

@@ -16,9 +16,11 @@
 #include "store/segment/layout.h"
 
 #define MC_DISK_PATH_MAX 1024u
-#define MC_DISK_ERROR_MAX 512u      /* bytes of the line that says why it cannot be opened */
-#define MC_DISK_DIRECTORIES_MAX 64u /* disks in one path */
-#define MC_DISK_REGION_BYTES (64u << 20)
+#define MC_DISK_ERROR_MAX 512u           /* bytes of the line that says why it cannot be opened */
+#define MC_DISK_DIRECTORIES_MAX 64u      /* disks in one path */
+#define MC_DISK_REGION_BYTES (64u << 20) /* of a disk that is small, and of one with REGIONS_GOOD of the larger ones */
+#define MC_DISK_REGION_BYTES_GOOD (256u << 20)
+#define MC_DISK_REGIONS_GOOD 64u
 #define MC_DISK_REGION_BYTES_MIN (1u << 20)
 #define MC_DISK_REGION_BYTES_MAX (1u << 30)
 #define MC_DISK_VOLUME_REGIONS 256u /* regions of one file, which grows by regions */
@@ -26,7 +28,7 @@
 #define MC_DISK_REGIONS_MAX (1u << 20)
 #define MC_DISK_OBJECTS_MAX (16u << 20)
 #define MC_DISK_OBJECT_BYTES (16u << 10) /* one object for so many bytes of capacity, unless it is said otherwise */
-#define MC_DISK_TASKS_MAX 1024u          /* calls that are not answered yet; more are MC_ERR_BUSY */
+#define MC_DISK_TASKS_MAX 4096u          /* calls that are not answered yet; more are MC_ERR_BUSY */
 #define MC_DISK_BUFFER_BYTES (256ull << 20)
 #define MC_DISK_LINGER_MS 2u
 #define MC_DISK_SLOW_MS 1000u
@@ -73,9 +75,9 @@ enum mc_disk_health {
 struct mc_disk_config {
     const char *path;      /* of a directory; absolute, no "..", no link. Several processes may share it */
     uint64_t capacity;     /* bytes of all volumes; at least MC_DISK_REGIONS_MIN regions */
-    uint64_t region_bytes; /* of a new one: a power of two; 0: MC_DISK_REGION_BYTES */
+    uint64_t region_bytes; /* of a new one: a power of two; 0: by the capacity */
     uint32_t objects_max;  /* live at a time; 0: one for MC_DISK_OBJECT_BYTES of capacity */
-    uint64_t buffer_bytes; /* that it lends; 0: MC_DISK_BUFFER_BYTES. At least two regions */
+    uint64_t buffer_bytes; /* that it lends: at least two regions; 0: MC_DISK_BUFFER_BYTES, or that if it is more */
     uint64_t budget_bytes; /* stored within 24 hours of its being open; beyond it only what was hit before. 0: any */
     uint32_t linger_ms;    /* a store waits at most so long for others; 0: MC_DISK_LINGER_MS */
     uint32_t slow_ms;      /* 0: MC_DISK_SLOW_MS */

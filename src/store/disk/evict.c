@@ -55,7 +55,7 @@ static bool rewrite_start(struct mc_disk *disk, uint32_t slot)
     for (uint32_t i = 0; i < MC_DISK_REWRITES_MAX && task->is_used; i++)
         task++;
     uint64_t bytes = mc_disk_extent_bytes(item->entry.length, item->entry.key_length);
-    uint8_t *buffer = mc_disk_buffers_lend(&disk->buffers, bytes);
+    uint8_t *buffer = mc_disk_buffers_lend(&disk->buffers, bytes, 0);
     if (buffer == NULL)
         return false;
     *task = (struct mc_disk_task){.kind = MC_DISK_TASK_REWRITE,

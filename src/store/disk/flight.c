@@ -19,6 +19,7 @@ static void flight_done(struct mc_disk_request *request, int64_t result)
     struct mc_disk_flight *flight = (struct mc_disk_flight *)request; /* its first member */
     struct mc_disk *disk = flight->disk;
     flight_unlink(disk, flight);
+    disk->flight_bytes -= request->length;
     if (request->operation == MC_DISK_WRITE && result >= 0 && result != (int64_t)request->length)
         result = -EIO;
     if (result < 0 && request->operation == MC_DISK_READ)
@@ -50,6 +51,7 @@ void mc_disk_flight_start(struct mc_disk *disk, struct mc_disk_flight *flight, e
     *(disk->newest != NULL ? &disk->newest->next : &disk->oldest) = flight;
     disk->newest = flight;
     disk->flights++;
+    disk->flight_bytes += length;
     if (operation == MC_DISK_READ)
         disk->counts.reads++;
     else if (operation == MC_DISK_WRITE)
@@ -68,15 +70,22 @@ void mc_disk_read_only_set(struct mc_disk *disk, const char *why)
     mc_disk_pending_refuse(disk, MC_ERR_FILE_WRITE_FAIL);
 }
 
+/* Much at a time takes its time on a disk that is merely not fast. */
+uint64_t mc_disk_slow_ns(const struct mc_disk *disk)
+{
+    return disk->config.slow_ms * 1000000ull * (1 + disk->flight_bytes / MC_DISK_SLOW_BYTES);
+}
+
 void mc_disk_health_turn(struct mc_disk *disk, uint64_t now_ns)
 {
     bool is_slow = disk->oldest != NULL && now_ns > disk->oldest->begun_ns &&
-                   now_ns - disk->oldest->begun_ns > disk->config.slow_ms * 1000000ull;
+                   now_ns - disk->oldest->begun_ns > mc_disk_slow_ns(disk);
     if (disk->health == MC_DISK_WELL && is_slow) {
         mc_log(WARNING, "the disk %s has not answered for %u ms; until it does nothing is read or stored there",
                disk->directory.path, disk->config.slow_ms);
         disk->health = MC_DISK_SLOW;
         mc_disk_pending_refuse(disk, MC_ERR_BUSY);
+        mc_disk_reads_refuse(disk);
     } else if (disk->health == MC_DISK_SLOW && !is_slow) {
         mc_log(INFO, "the disk %s answers again", disk->directory.path);
         disk->health = MC_DISK_WELL;

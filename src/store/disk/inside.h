@@ -23,6 +23,8 @@
 #define MC_DISK_CLEARS_MAX 4096u     /* gathered for the next write */
 #define MC_DISK_CLEARS_TASKS_MAX 2048u /* of them by callers: the rest is for what the disk itself finds */
 #define MC_DISK_FAILURES_MAX 3u        /* regions that fail in a row: then it is read-only */
+#define MC_DISK_STORE_PART 4u          /* this part of the buffers is kept for reads */
+#define MC_DISK_SLOW_BYTES (64u << 20) /* under way: for each of them an operation may last slow_ms longer */
 #define MC_DISK_DAY_NS (86400ull * 1000000000u)
 
 struct mc_disk_task;
@@ -170,6 +172,7 @@ struct mc_disk {
     struct mc_disk_directory directory;
     struct mc_disk_io *io;
     struct mc_disk_buffers buffers; /* any thread */
+    atomic_bool is_buffer_wanted;   /* a read waits for one */
     uint64_t region_bytes;
     uint32_t objects_max;
 
@@ -190,6 +193,8 @@ struct mc_disk {
     enum mc_disk_health health;
     bool is_dead; /* nothing is begun any more; flights that end are only counted */
     struct mc_disk_flight *oldest, *newest;
+    struct mc_disk_queue reads; /* that wait for a buffer */
+    uint64_t flight_bytes;      /* that they read and write */
     uint32_t flights;
     uint64_t deadline_ns; /* the earliest of a read; UINT64_MAX: none */
     struct mc_disk_statistics counts;
@@ -244,6 +249,8 @@ void mc_disk_flight_start(struct mc_disk *disk, struct mc_disk_flight *flight, e
                           void *buffer, uint32_t length, uint64_t offset,
                           void (*ended)(struct mc_disk_flight *flight, int64_t result));
 /* SLOW comes and goes by the oldest flight. */
+/* For so long the oldest operation may last. */
+uint64_t mc_disk_slow_ns(const struct mc_disk *disk);
 void mc_disk_health_turn(struct mc_disk *disk, uint64_t now_ns);
 void mc_disk_read_only_set(struct mc_disk *disk, const char *why);
 
@@ -307,6 +314,10 @@ void mc_disk_recovery_free(struct mc_disk *disk);
 
 /* ---- read.c ---- */
 void mc_disk_read_start(struct mc_disk *disk, struct mc_disk_task *task);
+/* All that are not answered: nobody waits for a disk that does not answer. */
+void mc_disk_reads_refuse(struct mc_disk *disk);
+/* Those that wait for a buffer. */
+void mc_disk_reads_turn(struct mc_disk *disk);
 void mc_disk_deadlines_turn(struct mc_disk *disk, uint64_t now_ns);
 void mc_disk_inventory_start(struct mc_disk *disk, struct mc_disk_task *task);
 

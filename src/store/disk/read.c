@@ -35,48 +35,87 @@ static void deadline_note(struct mc_disk *disk, const struct mc_disk_task *task)
         disk->deadline_ns = task->until_ns;
 }
 
-void mc_disk_read_start(struct mc_disk *disk, struct mc_disk_task *task)
+static void read_fail(struct mc_disk *disk, struct mc_disk_task *task, int code)
 {
-    const struct mc_disk_item *item = mc_disk_index_find(&disk->index, task->slot, task->entry.generation);
-    int code = MC_ERR_REPLICA_IS_GONE;
-    if (item == NULL)
-        goto fail;
-    code = MC_ERR_RPC_TIMEOUT;
-    if (task->until_ns <= mc_disk_now(disk))
-        goto fail;
-    code = MC_ERR_BUSY;
-    task->entry = item->entry;
-    task->region = item->region;
-    task->page = item->page;
-    task->bytes = mc_disk_extent_bytes(item->entry.length, item->entry.key_length);
-    task->buffer = mc_disk_buffers_lend(&disk->buffers, task->bytes);
-    if (task->buffer == NULL)
-        goto fail;
-    deadline_note(disk, task);
-    mc_disk_flight_start(disk, &task->flight, MC_DISK_READ, mc_disk_region_fd(disk, task->region), task->buffer,
-                         (uint32_t)task->bytes,
-                         mc_disk_region_at(disk, task->region, (uint64_t)task->page * MC_DISK_PAGE), read_ended);
-    return;
-fail:
     mc_disk_task_answer(task, code);
     mc_disk_task_free(disk, task);
 }
 
-/* Those that are over are answered; task and buffer stay until the disk gives them back. */
+/* False: it needs a buffer, and none is free now. */
+static bool read_begin(struct mc_disk *disk, struct mc_disk_task *task)
+{
+    const struct mc_disk_item *item = mc_disk_index_find(&disk->index, task->slot, task->entry.generation);
+    if (item == NULL || task->until_ns <= mc_disk_now(disk) || task->is_answered) {
+        read_fail(disk, task, item == NULL ? MC_ERR_REPLICA_IS_GONE : MC_ERR_RPC_TIMEOUT);
+        return true;
+    }
+    task->bytes = mc_disk_extent_bytes(item->entry.length, item->entry.key_length);
+    task->buffer = mc_disk_buffers_lend(&disk->buffers, task->bytes, 0);
+    if (task->buffer == NULL)
+        return false;
+    task->entry = item->entry;
+    task->region = item->region;
+    task->page = item->page;
+    deadline_note(disk, task);
+    mc_disk_flight_start(disk, &task->flight, MC_DISK_READ, mc_disk_region_fd(disk, task->region), task->buffer,
+                         (uint32_t)task->bytes,
+                         mc_disk_region_at(disk, task->region, (uint64_t)task->page * MC_DISK_PAGE), read_ended);
+    return true;
+}
+
+void mc_disk_read_start(struct mc_disk *disk, struct mc_disk_task *task)
+{
+    if (disk->reads.count == 0 && read_begin(disk, task))
+        return;
+    deadline_note(disk, task);
+    mc_disk_queue_add(&disk->reads, task);
+    atomic_store(&disk->is_buffer_wanted, true); /* before the next look at what is free */
+}
+
+void mc_disk_reads_turn(struct mc_disk *disk)
+{
+    while (disk->reads.count > 0) {
+        struct mc_disk_queue rest = disk->reads;
+        struct mc_disk_task *task = mc_disk_queue_take(&rest);
+        if (!read_begin(disk, task))
+            return;
+        disk->reads = rest;
+    }
+    atomic_store(&disk->is_buffer_wanted, false);
+}
+
+void mc_disk_reads_refuse(struct mc_disk *disk)
+{
+    for (struct mc_disk_task *task = disk->reads.first; task != NULL; task = task->next)
+        mc_disk_task_answer(task, MC_ERR_BUSY);
+    for (uint32_t i = 0; i < MC_DISK_TASKS_MAX; i++) {
+        struct mc_disk_task *task = &disk->tasks[i];
+        if (task->is_used && task->kind == MC_DISK_TASK_READ && task->buffer != NULL)
+            mc_disk_task_answer(task, MC_ERR_BUSY);
+    }
+}
+
+static void read_end_late(struct mc_disk *disk, struct mc_disk_task *task, uint64_t now_ns)
+{
+    if (!task->is_answered && task->until_ns <= now_ns) {
+        disk->counts.timed_out++;
+        mc_disk_task_answer(task, MC_ERR_RPC_TIMEOUT);
+    }
+    deadline_note(disk, task);
+}
+
+/* Those that are over are answered; task and buffer stay until the disk gives them back, or their turn comes. */
 void mc_disk_deadlines_turn(struct mc_disk *disk, uint64_t now_ns)
 {
     if (now_ns < disk->deadline_ns)
         return;
     disk->deadline_ns = UINT64_MAX;
+    for (struct mc_disk_task *task = disk->reads.first; task != NULL; task = task->next)
+        read_end_late(disk, task, now_ns);
     for (uint32_t i = 0; i < MC_DISK_TASKS_MAX; i++) {
         struct mc_disk_task *task = &disk->tasks[i];
-        if (!task->is_used || task->kind != MC_DISK_TASK_READ || task->buffer == NULL || task->is_answered)
-            continue;
-        if (task->until_ns <= now_ns) {
-            disk->counts.timed_out++;
-            mc_disk_task_answer(task, MC_ERR_RPC_TIMEOUT);
-        }
-        deadline_note(disk, task);
+        if (task->is_used && task->kind == MC_DISK_TASK_READ && task->buffer != NULL)
+            read_end_late(disk, task, now_ns);
     }
 }
 

@@ -17,10 +17,12 @@
 #include "store/wire/wire.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 struct mc_mover;
 
-#define MC_LOAD_MS 1000u       /* so long a disk has for what a reader waits for */
+#define MC_LOAD_MS                                                                                                     \
+    5000u /* so long what a reader waits for may wait in turn; a disk that does not answer is slow sooner */
 #define MC_DISK_GRACE_MS 5000u /* at the close, for what was begun */
 #define MC_DISK_MARK_MS 1000u  /* between two contacts that are written down */
 
@@ -61,6 +63,7 @@ struct mc_owner_disk {
     struct clearing *waiting;       /* CLEARs that the disk was too busy for */
     struct mc_disk_mark mark, kept; /* under the lock; kept: what was handed to the disk last */
     uint64_t kept_ms;
+    uint64_t busy_until_ns; /* the mover's */
     struct mc_told_disk beat;
     struct mc_owner_disk_inventory inventory;
 };
@@ -127,7 +130,7 @@ struct mc_move {
     struct mc_disk_entry entry;
     uint8_t *buffer; /* lent by the disk */
     int code;
-    bool is_cleared; /* the master has told so meanwhile: it is cleared when it has ended, and then answered */
+    atomic_bool is_cleared; /* the master has told so meanwhile: it is cleared when it has ended, and then answered */
 };
 /* 0 or MC_ERR_NO_MEMORY. */
 int mc_mover_start(struct mc_owner *owner, struct mc_mover **mover);

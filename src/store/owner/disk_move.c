@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define WRITE_MS 1000u /* to find a place among those who announce copies */
+#define SHORT_MS 2u    /* until a store is tried again when the disk has no buffer free, */
+#define BUSY_MS 50u    /* and when it takes nothing now */
 
 struct mc_mover {
     struct mc_owner *owner;
@@ -18,6 +20,7 @@ struct mc_mover {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct mc_move *first, *last;
+    struct mc_move *stores, **stores_end; /* apart: one that waits for its disk holds up no load */
     bool stop;
 };
 
@@ -97,16 +100,31 @@ static void on_stored(void *context, int code, uint32_t slot)
     struct mc_move *move = context;
     (void)slot;
     move->buffer = NULL; /* the disk has it */
-    end_move(move, code);
+    if (code == MC_ERR_BUSY)
+        mc_mover_add(move->disk->owner->mover, move); /* it has become slow meanwhile */
+    else
+        end_move(move, code);
 }
 
-static void store(struct mc_move *move)
+/* A disk that is busy has it later, as long as memory has the value and it is wanted. */
+static void store(struct mc_mover *mover, struct mc_move *move)
 {
-    int rc = copy_out(move);
-    if (rc == 0)
+    int rc = atomic_load(&move->is_cleared) ? MC_ERR_STALE : copy_out(move);
+    uint64_t wait_ms = SHORT_MS;
+    if (rc == 0) {
+        wait_ms = BUSY_MS;
         rc = mc_disk_store(move->disk->disk, move->disk_slot, &move->entry, move->buffer, false, on_stored, move);
-    if (rc < 0)
-        end_move(move, rc);
+    }
+    if (rc != MC_ERR_BUSY) {
+        if (rc < 0)
+            end_move(move, rc);
+        return;
+    }
+    if (move->buffer != NULL)
+        mc_disk_give_back(move->disk->disk, move->buffer);
+    move->buffer = NULL;
+    move->disk->busy_until_ns = mc_clock_ns() + wait_ms * 1000000;
+    mc_mover_add(mover, move);
 }
 
 /* ---- loading ---- */
@@ -142,14 +160,44 @@ static int copy_in(struct mc_move *move)
 
 /* ---- the thread ---- */
 
-static struct mc_move *next_move(struct mc_mover *mover)
+/* The first store whose disk may take it by now, or that is to end; else *until_ns says when to look again. */
+static struct mc_move *next_store(struct mc_mover *mover, uint64_t *until_ns)
 {
+    uint64_t now_ns = mc_clock_ns();
+    *until_ns = UINT64_MAX;
+    for (struct mc_move **at = &mover->stores; *at != NULL; at = &(*at)->next) {
+        struct mc_move *move = *at;
+        if (!mover->stop && now_ns < move->disk->busy_until_ns && !atomic_load(&move->is_cleared)) {
+            *until_ns = *until_ns < move->disk->busy_until_ns ? *until_ns : move->disk->busy_until_ns;
+            continue;
+        }
+        *at = move->next;
+        if (*at == NULL)
+            mover->stores_end = at;
+        return move;
+    }
+    return NULL;
+}
+
+static struct mc_move *next_move(struct mc_mover *mover, bool *stop)
+{
+    struct mc_move *move = NULL;
     pthread_mutex_lock(&mover->lock);
-    while (mover->first == NULL && !mover->stop)
-        pthread_cond_wait(&mover->changed, &mover->lock);
-    struct mc_move *move = mover->first;
-    if (move != NULL)
-        mover->first = move->next;
+    for (;;) {
+        uint64_t until_ns;
+        move = mover->first;
+        if (move != NULL)
+            mover->first = move->next;
+        else
+            move = next_store(mover, &until_ns);
+        *stop = mover->stop;
+        if (move != NULL || mover->stop)
+            break;
+        if (until_ns == UINT64_MAX)
+            pthread_cond_wait(&mover->changed, &mover->lock);
+        else
+            (void)mc_monitor_wait(&mover->lock, &mover->changed, until_ns);
+    }
     pthread_mutex_unlock(&mover->lock);
     return move;
 }
@@ -158,14 +206,12 @@ static struct mc_move *next_move(struct mc_mover *mover)
 static void *mover_main(void *argument)
 {
     struct mc_mover *mover = argument;
-    for (struct mc_move *move; (move = next_move(mover)) != NULL;) {
-        pthread_mutex_lock(&mover->lock);
-        bool stop = mover->stop;
-        pthread_mutex_unlock(&mover->lock);
+    bool stop;
+    for (struct mc_move *move; (move = next_move(mover, &stop)) != NULL;) {
         if (stop)
             end_move(move, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
         else if (move->kind == MC_MOVE_STORE)
-            store(move);
+            store(mover, move);
         else
             end_move(move, move->code < 0 ? move->code : copy_in(move));
     }
@@ -176,11 +222,16 @@ void mc_mover_add(struct mc_mover *mover, struct mc_move *move)
 {
     move->next = NULL;
     pthread_mutex_lock(&mover->lock);
-    if (mover->first == NULL)
-        mover->first = move;
-    else
-        mover->last->next = move;
-    mover->last = move;
+    if (move->kind == MC_MOVE_STORE) {
+        *mover->stores_end = move;
+        mover->stores_end = &move->next;
+    } else {
+        if (mover->first == NULL)
+            mover->first = move;
+        else
+            mover->last->next = move;
+        mover->last = move;
+    }
     pthread_cond_signal(&mover->changed);
     pthread_mutex_unlock(&mover->lock);
 }
@@ -191,6 +242,7 @@ int mc_mover_start(struct mc_owner *owner, struct mc_mover **result)
     if (mover == NULL)
         return MC_ERR_NO_MEMORY;
     mover->owner = owner;
+    mover->stores_end = &mover->stores;
     mc_monitor_init(&mover->lock, &mover->changed);
     if (mc_thread_start(&mover->thread, "mc-mover", mover_main, mover) != 0) {
         mc_monitor_destroy(&mover->lock, &mover->changed);
