@@ -5,6 +5,7 @@
 #include "store/core/list.h"
 #include "store/core/member.h"
 #include "store/core/offload.h"
+#include "store/core/offload_sweep.h"
 #include "store/core/put.h"
 #include "store/core/recover.h"
 #include "store/core/replica.h"
@@ -158,6 +159,18 @@ void mc_job_sweep(struct mc_core *core, struct mc_segment *segment)
     job->segment = segment;
     mc_link_init(&job->link);
     mc_link_append(&core->jobs, &job->link);
+}
+
+bool mc_job_store(struct mc_core *core, uint32_t segment)
+{
+    struct mc_job *job = calloc(1, sizeof(*job));
+    if (job == NULL)
+        return false;
+    job->kind = MC_JOB_STORE;
+    job->number = segment;
+    mc_link_init(&job->link);
+    mc_link_append(&core->jobs, &job->link);
+    return true;
 }
 
 /* Takes over the regex. */
@@ -388,7 +401,9 @@ bool mc_jobs_tick(struct mc_core *core)
     struct mc_job *job = mc_core_is_departing(core) ? NULL : next_job(core, &core->jobs);
     if (job == NULL)
         return false;
-    bool done = job->kind == MC_JOB_SWEEP ? sweep_slice(core, job) : remove_slice(core, job);
+    bool done = job->kind == MC_JOB_SWEEP   ? sweep_slice(core, job)
+                : job->kind == MC_JOB_STORE ? mc_sweep_slice(core, job)
+                                            : remove_slice(core, job);
     bool is_more = next_job(core, done ? &job->link : &core->jobs) != NULL;
     if (done) {
         mc_job_destroy(core, job);

@@ -27,16 +27,17 @@ struct mc_wait { /* an answer that waits for CLEARED; BOTH: one more that waits 
     int32_t codes[];
 };
 
-enum mc_job_kind { MC_JOB_SWEEP, MC_JOB_REMOVE };
+enum mc_job_kind { MC_JOB_SWEEP, MC_JOB_REMOVE, MC_JOB_STORE };
 struct mc_job {
     struct mc_link link;
     enum mc_job_kind kind;
     struct mc_segment *segment;    /* SWEEP */
+    uint32_t number;               /* STORE: of the segment whose values are to come to disks, offload_sweep.h */
     struct mc_wait *wait;          /* REMOVE */
     struct mc_regex *regex;        /* REMOVE; NULL = all */
     bool force, too_costly, again; /* again: something could not go yet */
     uint32_t index, slot;          /* of the segment, where to go on */
-    uint64_t rest_until_ms;        /* before it looks again at what could not go */
+    uint64_t rest_until_ms;        /* before it looks again at what could not go, or be stored */
 };
 
 /* NULL: the connection waits for too much already, or memory is out. */
@@ -53,6 +54,8 @@ bool mc_waits_tick(struct mc_core *core);
 void mc_job_remove_regex(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_job_sweep(struct mc_core *core, struct mc_segment *segment);
+/* False when memory is out. */
+bool mc_job_store(struct mc_core *core, uint32_t segment);
 /* A slice of one job; true when there are jobs left. */
 bool mc_jobs_tick(struct mc_core *core);
 /* A removal of all or by pattern has not come by the visible object yet. A copy of its value that took its place now

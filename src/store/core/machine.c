@@ -296,6 +296,7 @@ static const struct handler handlers[] = {
     [MC_MESSAGE_HEARTBEAT] = {mc_member_heartbeat, HEARTBEAT, false, false},
     [MC_MESSAGE_MOUNT] = {mc_segment_mount, OWNER, false, false},
     [MC_MESSAGE_UNMOUNT] = {mc_segment_unmount, OWNER, false, false},
+    [MC_MESSAGE_FLUSH] = {mc_sweep_asked, OWNER, false, false},
     [MC_MESSAGE_LIVE] = {mc_put_live, OWNER | CALL, true, false},
     [MC_MESSAGE_CLEARED] = {mc_node_cleared, OWNER, false, false},
     [MC_MESSAGE_CUT_DONE] = {mc_node_cut_done, OWNER, false, false},

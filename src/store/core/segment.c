@@ -98,6 +98,7 @@ void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
         core->has_offered = true;
         if (segment->kind == MC_SEGMENT_MEMORY)
             mc_set_add(&core->ok, segment);
+        mc_sweep_trusted(core, segment);
     } else {
         mc_set_remove(&core->ok, segment);
         mc_segment_release(core, segment);

@@ -5,6 +5,7 @@
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/member.h"
+#include "store/core/offload_sweep.h"
 #include "store/core/recover.h"
 #include "store/core/space.h"
 
@@ -71,6 +72,7 @@ struct mc_segment {
     uint32_t move_unsent;      /* as clear_unsent */
     uint32_t moves_sent;       /* of them, not answered yet */
     uint64_t rest_until_ms;    /* of a disk that has failed to read: until then nothing is loaded from it */
+    struct mc_sweep flush;     /* of memory: what of it is stored on disks, see offload_sweep.h */
     uint32_t release;          /* next node of `clears` that is not to hold its key any longer */
     struct mc_link dirty;      /* in core->dirty while something is unsent and can be sent */
     struct mc_link busy;       /* in core->busy while ticks have work here: release, debt */

@@ -14,7 +14,8 @@
 /* name, bit, what its speaker understands. A bit is never given a second meaning. */
 #define MC_FEATURES(X)                                                                                                 \
     X(NAMED_BUILD, 0, "build in HELLO and HELLO_REPLY, layout in HELLO_REPLY")                                         \
-    X(DISKS, 1, "segments that are disks: kind in MOUNT, version in INVENTORY, STORE, LOAD")
+    X(DISKS, 1, "segments that are disks: kind in MOUNT, version in INVENTORY, STORE, LOAD")                           \
+    X(FLUSH, 2, "owners that leave with a disk: FLUSH, FLUSHED, keep in UNMOUNT")
 
 enum mc_feature {
 #define MC_FEATURE_ENUM(name, bit, what) MC_FEATURE_##name = (bit),

@@ -1,0 +1,143 @@
+/* Memory that is stored on disks as a whole: see offload_sweep.h. */
+#include "store/core/offload_sweep.h"
+
+#include "store/core/job.h"
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/offload.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
+#include "store/core/state.h"
+
+/* What the disks of the member hold, units. A sweep stores no more: what they dropped for it would come again. */
+static uint64_t disk_units(const struct mc_member *member)
+{
+    uint64_t units = 0;
+    const struct mc_link *link = member->segments.next;
+    for (unsigned walk = MC_WALK_MAX; link != &member->segments && walk > 0; link = link->next, walk--) {
+        const struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
+        if (segment->kind == MC_SEGMENT_DISK && segment->state == MC_SEGMENT_OK)
+            units += segment->capacity / MC_EXTENT_UNIT;
+    }
+    return units;
+}
+
+/* False when memory is out. */
+static bool begin(struct mc_core *core, struct mc_segment *segment, bool leaves)
+{
+    struct mc_sweep *sweep = &segment->flush;
+    bool runs = sweep->runs || mc_job_store(core, segment->number);
+    if (!runs)
+        return false;
+    *sweep = (struct mc_sweep){.runs = true, .leaves = leaves, .asked_ms = core->now_ms};
+    return true;
+}
+
+static void reply(struct mc_core *core, const struct mc_connection *connection, uint64_t request_id,
+                  const struct mc_wire_flushed *head)
+{
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    if (out != NULL)
+        mc_wire_flushed_frame(out, mc_core_frame(core, out, MC_MESSAGE_FLUSHED, request_id), head);
+}
+
+void mc_sweep_asked(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_flush asked;
+    mc_wire_flush_read(&reader, &asked);
+    struct mc_segment *segment = mc_segment_find(core, asked.segment);
+    struct mc_wire_flushed told = {.segment = asked.segment};
+    bool own = segment != NULL && segment->member == connection->member && segment->kind == MC_SEGMENT_MEMORY;
+    if (!own || core->config.offload == MC_OFFLOAD_NEVER) {
+        told.code = own ? MC_ERR_UNAVAILABLE_IN_CURRENT_MODE : MC_ERR_SEGMENT_NOT_FOUND;
+        reply(core, connection, frame->request_id, &told);
+        return;
+    }
+    struct mc_sweep *sweep = &segment->flush;
+    segment->leaving = true; /* as its heartbeats say from now on */
+    mc_segment_update_room(core, segment);
+    bool is_over = !sweep->runs && (sweep->looks == 0 || sweep->last.left > 0);
+    if (asked.begin != 0 || !sweep->leaves || is_over)
+        told.code = begin(core, segment, true) ? 0 : MC_ERR_BUSY;
+    sweep->asked_ms = core->now_ms;
+    told.looks = sweep->looks;
+    told.left = sweep->last.left;
+    told.left_bytes = sweep->last.left_bytes;
+    told.moving = sweep->last.moving;
+    reply(core, connection, frame->request_id, &told);
+}
+
+void mc_sweep_trusted(struct mc_core *core, struct mc_segment *segment)
+{
+    if (core->config.offload != MC_OFFLOAD_ON_PUT || disk_units(segment->member) == 0)
+        return;
+    const struct mc_link *link = segment->member->segments.next;
+    for (unsigned walk = MC_WALK_MAX; link != &segment->member->segments && walk > 0; link = link->next, walk--) {
+        struct mc_segment *memory = mc_link_of(link, struct mc_segment, of_member);
+        bool is_meant = memory == segment || segment->kind == MC_SEGMENT_DISK;
+        if (is_meant && memory->kind == MC_SEGMENT_MEMORY && memory->live > 0 && !memory->flush.leaves)
+            (void)begin(core, memory, false); /* without memory they stay there only, as they did */
+    }
+}
+
+/* ---- looking ---- */
+
+static void note_left(struct mc_sweep *sweep, uint64_t bytes, bool is_moving)
+{
+    sweep->now.left++;
+    sweep->now.left_bytes += bytes;
+    sweep->now.moving += is_moving;
+}
+
+/* True when it began to store something. */
+static bool visit(struct mc_core *core, struct mc_segment *segment, const struct mc_node *node)
+{
+    struct mc_sweep *sweep = &segment->flush;
+    if (node->state == MC_NODE_GRANTED)
+        note_left(sweep, 0, true); /* a put that is not over */
+    if (node->state != MC_NODE_LIVE)
+        return false;
+    struct mc_object *object = mc_node_object(node);
+    if (object->visible && !object->moving && mc_object_on_disk(core, object).segment != NULL)
+        return false;
+    bool may = sweep->begun + node->size <= sweep->begun_most;
+    bool begun = may && mc_offload_store(core, object);
+    sweep->begun += begun ? node->size : 0;
+    note_left(sweep, object->length, !object->visible || object->moving);
+    return begun;
+}
+
+/* All was looked at once. True: that was the last time. */
+static bool look_ended(struct mc_core *core, struct mc_job *job, struct mc_sweep *sweep)
+{
+    sweep->last = sweep->now;
+    sweep->now = (struct mc_sweep_found){0};
+    sweep->slot = 0;
+    sweep->looks++;
+    job->rest_until_ms = core->now_ms + MC_JOB_REST_MS;
+    if (sweep->leaves)
+        return sweep->last.left == 0 || core->now_ms - sweep->asked_ms > MC_SWEEP_ASKED_MS;
+    /* What is moving has had its turn; for what had no room in the queue there is some when that has ended. */
+    return sweep->last.left == sweep->last.moving || sweep->last.moving == 0;
+}
+
+bool mc_sweep_slice(struct mc_core *core, struct mc_job *job)
+{
+    struct mc_segment *segment = mc_segment_find(core, job->number);
+    if (segment == NULL)
+        return true;
+    struct mc_sweep *sweep = &segment->flush;
+    uint32_t stores = MC_SLICE_GRANTS;
+    if (sweep->slot == 0) /* a disk may have come since the last look */
+        sweep->begun_most = disk_units(segment->member);
+    for (uint32_t looked = 0; looked < MC_SLICE_SLOTS && stores > 0; looked++) {
+        if (sweep->slot >= segment->space.node_fresh) {
+            bool is_over = look_ended(core, job, sweep);
+            sweep->runs = !is_over;
+            return is_over;
+        }
+        stores -= visit(core, segment, mc_segment_node(segment, sweep->slot++));
+    }
+    return false;
+}

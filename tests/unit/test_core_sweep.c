@@ -1,0 +1,378 @@
+/* What lies in memory only comes to the disks of its owner: when that leaves (FLUSH), and when a disk comes to memory that
+ * holds something already (D6 of the ordering page). */
+#include "core_moves.h"
+
+#define MANY 40u
+
+/* A store node without a disk yet. */
+static void open_world(struct world *world, struct world_store *store, uint32_t queue_limit)
+{
+    struct mc_core_config config = mc_core_config_default();
+    config.offload = MC_OFFLOAD_ON_PUT;
+    config.offload_queue_limit = queue_limit;
+    world_open_with(world, &config);
+    *store = world_store(world, NODE_A, MIB, "a");
+}
+
+static uint32_t mount_disk(struct world *world, const struct world_store *store, uint64_t capacity)
+{
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    mount.capacity = mount.populated = capacity;
+    struct mc_wire_mount_reply reply = world_mount(world, store->owner, &mount);
+    assert_int_equal(reply.code, 0);
+    return reply.segment;
+}
+
+static void fill(struct world *world, const struct world_store *store, unsigned count)
+{
+    char key[16];
+    for (unsigned i = 0; i < count; i++) {
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(world_put(world, store->call, store->owner, key, OBJECT), 0);
+    }
+}
+
+static uint32_t count_on_disk(struct world *world, unsigned count)
+{
+    char key[16];
+    uint32_t disks = 0;
+    for (unsigned i = 0; i < count; i++) {
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        disks += on_disk(world, key);
+    }
+    return disks;
+}
+
+/* The owner does what it is told so far, with that code; how many values it was to store. */
+static unsigned owner_stores(struct world *world, uint64_t owner, int32_t code)
+{
+    static struct moves moves;
+    unsigned count = 0;
+    for (;;) {
+        struct mc_frame frame = world_receive(world, owner);
+        struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+        struct mc_wire_segment head;
+        if (frame.type == 0)
+            return count;
+        assert_true(frame.type == MC_MESSAGE_STORE || frame.type == MC_MESSAGE_CLEAR);
+        mc_wire_segment_read(&reader, &head);
+        moves = (struct moves){.type = frame.type, .segment = head.segment, .count = mc_list_read(&reader)};
+        struct world_told told = {.type = frame.type, .segment = head.segment, .count = moves.count};
+        for (uint32_t i = 0; i < moves.count; i++) {
+            if (frame.type == MC_MESSAGE_STORE)
+                mc_wire_store_item_read(&reader, &moves.stores[i]);
+            else
+                mc_wire_slot_read(&reader, &told.slots[i]);
+        }
+        if (frame.type == MC_MESSAGE_CLEAR) {
+            world_owner_says(world, owner, MC_MESSAGE_CLEARED, &told);
+            continue;
+        }
+        count += moves.count;
+        for (uint32_t i = 0; i < moves.count; i++) {
+            struct mc_wire_place place = place_of(&moves, i);
+            world_live_code(world, owner, &place, code);
+        }
+        world_check(world);
+    }
+}
+
+/* Asks, and gives the answer; what else was said to the owner must have been read before. */
+static struct mc_wire_flushed flush(struct world *world, uint64_t owner, uint32_t segment, bool begin)
+{
+    struct mc_wire_flush head = {.segment = segment, .begin = begin};
+    struct mc_wire_flushed told = {0};
+    size_t frame = world_begin(world, MC_MESSAGE_FLUSH, 12);
+    mc_wire_flush_write(&world->frame, &head);
+    world_send(world, owner, frame);
+    struct mc_frame answer = world_receive(world, owner);
+    assert_int_equal(answer.type, MC_MESSAGE_FLUSHED);
+    assert_int_equal(answer.request_id, 12);
+    struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    mc_wire_flushed_read(&reader, &told);
+    return told;
+}
+
+/* MANY values in memory, and a disk that has none of them: nothing is stored when it is put, or mounted. */
+static void open_unstored(struct world *world, struct world_store *store, uint32_t queue_limit, uint64_t disk)
+{
+    open_world(world, store, queue_limit);
+    world->core->config.offload = MC_OFFLOAD_NEVER;
+    fill(world, store, MANY);
+    (void)mount_disk(world, store, disk);
+    world->core->config.offload = MC_OFFLOAD_ON_PUT;
+    world_settle(world, 100);
+    assert_int_equal(owner_stores(world, store->owner, 0), 0);
+}
+
+/* What the owner is told to store it stores, until it hears how that ended; how many values it was told. */
+static unsigned flush_to_end(struct world *world, const struct world_store *store, int32_t code, unsigned rounds,
+                             struct mc_wire_flushed *last)
+{
+    unsigned told = 0;
+    *last = flush(world, store->owner, store->segment, true);
+    assert_int_equal(last->code, 0);
+    assert_int_equal(last->looks, 0);
+    for (; rounds > 0 && (last->looks == 0 || last->left > 0); rounds--) {
+        world_pass_beating(world, 100, store->heartbeat);
+        told += owner_stores(world, store->owner, code);
+        *last = flush(world, store->owner, store->segment, false);
+        assert_int_equal(last->code, 0);
+    }
+    return told;
+}
+
+static void test_all_is_stored(void **state)
+{
+    for (uint32_t limit = 50000; limit > 0; limit = limit == 50000 ? 3 : 0) { /* 3: there is little room in the queue */
+        struct world world;
+        struct world_store store;
+        struct mc_wire_flushed last;
+        (void)state;
+        open_unstored(&world, &store, limit, 64 * MIB);
+        assert_int_equal(flush_to_end(&world, &store, 0, 100, &last), MANY);
+        assert_int_equal(last.left, 0);
+        assert_int_equal(last.left_bytes, 0);
+        assert_int_equal(count_on_disk(&world, MANY), MANY);
+        assert_int_equal(statistics_of(&world).offload_begun, MANY); /* each once */
+        world_close_all(&world);
+    }
+}
+
+/* What is left is told while it lasts, with its bytes. */
+static void test_progress(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_unstored(&world, &store, 50000, 64 * MIB);
+    (void)flush(&world, store.owner, store.segment, true);
+    world_settle(&world, 100);
+    static struct moves moves;
+    told_moves(&world, store.owner, &moves);
+    assert_int_equal(moves.type, MC_MESSAGE_STORE);
+    assert_int_equal(moves.count, MANY);
+    struct mc_wire_flushed told = flush(&world, store.owner, store.segment, false);
+    assert_int_equal(told.looks, 1);
+    assert_int_equal(told.left, MANY);
+    assert_int_equal(told.left_bytes, MANY * OBJECT);
+    assert_int_equal(told.moving, MANY);
+    for (uint32_t i = 0; i < MANY / 2; i++) {
+        struct mc_wire_place place = place_of(&moves, i);
+        world_live(&world, store.owner, &place);
+    }
+    world_pass(&world, 100);
+    told = flush(&world, store.owner, store.segment, false);
+    assert_true(told.looks > 1);
+    assert_int_equal(told.left, MANY / 2);
+    assert_int_equal(told.left_bytes, MANY / 2 * OBJECT);
+    world_close_all(&world);
+}
+
+/* Nothing is placed there any more, and a put that is under way is waited for. */
+static void test_nothing_new_comes(void **state)
+{
+    struct world world;
+    struct world_store store;
+    struct mc_wire_place place;
+    struct mc_wire_flushed told;
+    (void)state;
+    open_unstored(&world, &store, 50000, 64 * MIB);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "late", OBJECT, NULL, &place), 0);
+    (void)flush(&world, store.owner, store.segment, true);
+    assert_true(world_grant(&world, store.call, PUT_2, "new", OBJECT, NULL, NULL) < 0);
+    world_pass(&world, 100);
+    assert_int_equal(owner_stores(&world, store.owner, 0), MANY);
+    world_pass(&world, 200);
+    told = flush(&world, store.owner, store.segment, false);
+    assert_int_equal(told.left, 1);
+    assert_int_equal(told.moving, 1);
+    world.core->config.offload = MC_OFFLOAD_NEVER; /* not because it has just been put */
+    world_live(&world, store.owner, &place);
+    world.core->config.offload = MC_OFFLOAD_ON_PUT;
+    assert_int_equal(world_put_done(&world, store.call, PUT_1), 0);
+    world_pass(&world, 200);
+    assert_int_equal(owner_stores(&world, store.owner, 0), 1);
+    world_pass(&world, 200);
+    told = flush(&world, store.owner, store.segment, false);
+    assert_int_equal(told.left, 0);
+    assert_int_equal(on_disk(&world, "late"), 1);
+    world_close_all(&world);
+}
+
+/* A disk that takes nothing is asked for no more than it could hold, and what is left is said. */
+static void test_disk_that_takes_nothing(void **state)
+{
+    struct world world;
+    struct world_store store;
+    struct mc_wire_flushed last;
+    (void)state;
+    open_unstored(&world, &store, 50000, MIB);
+    unsigned told = flush_to_end(&world, &store, MC_ERR_FILE_WRITE_FAIL, 100, &last);
+    assert_in_range(told, MANY, MIB / OBJECT);
+    assert_int_equal(last.left, MANY);
+    assert_int_equal(last.moving, 0);
+    assert_int_equal(count_on_disk(&world, MANY), 0);
+    world_close_all(&world);
+}
+
+static void test_disk_smaller_than_memory(void **state)
+{
+    struct world world;
+    struct world_store store;
+    struct mc_wire_flushed last;
+    (void)state;
+    uint64_t extent = mc_extent_units(OBJECT, 2) * MC_EXTENT_UNIT;
+    open_unstored(&world, &store, 50000, extent * 10 + MC_EXTENT_UNIT * 20); /* keys of three bytes need no more */
+    assert_int_equal(flush_to_end(&world, &store, 0, 30, &last), 10);
+    assert_int_equal(last.left, MANY - 10);
+    assert_int_equal(count_on_disk(&world, MANY), 10);
+    world_close_all(&world);
+}
+
+static void test_without_a_disk(void **state)
+{
+    struct world world;
+    struct world_store store;
+    struct mc_wire_flushed last;
+    (void)state;
+    open_world(&world, &store, 50000);
+    fill(&world, &store, MANY);
+    assert_int_equal(flush_to_end(&world, &store, 0, 5, &last), 0);
+    assert_int_equal(last.left, MANY);
+    assert_int_equal(last.moving, 0);
+    world_close_all(&world);
+}
+
+static void test_refused(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_unstored(&world, &store, 50000, 64 * MIB);
+    struct world_store other = world_store(&world, NODE_B, MIB, "b");
+    assert_int_equal(flush(&world, other.owner, store.segment, true).code, MC_ERR_SEGMENT_NOT_FOUND);
+    assert_int_equal(flush(&world, store.owner, 12345, true).code, MC_ERR_SEGMENT_NOT_FOUND);
+    world.core->config.offload = MC_OFFLOAD_NEVER;
+    assert_int_equal(flush(&world, store.owner, store.segment, true).code, MC_ERR_UNAVAILABLE_IN_CURRENT_MODE);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "new", OBJECT, NULL, NULL), 0); /* it does not leave */
+    world_pass(&world, 200);
+    assert_int_equal(owner_stores(&world, store.owner, 0), 0);
+    world_close_all(&world);
+}
+
+/* Who does not ask any more is given up; who asks again goes on. The owner's connection may have been another one. */
+static void test_asked_no_more(void **state)
+{
+    struct world world;
+    struct world_store store;
+    struct mc_wire_flushed told;
+    static struct moves moves;
+    (void)state;
+    open_unstored(&world, &store, 50000, 64 * MIB);
+    (void)flush(&world, store.owner, store.segment, true);
+    world_settle(&world, 100);
+    told_moves(&world, store.owner, &moves); /* and they get lost */
+    assert_int_equal(moves.count, MANY);
+    world_disconnect(&world, store.owner);
+    world_pass_beating(&world, MC_SWEEP_ASKED_MS + SECOND_MS, store.heartbeat);
+    assert_false(world.core->segments[store.segment % MC_SEGMENTS_MAX]->flush.runs);
+    assert_int_equal(world_return(&world, &store).code, 0);
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    mount.epoch = FIRST_EPOCH;
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    world_settle(&world, 100);
+    assert_int_equal(owner_stores(&world, store.owner, 0), MANY); /* told again */
+    (void)world_beat(&world, store.heartbeat);
+    (void)world_beat(&world, store.heartbeat);
+    told = flush(&world, store.owner, store.segment, false);
+    assert_int_equal(told.code, 0);
+    for (unsigned i = 0; i < 5 && (told.looks == 0 || told.left > 0); i++) {
+        world_pass(&world, 100);
+        told = flush(&world, store.owner, store.segment, false);
+    }
+    assert_int_equal(told.left, 0);
+    assert_int_equal(count_on_disk(&world, MANY), MANY);
+    world_close_all(&world);
+}
+
+/* The segment is unmounted while a sweep of it is under way. */
+static void test_gone_meanwhile(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_unstored(&world, &store, 3, 64 * MIB);
+    (void)flush(&world, store.owner, store.segment, true);
+    world_settle(&world, 100);
+    struct mc_wire_unmount unmount = {.segment = store.segment};
+    size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 13);
+    mc_wire_unmount_write(&world.frame, &unmount);
+    world_send(&world, store.owner, frame);
+    world_pass(&world, 500);
+    assert_int_equal(statistics_of(&world).objects, 0);
+    assert_true(mc_link_alone(&world.core->jobs));
+    world_close_all(&world);
+}
+
+/* As at a master that has just begun: memory is mounted there first. */
+static void test_disk_is_mounted_meanwhile(void **state)
+{
+    struct world world;
+    struct world_store store;
+    struct mc_wire_flushed told;
+    (void)state;
+    open_world(&world, &store, 50000);
+    fill(&world, &store, MANY);
+    (void)flush(&world, store.owner, store.segment, true);
+    world_pass(&world, 300);
+    (void)mount_disk(&world, &store, 64 * MIB);
+    world_pass(&world, 300);
+    assert_int_equal(owner_stores(&world, store.owner, 0), MANY);
+    world_pass(&world, 300);
+    told = flush(&world, store.owner, store.segment, false);
+    assert_int_equal(told.left, 0);
+    assert_int_equal(count_on_disk(&world, MANY), MANY);
+    world_close_all(&world);
+}
+
+/* Values were put before there was a disk. */
+static void test_disk_comes_later(void **state)
+{
+    for (uint32_t limit = 50000; limit > 0; limit = limit == 50000 ? 3 : 0) {
+        struct world world;
+        struct world_store store;
+        (void)state;
+        open_world(&world, &store, limit);
+        fill(&world, &store, MANY);
+        (void)mount_disk(&world, &store, 64 * MIB);
+        unsigned told = 0;
+        for (unsigned i = 0; i < 50; i++) {
+            told += owner_stores(&world, store.owner, 0);
+            world_pass_beating(&world, 100, store.heartbeat);
+        }
+        assert_int_equal(told, MANY);
+        assert_int_equal(count_on_disk(&world, MANY), MANY);
+        assert_true(mc_link_alone(&world.core->jobs));
+        assert_int_equal(world_grant(&world, store.call, PUT_1, "new", OBJECT, NULL, NULL), 0); /* it does not leave */
+        world_close_all(&world);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_is_stored),
+        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_nothing_new_comes),
+        cmocka_unit_test(test_disk_that_takes_nothing),
+        cmocka_unit_test(test_disk_smaller_than_memory),
+        cmocka_unit_test(test_without_a_disk),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_asked_no_more),
+        cmocka_unit_test(test_gone_meanwhile),
+        cmocka_unit_test(test_disk_is_mounted_meanwhile),
+        cmocka_unit_test(test_disk_comes_later),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
