@@ -563,6 +563,99 @@ static void test_read_errors(void **state)
     rig_stop(disk);
 }
 
+/* A region that cannot be read when the disk is opened holds what nobody is told of: it does not come back later. */
+static void test_unread_region(void **state)
+{
+    (void)state;
+    for (unsigned which = 0; which < 2; which++) { /* its header, or a group in the middle */
+        struct mc_disk *disk = rig_start(&config);
+        uint32_t slots[4];
+        uint64_t first = which * 10 + 1;
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(rig_store(disk, first + i, i, 50000, &slots[i]), 0);
+        uint32_t region = disk->index.items[slots[3]].region;
+        uint64_t page = disk->index.items[slots[2]].page;
+        uint64_t file = rig_inode(disk->volume_fds[0]);
+        rig_end(disk, false, 0);
+        rig.fail_read_file = file;
+        rig.fail_from = region * RIG_REGION + (which == 0 ? 0 : (page - 1) * MC_DISK_PAGE);
+        rig.fail_to = rig.fail_from + MC_DISK_PAGE;
+        disk = rig_start(&config);
+        rig.fail_read_file = rig.fail_from = rig.fail_to = 0;
+        assert_int_equal(list(disk), 0);
+        assert_int_equal(rig_clear(disk, slots[0], first, true), 0);
+        assert_int_equal(rig_store(disk, first + 5, 5, 50000, &slots[0]), 0); /* the disk is as good as before */
+        rig_end(disk, false, 0);
+        disk = rig_start(&config);
+        assert_int_equal(list(disk), 1);
+        assert_int_equal(seen.slots[first + 5], slots[0]);
+        assert_int_equal(rig_clear(disk, slots[0], first + 5, true), 0);
+        rig_stop(disk);
+    }
+}
+
+static void on_opened(void *context, int code, uint32_t objects)
+{
+    (void)objects;
+    *(int *)context = code;
+}
+
+/* What the journal names would be there again, so a disk whose journal cannot be read or synced is not used. */
+static void test_unread_journal(void **state)
+{
+    (void)state;
+    struct mc_disk *disk = rig_start(&config);
+    uint32_t slot;
+    int code = 1;
+    assert_int_equal(rig_store(disk, 1, 1, 50000, &slot), 0);
+    assert_int_equal(rig_clear(disk, slot, 1, true), 0);
+    uint64_t file = rig_inode(disk->directory.clears_fd[disk->journal.current]);
+    rig_end(disk, false, 0);
+    struct mc_disk_config watched = config;
+    watched.context = &code;
+    watched.ready = on_opened;
+    for (unsigned i = 0; i < 2; i++) {
+        char error[MC_DISK_ERROR_MAX];
+        *(i == 0 ? &rig.fail_read_file : &rig.fail_sync_file) = file;
+        assert_int_equal(mc_disk_open(&watched, &disk, error, sizeof(error)), 0);
+        for (code = 1; code == 1;)
+            mc_disk_turn(disk, 1);
+        assert_int_equal(code, i == 0 ? MC_ERR_FILE_READ_FAIL : MC_ERR_FILE_WRITE_FAIL);
+        assert_int_equal(rig_clear(disk, slot, 1, true), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+        rig.fail_read_file = rig.fail_sync_file = 0;
+        rig_end(disk, false, 0);
+    }
+    disk = rig_start(&config);
+    assert_int_equal(list(disk), 0);
+    rig_stop(disk);
+}
+
+/* What the journal does not have is not told as lost: it may be there again. */
+static void test_lost_without_a_journal(void **state)
+{
+    (void)state;
+    struct mc_disk *disk = rig_start(&config);
+    uint32_t slots[2];
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(rig_store(disk, i + 1, i + 1, 50000, &slots[i]), 0);
+    rig.fail_sync_file = rig_inode(disk->directory.clears_fd[disk->journal.current]);
+    rig.fail_read_file = rig_inode(disk->volume_fds[0]);
+    for (uint32_t i = 0; i < 2; i++) { /* with the first one the journal breaks, and is broken with the second */
+        assert_int_equal(rig_read_object(disk, slots[i], i + 1, i + 1, 50000), MC_ERR_FILE_READ_FAIL);
+        for (unsigned k = 0; k < 20; k++)
+            mc_disk_turn(disk, 1);
+        assert_true(disk->journal.is_broken);
+        assert_int_equal(seen.lost, 0);
+        assert_int_equal(rig_read_object(disk, slots[i], i + 1, i + 1, 50000), MC_ERR_REPLICA_IS_GONE);
+    }
+    rig.fail_read_file = rig.fail_sync_file = 0;
+    rig_end(disk, false, 0);
+    disk = rig_start(&config);
+    (void)list(disk);
+    assert_int_equal(seen.slots[2], slots[1]);
+    rig_stop(disk);
+}
+
 static void test_misdirected(void **state)
 {
     (void)state;
@@ -778,6 +871,9 @@ int main(void)
         TEST(test_no_space),
         TEST(test_journal_fails),
         TEST(test_read_errors),
+        TEST(test_unread_region),
+        TEST(test_unread_journal),
+        TEST(test_lost_without_a_journal),
         TEST(test_misdirected),
         TEST(test_slow),
         TEST(test_slow_ends_reads),

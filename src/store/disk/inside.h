@@ -20,7 +20,10 @@
 #define MC_DISK_REWRITES_MAX 4u      /* under way */
 #define MC_DISK_WALKERS_MAX 8u       /* regions that are recovered at the same time */
 #define MC_DISK_CLEARS_PAGES_MAX 32u /* of one write of the journal */
-#define MC_DISK_CLEARS_MAX 4096u     /* gathered for the next write */
+#define MC_DISK_CLEARS_LEAST 256u    /* pages of a file of the journal at most: between these, by the capacity */
+#define MC_DISK_CLEARS_MOST 16384u
+#define MC_DISK_COMPACT_LEAST 64u      /* pages of a file of the journal that is never copied */
+#define MC_DISK_CLEARS_MAX 4096u       /* gathered for the next write */
 #define MC_DISK_CLEARS_TASKS_MAX 2048u /* of them by callers: the rest is for what the disk itself finds */
 #define MC_DISK_FAILURES_MAX 3u        /* regions that fail in a row: then it is read-only */
 #define MC_DISK_STORE_PART 4u          /* this part of the buffers is kept for reads */
@@ -100,6 +103,7 @@ struct mc_disk_region {
     uint32_t writes; /* under way into it */
     uint8_t state;
     bool is_sealed; /* recovery: it has a footer */
+    bool is_unread; /* recovery: something of it could not be read */
 };
 struct mc_disk_footer { /* the table of a region that is being filled */
     uint8_t *bytes;
@@ -306,6 +310,9 @@ void mc_disk_journal_kill(struct mc_disk *disk, uint32_t region);
 void mc_disk_journal_emptied(struct mc_disk *disk);
 void mc_disk_journal_clear(struct mc_disk *disk, struct mc_disk_task *task);
 bool mc_disk_journal_is_idle(const struct mc_disk *disk);
+/* A page with records behind its head is made one of that file of the journal. */
+void mc_disk_journal_page(const struct mc_disk *disk, uint8_t *page, uint64_t number, uint64_t at, uint32_t records,
+                          uint32_t flags);
 #define MC_DISK_CLEARS_WAIT_NS 1000000000ull /* what nobody waits for is written after so long */
 
 /* ---- recover.c ---- */

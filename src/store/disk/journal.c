@@ -13,15 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COMPACT_PAGES_MIN 64u
-#define PAGES_LEAST 256u
-#define PAGES_MOST 16384u
-
 int mc_disk_journal_init(struct mc_disk *disk)
 {
     struct mc_disk_journal *journal = &disk->journal;
     uint64_t pages = (uint64_t)disk->region_count * 4;
-    journal->pages_max = pages < PAGES_LEAST ? PAGES_LEAST : pages > PAGES_MOST ? PAGES_MOST : pages;
+    journal->pages_max = pages < MC_DISK_CLEARS_LEAST  ? MC_DISK_CLEARS_LEAST
+                         : pages > MC_DISK_CLEARS_MOST ? MC_DISK_CLEARS_MOST
+                                                       : pages;
     journal->gathered = calloc(MC_DISK_CLEARS_MAX, sizeof(*journal->gathered));
     journal->out = aligned_alloc(MC_DISK_IO_ALIGNMENT, MC_DISK_CLEARS_PAGES_MAX * MC_DISK_PAGE);
     journal->in = aligned_alloc(MC_DISK_IO_ALIGNMENT, MC_DISK_CLEARS_PAGES_MAX * MC_DISK_PAGE);
@@ -89,10 +87,8 @@ void mc_disk_journal_lose(struct mc_disk *disk, uint32_t slot)
     item_note(disk, item, false);
     mc_disk_item_drop(disk, slot);
     disk->counts.lost++;
-    if (!journal->is_broken && journal->lost_gathering_count < MC_DISK_LOST_MAX)
+    if (journal->lost_gathering_count < MC_DISK_LOST_MAX)
         journal->lost_gathering[journal->lost_gathering_count++] = place;
-    else
-        disk->config.lost(disk->config.context, &place, 1);
     journal->is_urgent = true;
 }
 
@@ -174,7 +170,7 @@ static void batch_end(struct mc_disk *disk, int code)
     uint32_t lost = journal->lost_committing_count;
     journal->kill_committing = false;
     journal->lost_committing_count = 0;
-    if (lost > 0)
+    if (lost > 0 && code == 0) /* else it may be there again, and whoever asks for it is told that it is not */
         disk->config.lost(disk->config.context, journal->lost_committing, lost);
     waiters_answer(disk, &journal->committing, code);
     if (is_kill)
@@ -230,8 +226,8 @@ static void batch_written(struct mc_disk_flight *flight, int64_t result)
     mc_disk_flight_start(disk, flight, MC_DISK_SYNC, flight->request.fd, NULL, 0, 0, batch_synced);
 }
 
-static void page_seal(const struct mc_disk *disk, uint8_t *page, uint64_t number, uint64_t at, uint32_t records,
-                      uint32_t flags)
+void mc_disk_journal_page(const struct mc_disk *disk, uint8_t *page, uint64_t number, uint64_t at, uint32_t records,
+                          uint32_t flags)
 {
     struct mc_disk_head head;
     uint32_t bytes = records * (uint32_t)sizeof(struct mc_disk_clear);
@@ -256,7 +252,7 @@ static void batch_start(struct mc_disk *disk)
         uint32_t count = journal->gathered_count - done < most ? journal->gathered_count - done : most;
         uint8_t *page = journal->out + journal->out_pages * MC_DISK_PAGE;
         memcpy(page + sizeof(struct mc_disk_head), journal->gathered + done, count * sizeof(struct mc_disk_clear));
-        page_seal(disk, page, journal->number, journal->pages + journal->out_pages, count, 0);
+        mc_disk_journal_page(disk, page, journal->number, journal->pages + journal->out_pages, count, 0);
         journal->out_pages++;
         done += count;
     }
@@ -332,8 +328,8 @@ static void compact_write(struct mc_disk *disk)
 static void out_page_end(struct mc_disk *disk, uint32_t flags)
 {
     struct mc_disk_journal *journal = &disk->journal;
-    page_seal(disk, journal->out + journal->out_pages * MC_DISK_PAGE, journal->number + 1,
-              journal->target_pages + journal->out_pages, journal->out_records, flags);
+    mc_disk_journal_page(disk, journal->out + journal->out_pages * MC_DISK_PAGE, journal->number + 1,
+                         journal->target_pages + journal->out_pages, journal->out_records, flags);
     journal->out_pages++;
     journal->out_records = 0;
 }
@@ -370,7 +366,7 @@ static void compact_done(struct mc_disk *disk)
     journal->current = 1 - journal->current;
     journal->number++;
     journal->pages = journal->target_pages;
-    journal->compact_at = journal->pages * 2 < COMPACT_PAGES_MIN ? COMPACT_PAGES_MIN : journal->pages * 2;
+    journal->compact_at = journal->pages * 2 < MC_DISK_COMPACT_LEAST ? MC_DISK_COMPACT_LEAST : journal->pages * 2;
     journal->is_crowded = journal->pages > journal->pages_max / 2;
     journal->stage = MC_DISK_JOURNAL_IDLE;
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define JOURNAL_PAGES_MOST 65536u /* of a file that are looked at */
+#define UNREAD_LIVES (1ull << 32) /* more than regions that cannot be read may have had since the last that is known */
 
 struct walker {
     struct mc_disk_flight flight; /* first */
@@ -31,6 +32,7 @@ struct mc_disk_recovery {
     struct mc_disk_flight flight;
     struct walker walkers[MC_DISK_WALKERS_MAX];
     uint32_t next_region, active, sync;
+    uint32_t unread, next_unread; /* regions of which something could not be read; where those are looked for */
     uint64_t begun_ns, dropped, damaged;
 };
 
@@ -67,6 +69,8 @@ static void recovery_end(struct mc_disk *disk, int code)
 
 static void sync_go(struct mc_disk *disk);
 
+/* Without the journal nothing is told: what it says is dead is no longer asked for, and may be there again after the
+ * next power failure. */
 static void sync_ended(struct mc_disk_flight *flight, int64_t result)
 {
     struct mc_disk *disk = flight->disk;
@@ -77,8 +81,8 @@ static void sync_ended(struct mc_disk_flight *flight, int64_t result)
                 disk->regions[i].durable_sequence = 0;
         }
     } else if (result < 0) {
-        disk->journal.is_broken = true;
-        mc_disk_read_only_set(disk, "its journal cannot be written");
+        recovery_end(disk, MC_ERR_FILE_WRITE_FAIL);
+        return;
     }
     sync_go(disk);
 }
@@ -95,6 +99,68 @@ static void sync_go(struct mc_disk *disk)
     int fd = recovery->sync < disk->volume_count ? disk->volume_fds[recovery->sync]
                                                  : disk->directory.clears_fd[recovery->sync - disk->volume_count];
     mc_disk_flight_start(disk, &recovery->flight, MC_DISK_SYNC, fd, NULL, 0, 0, sync_ended);
+}
+
+/* ---- regions that cannot be read ----
+ *
+ * Another time they may be. What lies there would be found then, and nobody knows of it any more: who was not told of
+ * it takes it for lost. So they are dead from now on, before anything is told. */
+
+static void unread_add(uint8_t *page, uint32_t *count, uint64_t generation, uint64_t sequence, uint32_t region)
+{
+    struct mc_disk_clear clear = {.generation = generation, .sequence = sequence, .region = region};
+    memcpy(page + sizeof(struct mc_disk_head) + *count * sizeof(clear), &clear, sizeof(clear));
+    (*count)++;
+}
+
+static void unread_go(struct mc_disk *disk);
+
+static void unread_ended(struct mc_disk_flight *flight, int64_t result)
+{
+    struct mc_disk *disk = flight->disk;
+    if (result < 0) {
+        recovery_end(disk, MC_ERR_FILE_WRITE_FAIL);
+        return;
+    }
+    disk->journal.pages++;
+    unread_go(disk);
+}
+
+/* A page of the journal after the other. Whatever lives there had is below the sequence that is named. */
+static void unread_go(struct mc_disk *disk)
+{
+    struct mc_disk_recovery *recovery = disk->recovery;
+    struct mc_disk_journal *journal = &disk->journal;
+    uint32_t count = 0;
+    for (; recovery->next_unread < disk->region_count && count < MC_DISK_CLEARS_IN_PAGE; recovery->next_unread++) {
+        struct mc_disk_region *region = &disk->regions[recovery->next_unread];
+        if (!region->is_unread)
+            continue;
+        while (region->first != MC_DISK_NO_SLOT && count < MC_DISK_CLEARS_IN_PAGE - 1) {
+            const struct mc_disk_item *item = &disk->index.items[region->first];
+            if (item->is_copy) /* another may be found in another region */
+                unread_add(journal->out, &count, item->entry.generation, disk->sequence, MC_DISK_NO_REGION);
+            mc_disk_item_drop(disk, region->first);
+        }
+        if (region->first != MC_DISK_NO_SLOT)
+            break;
+        unread_add(journal->out, &count, 0, disk->sequence, recovery->next_unread);
+        region->killed_sequence = disk->sequence;
+    }
+    if (count == 0) {
+        sync_go(disk);
+        return;
+    }
+    mc_disk_journal_page(disk, journal->out, journal->number, journal->pages, count, 0);
+    mc_disk_flight_start(disk, &recovery->flight, MC_DISK_WRITE, disk->directory.clears_fd[journal->current],
+                         journal->out, MC_DISK_PAGE, journal->pages * MC_DISK_PAGE, unread_ended);
+}
+
+static void regions_end(struct mc_disk *disk)
+{
+    if (disk->recovery->unread > 0)
+        disk->sequence += UNREAD_LIVES;
+    unread_go(disk);
 }
 
 /* ---- regions ---- */
@@ -186,6 +252,10 @@ static void walker_ended(struct mc_disk_flight *flight, int64_t result)
     bool was_header = walk->stage == MC_DISK_WALK_HEADER;
     bool has_more = mc_disk_walk_feed(walk, walker->bytes, result < 0 ? 0 : (uint32_t)result);
     struct mc_disk_region *region = &disk->regions[walk->region];
+    if (result < 0 && !region->is_unread) {
+        region->is_unread = true;
+        disk->recovery->unread++;
+    }
     if (was_header && result < 0)
         walk->verdict = MC_DISK_DAMAGED; /* it may be read another time */
     if (was_header && walk->verdict == MC_DISK_GOOD) {
@@ -214,7 +284,7 @@ static void walker_next(struct mc_disk *disk, struct walker *walker)
     if (region >= disk->region_count) {
         recovery->next_region = disk->region_count;
         if (recovery->active == 0)
-            sync_go(disk);
+            regions_end(disk);
         return;
     }
     recovery->active++;
@@ -231,7 +301,7 @@ static void regions_go(struct mc_disk *disk)
     for (unsigned i = 0; i < MC_DISK_WALKERS_MAX; i++)
         walker_next(disk, &recovery->walkers[i]);
     if (--recovery->active == 0)
-        sync_go(disk);
+        regions_end(disk);
 }
 
 /* ---- the journal ---- */
@@ -268,7 +338,11 @@ static void adopt_ended(struct mc_disk_flight *flight, int64_t result)
         adopt_go(disk);
         return;
     }
-    uint32_t kept = 0, got = result < 0 ? 0 : (uint32_t)(result / MC_DISK_PAGE);
+    if (result < 0) {
+        recovery_end(disk, MC_ERR_FILE_READ_FAIL);
+        return;
+    }
+    uint32_t kept = 0, got = (uint32_t)(result / MC_DISK_PAGE);
     for (uint32_t i = 0; i < got; i++) {
         struct mc_disk_head head;
         uint8_t *page = journal->in + i * MC_DISK_PAGE;
@@ -373,10 +447,13 @@ static void journal_ended(struct mc_disk_flight *flight, int64_t result)
         journal_read(disk);
         return;
     }
-    if (result < 0)
-        mc_log(WARNING, "the disk %s: a page of the journal cannot be read; what it names may come back",
-               disk->directory.path);
-    uint32_t got = result < 0 ? 0 : (uint32_t)(result / MC_DISK_PAGE);
+    if (result < 0) {
+        mc_log(ERROR, "the disk %s: a page of the journal of removals cannot be read: %s", disk->directory.path,
+               strerror((int)-result));
+        recovery_end(disk, MC_ERR_FILE_READ_FAIL); /* what it names would come back */
+        return;
+    }
+    uint32_t got = (uint32_t)(result / MC_DISK_PAGE);
     for (uint32_t i = 0; i < got && rc == 0; i++)
         rc = page_take(disk, disk->journal.in + i * MC_DISK_PAGE, recovery->page + i);
     if (rc < 0) {
@@ -384,7 +461,7 @@ static void journal_ended(struct mc_disk_flight *flight, int64_t result)
         return;
     }
     recovery->page += wanted;
-    bool is_end = result >= 0 && got < wanted;
+    bool is_end = got < wanted;
     if (is_end || recovery->page >= JOURNAL_PAGES_MOST) {
         recovery->file++;
         recovery->page = recovery->single_until = 0;
