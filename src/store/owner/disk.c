@@ -535,6 +535,7 @@ static void unlist_store(struct mc_move *move)
 }
 
 static void clear_again(struct mc_owner_disk *disk);
+static void clear_places(struct mc_owner_disk *disk, const struct mc_disk_place *places, size_t count, bool is_lost);
 
 static void store_ended(struct mc_move *move)
 {
@@ -547,14 +548,15 @@ static void store_ended(struct mc_move *move)
 }
 
 /* An entry that is not there any more, or is not what it was: whoever told the master may have been overtaken by an
- * inventory, so it is told again, before that the load has failed. */
+ * inventory, so it is told again; as anything that is lost not before it is gone for good, whatever happens to the disk
+ * next. */
 static void load_ended(struct mc_move *move)
 {
     struct mc_owner_disk *disk = move->disk;
     bool is_gone = move->code == MC_ERR_REPLICA_IS_GONE || move->code == MC_ERR_CHECKSUM_MISMATCH ||
                    move->code == MC_ERR_FILE_READ_FAIL;
     if (is_gone && may_tell(disk, move->session))
-        tell_lost(disk, &(struct mc_disk_place){move->disk_slot, move->disk_generation}, 1);
+        clear_places(disk, &(struct mc_disk_place){move->disk_slot, move->disk_generation}, 1, true);
     if (move->memory == disk->owner->memory)
         mc_owner_on_committed(disk->owner, move->memory, move->memory_slot, move->memory_generation, move->code);
 }
@@ -580,6 +582,7 @@ struct clearing {
     struct mc_owner_disk *disk;
     uint64_t session;
     int code;
+    bool is_lost; /* nobody has asked: it cannot be read, and is told as lost */
     size_t count;
     struct mc_disk_place places[];
 };
@@ -594,7 +597,10 @@ static void on_cleared_here(void *argument)
         disk->waiting = clearing;
         return;
     }
-    if (clearing->code == 0 && may_tell(disk, clearing->session)) {
+    bool is_told = clearing->code == 0 && may_tell(disk, clearing->session);
+    if (is_told && clearing->is_lost) {
+        tell_lost(disk, clearing->places, clearing->count);
+    } else if (is_told) {
         struct mc_wire_segment head = {.segment = disk->segment};
         size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_CLEARED, 0);
         size_t list = mc_wire_segment_head(&owner->out, &head);
@@ -622,13 +628,14 @@ static void on_cleared(void *context, int code)
     mc_serve_post(clearing->disk->owner->serve, on_cleared_here, clearing);
 }
 
-void mc_owner_disk_clear_places(struct mc_owner_disk *disk, const struct mc_disk_place *places, size_t count)
+static void clear_places(struct mc_owner_disk *disk, const struct mc_disk_place *places, size_t count, bool is_lost)
 {
     struct clearing *clearing = malloc(sizeof(*clearing) + count * sizeof(clearing->places[0]));
     int rc = MC_ERR_NO_MEMORY;
     if (clearing != NULL) {
         clearing->disk = disk;
         clearing->session = disk->session;
+        clearing->is_lost = is_lost;
         clearing->count = count;
         memcpy(clearing->places, places, count * sizeof(clearing->places[0]));
         count_under_way(disk, 1);
@@ -636,6 +643,11 @@ void mc_owner_disk_clear_places(struct mc_owner_disk *disk, const struct mc_disk
     }
     if (rc < 0 && clearing != NULL)
         on_cleared(clearing, rc);
+}
+
+void mc_owner_disk_clear_places(struct mc_owner_disk *disk, const struct mc_disk_place *places, size_t count)
+{
+    clear_places(disk, places, count, false);
 }
 
 /* What the disk was too busy to take; it says something again when it has less to do. */
