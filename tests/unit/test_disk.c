@@ -594,6 +594,30 @@ static void test_unread_region(void **state)
     }
 }
 
+/* The same when it can be read at first, and cannot be listed for the master then. */
+static void test_unlisted_region(void **state)
+{
+    (void)state;
+    struct mc_disk *disk = rig_start(&config);
+    uint32_t slots[4];
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(rig_store(disk, i + 1, i, 50000, &slots[i]), 0);
+    rig_end(disk, false, 0);
+    disk = rig_start(&config); /* the region is one that was open, and is listed from the disk */
+    assert_int_equal(disk->index.count, 4);
+    rig.fail_read_file = rig_inode(disk->volume_fds[0]);
+    assert_int_equal(list(disk), 0);
+    rig.fail_read_file = 0;
+    assert_int_equal(seen.lost, 4);
+    assert_int_equal(list(disk), 0);
+    assert_int_equal(rig_read_object(disk, slots[0], 1, 0, 50000), MC_ERR_REPLICA_IS_GONE);
+    assert_int_equal(rig_store(disk, 5, 5, 50000, NULL), 0);
+    rig_end(disk, false, 0);
+    disk = rig_start(&config);
+    assert_int_equal(list(disk), 1);
+    rig_stop(disk);
+}
+
 static void on_opened(void *context, int code, uint32_t objects)
 {
     (void)objects;
@@ -872,6 +896,7 @@ int main(void)
         TEST(test_journal_fails),
         TEST(test_read_errors),
         TEST(test_unread_region),
+        TEST(test_unlisted_region),
         TEST(test_unread_journal),
         TEST(test_lost_without_a_journal),
         TEST(test_misdirected),

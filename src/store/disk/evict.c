@@ -135,9 +135,25 @@ static bool victim_rewrite(struct mc_disk *disk)
     return victim->rewrites == 0 && victim->next == MC_DISK_NO_SLOT;
 }
 
+/* A region that cannot be listed goes as it is. */
+static void unread_start(struct mc_disk *disk)
+{
+    struct mc_disk_victim *victim = &disk->victim;
+    if (disk->regions[victim->unread].live == 0) { /* meanwhile */
+        victim->unread = MC_DISK_NO_REGION;
+        mc_disk_inventory_go_on(disk, 0);
+        return;
+    }
+    victim->region = victim->unread;
+    victim->next = MC_DISK_NO_SLOT;
+    victim->is_killing = false;
+}
+
 void mc_disk_victim_turn(struct mc_disk *disk)
 {
     struct mc_disk_victim *victim = &disk->victim;
+    if (victim->region == MC_DISK_NO_REGION && victim->unread != MC_DISK_NO_REGION)
+        unread_start(disk);
     if (victim->region == MC_DISK_NO_REGION && is_room_needed(disk))
         victim_start(disk);
     if (victim->region == MC_DISK_NO_REGION || victim->is_killing || !victim_rewrite(disk))
@@ -172,8 +188,13 @@ void mc_disk_victim_killed(struct mc_disk *disk, int code)
         disk->counts.oldest_age_ms = now_ms > region->opened_wall_ms ? now_ms - region->opened_wall_ms : 0;
         while (region->first != MC_DISK_NO_SLOT)
             mc_disk_item_drop(disk, region->first);
-        mc_disk_region_set_free(disk, number);
+        if (region->state == MC_DISK_REGION_SEALED)
+            mc_disk_region_set_free(disk, number);
         mc_disk_journal_emptied(disk);
     }
     victim->region = MC_DISK_NO_REGION;
+    if (victim->unread != number)
+        return;
+    victim->unread = MC_DISK_NO_REGION;
+    mc_disk_inventory_go_on(disk, code);
 }

@@ -136,6 +136,7 @@ struct mc_disk_append {    /* region.c */
 };
 struct mc_disk_victim { /* evict.c */
     uint32_t region;    /* MC_DISK_NO_REGION: none */
+    uint32_t unread;    /* goes next, since it cannot be listed; the listing waits for that. MC_DISK_NO_REGION: none */
     uint32_t next;      /* item to be looked at */
     uint32_t rewrites;  /* under way */
     uint64_t budget;    /* bytes that may still be written once more */
@@ -327,5 +328,7 @@ void mc_disk_reads_refuse(struct mc_disk *disk);
 void mc_disk_reads_turn(struct mc_disk *disk);
 void mc_disk_deadlines_turn(struct mc_disk *disk, uint64_t now_ns);
 void mc_disk_inventory_start(struct mc_disk *disk, struct mc_disk_task *task);
+/* What could not be listed is gone, or with a code below 0 may be not. */
+void mc_disk_inventory_go_on(struct mc_disk *disk, int code);
 
 #endif

@@ -148,7 +148,11 @@ static void walk_ended(struct mc_disk_flight *flight, int64_t result)
 {
     struct mc_disk *disk = flight->disk;
     struct mc_disk_walk *walk = &disk->walk;
-    bool has_more = mc_disk_walk_feed(walk, disk->walk_bytes, result < 0 ? 0 : (uint32_t)result);
+    if (result < 0) { /* who is not told of what lies there takes it for lost: so that is what it must be */
+        disk->victim.unread = walk->region;
+        return;
+    }
+    bool has_more = mc_disk_walk_feed(walk, disk->walk_bytes, (uint32_t)result);
     /* Whoever reused the region meanwhile has given its items other places. */
     table_list(disk, walk->region, walk->table);
     if (has_more)
@@ -156,6 +160,11 @@ static void walk_ended(struct mc_disk_flight *flight, int64_t result)
                              mc_disk_region_at(disk, walk->region, walk->offset), walk_ended);
     else
         inventory_end(disk, 0);
+}
+
+void mc_disk_inventory_go_on(struct mc_disk *disk, int code)
+{
+    inventory_end(disk, code);
 }
 
 /* The oldest with something in it that is younger than that. */
