@@ -326,10 +326,66 @@ static void test_regions_that_empty(void **state)
     rig_stop(disk);
 }
 
+/* Nothing goes: what is new is refused, until a region has nothing left in it. */
+static void test_keep(void **state)
+{
+    (void)state;
+    config.policy = MC_DISK_KEEP;
+    struct mc_disk *disk = rig_start(&config);
+    uint64_t stored = 0;
+    while (stored < 200 && rig_store(disk, stored + 1, stored + 1, 100000, NULL) == 0)
+        stored++;
+    assert_true(stored > 40 && stored < 64); /* 6 MiB */
+    assert_int_equal(rig_store(disk, 300, 300, 100000, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_int_equal(list(disk), stored);
+    assert_int_equal(seen.lost, 0);
+    for (uint64_t i = 1; i <= 20; i++)
+        assert_int_equal(rig_clear(disk, seen.slots[i], i, true), 0);
+    assert_int_equal(rig_store(disk, 301, 301, 100000, NULL), 0);
+    assert_int_equal(list(disk), stored - 20 + 1);
+    assert_int_equal(seen.lost, 0);
+    rig_stop(disk);
+}
+
+/* A limit of objects is reached long before the room is used: the oldest go, and storing does not end. */
+static void few_numbers(enum mc_disk_policy policy, uint32_t most)
+{
+    config.policy = policy;
+    config.objects_max = most;
+    struct mc_disk *disk = rig_start(&config);
+    for (uint64_t i = 1; i <= 400; i++) {
+        uint32_t slot;
+        assert_int_equal(rig_store(disk, i, i, 5000, &slot), 0);
+        assert_int_equal(rig_read_object(disk, slot, i, i, 5000), 0); /* all are hot */
+    }
+    uint32_t there = list(disk);
+    print_message("%u of %u\n", there, most);
+    assert_true(there <= most && there > most / 2 && there + seen.lost == 400);
+    assert_int_not_equal(seen.slots[400], UINT32_MAX);
+    assert_int_equal(seen.slots[1], UINT32_MAX);
+    rig_stop(disk);
+    disk = rig_start(&config);
+    assert_int_equal(list(disk), there);
+    rig_stop(disk);
+}
+
+static void test_few_numbers(void **state)
+{
+    (void)state;
+    few_numbers(MC_DISK_FIFO, 64);
+}
+
+static void test_few_numbers_lru(void **state)
+{
+    (void)state;
+    few_numbers(MC_DISK_LRU, 64);
+}
+
 static void test_slots_and_budget(void **state)
 {
     (void)state;
     config.objects_max = 3;
+    config.policy = MC_DISK_KEEP;
     config.budget_bytes = 5 * 8192;
     struct mc_disk *disk = rig_start(&config);
     uint32_t slot;
@@ -884,6 +940,9 @@ int main(void)
         TEST(test_lru),
         TEST(test_all_is_hot),
         TEST(test_regions_that_empty),
+        TEST(test_keep),
+        TEST(test_few_numbers),
+        TEST(test_few_numbers_lru),
         TEST(test_slots_and_budget),
         TEST(test_journal_is_made_shorter),
         TEST(test_every_page_of_a_region),

@@ -567,10 +567,16 @@ static int config_check(struct mc_disk_config *config, char *error, size_t error
     config->slow_ms = config->slow_ms == 0 ? MC_DISK_SLOW_MS : config->slow_ms;
     config->clock_ns = config->clock_ns == NULL ? mc_clock_ns : config->clock_ns;
     const char *what = NULL;
+    if (config->capacity / bytes < MC_DISK_REGIONS_MIN) {
+        (void)snprintf(error, error_size,
+                       "the disk %s: it may take %" PRIu64 " bytes, and needs at least %u regions of %" PRIu64 " bytes",
+                       config->path, config->capacity, MC_DISK_REGIONS_MIN, bytes);
+        return MC_ERR_INVALID_PARAMS;
+    }
     if (bytes < MC_DISK_REGION_BYTES_MIN || bytes > MC_DISK_REGION_BYTES_MAX || (bytes & (bytes - 1)) != 0)
         what = "the size of a region must be a power of two between 1 MiB and 1 GiB";
-    else if (config->capacity / bytes < MC_DISK_REGIONS_MIN || config->capacity / bytes > MC_DISK_REGIONS_MAX)
-        what = "the capacity must be between 4 and 1048576 regions";
+    else if (config->capacity / bytes > MC_DISK_REGIONS_MAX)
+        what = "the capacity must be at most 1048576 regions";
     else if (config->objects_max > MC_DISK_OBJECTS_MAX)
         what = "at most 16777216 objects";
     if (what == NULL)
@@ -614,6 +620,9 @@ static int tables_allocate(struct mc_disk *disk)
     uint64_t most = disk->config.capacity / MC_DISK_PAGE; /* what is found may be more than is stored now */
     objects = objects > MC_DISK_OBJECTS_MAX ? MC_DISK_OBJECTS_MAX : objects;
     disk->objects_max = disk->config.objects_max != 0 ? disk->config.objects_max : (uint32_t)objects;
+    disk->region_objects_max = disk->objects_max / 8 + 1; /* what goes at once, when objects are few or small */
+    if (disk->region_objects_max < disk->objects_max / disk->region_count * 2)
+        disk->region_objects_max = disk->objects_max / disk->region_count * 2;
     most = most > 4ull * MC_DISK_OBJECTS_MAX ? 4ull * MC_DISK_OBJECTS_MAX : most;
     most = most < disk->objects_max ? disk->objects_max : most;
     disk->group_buffer_bytes = (uint32_t)(disk->region_bytes / 4);

@@ -17,7 +17,7 @@
 
 #define MC_DISK_PATH_MAX 1024u
 #define MC_DISK_ERROR_MAX 512u           /* bytes of the line that says why it cannot be opened */
-#define MC_DISK_DIRECTORIES_MAX 64u      /* disks in one path */
+#define MC_DISK_DIRECTORIES_MAX 256u     /* disks in one path, which may be shared by many nodes */
 #define MC_DISK_REGION_BYTES (64u << 20) /* of a disk that is small, and of one with REGIONS_GOOD of the larger ones */
 #define MC_DISK_REGION_BYTES_GOOD (256u << 20)
 #define MC_DISK_REGIONS_GOOD 64u
@@ -62,7 +62,8 @@ struct mc_disk_mark {
 
 enum mc_disk_policy {
     MC_DISK_FIFO, /* what is oldest goes */
-    MC_DISK_LRU   /* what was read since it was written is written once more instead */
+    MC_DISK_LRU,  /* what was read since it was written is written once more instead */
+    MC_DISK_KEEP  /* nothing goes: when it is full nothing is stored until something was removed */
 };
 enum mc_disk_health {
     MC_DISK_RECOVERING,

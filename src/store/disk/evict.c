@@ -7,6 +7,8 @@
 
 #include <inttypes.h>
 
+#define NUMBERS_AHEAD 4096u
+
 struct policy {
     bool (*keeps)(const struct mc_disk_item *item);
 };
@@ -22,7 +24,11 @@ static bool keeps_what_was_hit(const struct mc_disk_item *item)
     return item->was_hit;
 }
 
-static const struct policy policies[] = {[MC_DISK_FIFO] = {keeps_nothing}, [MC_DISK_LRU] = {keeps_what_was_hit}};
+static const struct policy policies[] = {
+    [MC_DISK_FIFO] = {keeps_nothing},
+    [MC_DISK_LRU] = {keeps_what_was_hit},
+    [MC_DISK_KEEP] = {keeps_nothing}, /* it comes to that when the journal is crowded */
+};
 
 /* ---- writing once more ---- */
 
@@ -88,10 +94,20 @@ static uint32_t victim_choose(const struct mc_disk *disk)
     return best;
 }
 
+/* Numbers run out before the room does: a limit of objects must not be the end of storing. */
+static bool is_short_of_numbers(const struct mc_disk *disk)
+{
+    uint32_t reserve = disk->objects_max / 8 < NUMBERS_AHEAD ? disk->objects_max / 8 : NUMBERS_AHEAD;
+    return disk->config.policy != MC_DISK_KEEP && disk->health != MC_DISK_READ_ONLY &&
+           disk->index.count + reserve >= disk->objects_max;
+}
+
 /* One region is kept ahead once the open one is half full. */
 static bool is_room_needed(const struct mc_disk *disk)
 {
     const struct mc_disk_append *append = &disk->append;
+    if (is_short_of_numbers(disk))
+        return true;
     if (disk->journal.is_crowded) /* what is dead in it need not be named one by one */
         return true;
     if (disk->regions_free > 0 || mc_disk_region_can_grow(disk) || disk->health == MC_DISK_READ_ONLY)
@@ -103,8 +119,11 @@ static void victim_start(struct mc_disk *disk)
 {
     struct mc_disk_victim *victim = &disk->victim;
     const struct mc_disk_append *append = &disk->append;
-    victim->region = victim_choose(disk);
+    bool may_choose = disk->config.policy != MC_DISK_KEEP || disk->journal.is_crowded;
+    victim->region = may_choose ? victim_choose(disk) : MC_DISK_NO_REGION;
     if (victim->region == MC_DISK_NO_REGION) {
+        if (is_short_of_numbers(disk) && append->open != MC_DISK_NO_REGION && disk->regions[append->open].live > 0)
+            (void)mc_disk_region_seal(disk); /* what is oldest lies in there */
         if (append->open == MC_DISK_NO_REGION && append->sealing == MC_DISK_NO_REGION && disk->groups_used == 0 &&
             !append->header_is_busy && disk->regions_free == 0)
             mc_disk_pending_refuse(disk, MC_ERR_NO_AVAILABLE_HANDLE); /* there is none, and none will be */
@@ -112,6 +131,8 @@ static void victim_start(struct mc_disk *disk)
     }
     victim->next = disk->regions[victim->region].first;
     victim->budget = disk->region_bytes / 2; /* so that there is room even if all of it is read again and again */
+    if (is_short_of_numbers(disk))           /* and numbers, however little lies there */
+        victim->budget = disk->regions[victim->region].live_bytes / 2;
     victim->is_killing = false;
 }
 

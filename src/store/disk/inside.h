@@ -179,7 +179,7 @@ struct mc_disk {
     struct mc_disk_buffers buffers; /* any thread */
     atomic_bool is_buffer_wanted;   /* a read waits for one */
     uint64_t region_bytes;
-    uint32_t objects_max;
+    uint32_t objects_max, region_objects_max;
 
     /* Under the lock. */
     pthread_mutex_t lock;
@@ -270,6 +270,8 @@ static inline uint64_t mc_disk_region_at(const struct mc_disk *disk, uint32_t re
 }
 /* Is there room for a group whose pages and records are so long? `room` opens and seals regions for that. */
 bool mc_disk_region_fits(const struct mc_disk *disk, uint64_t bytes, uint32_t footer_bytes);
+/* Of the open one. False: not now. */
+bool mc_disk_region_seal(struct mc_disk *disk);
 bool mc_disk_region_room(struct mc_disk *disk, uint64_t bytes, uint32_t footer_bytes);
 void mc_disk_region_turn(struct mc_disk *disk);
 /* A write into it failed. */

@@ -284,23 +284,30 @@ bool mc_disk_region_fits(const struct mc_disk *disk, uint64_t bytes, uint32_t fo
            append->at + bytes + mc_disk_page_up(footer) + MC_DISK_PAGE <= disk->region_bytes;
 }
 
+bool mc_disk_region_seal(struct mc_disk *disk)
+{
+    struct mc_disk_append *append = &disk->append;
+    if (append->sealing != MC_DISK_NO_REGION || append->header_is_busy)
+        return false;
+    append->sealing = append->open;
+    append->sealing_footer = append->footer;
+    append->seal_stage = MC_DISK_SEAL_WRITES;
+    disk->regions[append->open].state = MC_DISK_REGION_SEALING;
+    append->open = MC_DISK_NO_REGION;
+    return true;
+}
+
 bool mc_disk_region_room(struct mc_disk *disk, uint64_t bytes, uint32_t footer_bytes)
 {
     struct mc_disk_append *append = &disk->append;
     /* The header comes first: without it, what was written and answered is not found after a kill. */
     if (append->header_is_busy)
         return false;
-    if (append->open != MC_DISK_NO_REGION && mc_disk_region_fits(disk, bytes, footer_bytes))
+    if (append->open != MC_DISK_NO_REGION && append->footer->count < disk->region_objects_max &&
+        mc_disk_region_fits(disk, bytes, footer_bytes))
         return true;
-    if (append->open != MC_DISK_NO_REGION) {
-        if (append->sealing != MC_DISK_NO_REGION)
-            return false;
-        append->sealing = append->open;
-        append->sealing_footer = append->footer;
-        append->seal_stage = MC_DISK_SEAL_WRITES;
-        disk->regions[append->open].state = MC_DISK_REGION_SEALING;
-        append->open = MC_DISK_NO_REGION;
-    }
+    if (append->open != MC_DISK_NO_REGION && !mc_disk_region_seal(disk))
+        return false;
     region_open(disk);
     return false;
 }
