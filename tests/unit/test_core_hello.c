@@ -26,6 +26,26 @@ static void test_hello(void **state)
     world_close_all(&world);
 }
 
+/* Where who has no disk is to have one. */
+static void test_disk_that_is_told(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    (void)state;
+    struct mc_wire_hello hello = world_hello(MC_ROLE_HEARTBEAT, 1, 1);
+    world_open_with(&world, &config);
+    struct mc_wire_hello_reply reply = world_greet(&world, world_connect(&world), &hello);
+    assert_true(reply.code == 0 && reply.disk_path.length == 0 && reply.disk_bytes == 0 && reply.disk_keeps == 0);
+    world_close_all(&world);
+    snprintf(config.disk_path, sizeof(config.disk_path), "/mnt/c");
+    config.disk_bytes = 77;
+    config.disk_keeps = true;
+    world_open_with(&world, &config);
+    reply = world_greet(&world, world_connect(&world), &hello);
+    assert_true(reply.code == 0 && reply.disk_path.length == 6 && reply.disk_bytes == 77 && reply.disk_keeps == 1);
+    world_close_all(&world);
+}
+
 static bool rests(struct world *world, uint64_t connection)
 {
     return mc_core_rest_ms(world->core, world->now, connection) > MC_CALL_IDLE_MS;
@@ -189,6 +209,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hello),
+        cmocka_unit_test(test_disk_that_is_told),
         cmocka_unit_test(test_hello_of_another_build),
         cmocka_unit_test(test_connections_that_rest),
         cmocka_unit_test(test_hello_refused),

@@ -212,6 +212,44 @@ static void what_the_core_gets(void **state)
     mc_log_set_level(MC_LOG_ERROR);
 }
 
+static void disks_under_a_root(void **state)
+{
+    (void)state;
+    assert_int_equal(LOAD("--rpc_port=1"), 0);
+    assert_true(config.core.disk_path[0] == 0 && config.core.offload == MC_OFFLOAD_NEVER);
+    assert_int_equal(LOAD("--root_fs_dir=/mnt/shared//"), 0);
+    assert_string_equal(config.core.disk_path, "/mnt/shared/mooncake_cluster");
+    assert_true(config.core.offload == MC_OFFLOAD_ON_PUT);
+    assert_true(config.core.disk_bytes == 0 && !config.core.disk_keeps);
+    assert_int_equal(LOAD("--root_fs_dir=/", "--cluster_id=a", "--quota_bytes=5", "--noenable_disk_eviction"), 0);
+    assert_string_equal(config.core.disk_path, "/a");
+    assert_true(config.core.disk_bytes == 5 && config.core.disk_keeps);
+    assert_int_equal(LOAD("--root_fs_dir=/x", "--quota_bytes=5", "--global_file_segment_size=4"), 0);
+    assert_int_equal(config.core.disk_bytes, 4);
+    assert_int_equal(LOAD("--quota_bytes=5", "--noenable_disk_eviction"), 0); /* a warning: they speak of the root's */
+    assert_true(config.core.disk_bytes == 0 && config.core.offload == MC_OFFLOAD_NEVER);
+    assert_int_equal(LOAD("--root_fs_dir=/x", "--enable_offload"), 0); /* a warning */
+    static const char *const wrong[][2] = {{"--root_fs_dir=x", "absolute"},
+                                           {"--root_fs_dir=/a/../b", "absolute"},
+                                           {"--root_fs_dir=/a/..", "absolute"},
+                                           {"--root_fs_dir=moon_x", "absolute"}};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        assert_int_equal(LOAD(wrong[i][0]), MC_ERR_INVALID_PARAMS);
+        assert_non_null(strstr(error, wrong[i][1]));
+    }
+    static const char *const clusters[] = {"--cluster_id=a/b", "--cluster_id=..", "--cluster_id="};
+    for (size_t i = 0; i < sizeof(clusters) / sizeof(clusters[0]); i++) {
+        assert_int_equal(LOAD("--root_fs_dir=/x", clusters[i]), MC_ERR_INVALID_PARAMS);
+        assert_non_null(strstr(error, "--cluster_id"));
+        assert_int_equal(LOAD(clusters[i]), 0);
+    }
+    char much[1024] = "--root_fs_dir=/";
+    memset(much + strlen(much), 'x', sizeof(much) - strlen(much) - 1);
+    much[sizeof(much) - 1] = 0;
+    assert_int_equal(LOAD(much), MC_ERR_INVALID_PARAMS);
+    assert_non_null(strstr(error, "too long"));
+}
+
 static void files_by_path(void **state)
 {
     (void)state;
@@ -246,6 +284,7 @@ int main(void)
         cmocka_unit_test(json_files),         cmocka_unit_test(too_much_is_refused),
         cmocka_unit_test(which_port_is_used), cmocka_unit_test(when_the_metadata_server_runs),
         cmocka_unit_test(what_the_core_gets), cmocka_unit_test(files_by_path),
+        cmocka_unit_test(disks_under_a_root),
     };
     mc_log_set_level(MC_LOG_ERROR);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,6 +27,8 @@ enum mc_cluster_way { /* how a master knows which cluster it is */
 
 enum mc_offload { MC_OFFLOAD_NEVER, MC_OFFLOAD_ON_PUT }; /* when values are stored on the disks of their owners */
 
+#define MC_CORE_DISK_PATH_MAX 768u /* with its end */
+
 struct mc_core_config {             /* a zeroed field is not a default: use mc_core_config_default */
     uint64_t lease_ttl_ms;          /* 10000: remove without force answers -706 so long after a get; bound on a reader's
                                        protection from eviction */
@@ -39,6 +41,9 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     const struct mc_eviction_policy *policy; /* see policy.h */
     bool allow_evict_soft_pinned;            /* true */
     enum mc_offload offload;                 /* never */
+    char disk_path[MC_CORE_DISK_PATH_MAX];   /* who has no disk is told to have one there; empty: nowhere */
+    uint64_t disk_bytes;                     /* of each of these at most; 0: it is not said */
+    bool disk_keeps;                         /* nothing is evicted there */
     uint64_t disk_ttl_ms; /* 3600000: for so long after its owner was heard last a disk may come back as it was */
     uint32_t offload_queue_limit; /* 50000: values that wait for one disk; what comes beyond that is not stored */
     uint64_t put_discard_ms;      /* 30000: a grant older than this is cut */

@@ -194,6 +194,9 @@ static void hello_reply(struct mc_core *core, struct mc_connection *connection, 
         .quiet = !mc_recover_acts(core),
         .age_ms = core->now_ms + 1,
         .cluster = mc_cluster_told(core),
+        .disk_path = mc_span_string(core->config.disk_path),
+        .disk_bytes = core->config.disk_bytes,
+        .disk_keeps = core->config.disk_keeps,
     };
     mc_wire_hello_reply_sign(&head);
     mc_wire_hello_reply_frame(out, mc_core_frame(core, out, MC_MESSAGE_HELLO_REPLY, request_id), &head);

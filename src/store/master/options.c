@@ -70,10 +70,10 @@ static const struct mc_option table[] = {
     ROW("cluster_id", TEXT, "mooncake_cluster", "name of the cluster in the place of the election; equal for all its masters"),
     ROW("cluster_uuid", TEXT, "", "which cluster this is, 32 hex digits: nodes that hold contents of another one are refused; empty: as the master before knew it, or as the contents say"),
 
-    LATER("root_fs_dir", TEXT, "", "directory of the shared file tier", SECTION("Disk tier")),
-    LATER("global_file_segment_size", INT, "9223372036854775807", "bytes of the file tier", LIMITS(0, INT64_MAX)),
-    LATER("enable_disk_eviction", BOOL, "true", "evicts from the file tier"),
-    LATER("quota_bytes", INT, "0", "bytes that the file tier may use; 0: 90 % of the disk", LIMITS(0, INT64_MAX)),
+    ROW("root_fs_dir", TEXT, "", "store nodes without a disk of their own have one in this directory, under cluster_id; switches enable_offload on", SECTION("Disk tier")),
+    ROW("global_file_segment_size", INT, "9223372036854775807", "bytes of each such disk at most", LIMITS(0, INT64_MAX)),
+    ROW("enable_disk_eviction", BOOL, "true", "false: what lies on such a disk stays, and when it is full nothing more is stored there"),
+    ROW("quota_bytes", INT, "0", "bytes of each such disk at most; 0: 90 % of what is free there", LIMITS(0, INT64_MAX)),
     ROW("enable_offload", BOOL, "false", "store nodes that have a disk of their own store objects there, when they are put"),
     LATER("offload_on_evict", BOOL, "false", "copies when an object is evicted instead of when it is put"),
     LATER("offload_force_evict", BOOL, "false", "evicts also what is not yet on disk"),
@@ -506,6 +506,38 @@ static int choose_state_dir(const struct mc_options *options, struct mc_master_c
     return MC_ERR_INVALID_PARAMS;
 }
 
+static int refuse(char *error, size_t error_size, const char *text)
+{
+    snprintf(error, error_size, "%s", text);
+    return MC_ERR_INVALID_PARAMS;
+}
+
+/* The original's older way to a disk: its clients wrote files in a directory that all of them see. */
+static int choose_root(const struct mc_options *options, struct mc_core_config *core, char *error, size_t error_size)
+{
+    const char *root = mc_options_text(options, "root_fs_dir"), *cluster = mc_options_text(options, "cluster_id");
+    int64_t segment = mc_options_int(options, "global_file_segment_size"),
+            quota = mc_options_int(options, "quota_bytes");
+    size_t length = strlen(root);
+    if (length == 0)
+        return 0;
+    if (root[0] != '/' || strstr(root, "/../") != NULL || (length >= 3 && strcmp(root + length - 3, "/..") == 0))
+        return refuse(error, error_size, "--root_fs_dir must be absolute, without ..");
+    if (strchr(cluster, '/') != NULL || cluster[0] == 0 || cluster[0] == '.')
+        return refuse(error, error_size,
+                      "--cluster_id is a directory's name in --root_fs_dir: no slash, no leading dot");
+    while (length > 0 && root[length - 1] == '/')
+        length--;
+    if (snprintf(core->disk_path, sizeof(core->disk_path), "%.*s/%s", (int)length, root, cluster) >=
+        (int)sizeof(core->disk_path))
+        return refuse(error, error_size, "--root_fs_dir is too long");
+    core->disk_bytes = (uint64_t)(quota > 0 && quota < segment ? quota : segment == INT64_MAX ? 0 : segment);
+    core->disk_keeps = !mc_options_bool(options, "enable_disk_eviction");
+    if (core->offload == MC_OFFLOAD_NEVER)
+        core->offload = MC_OFFLOAD_ON_PUT;
+    return 0;
+}
+
 static void warn_unfinished(const struct mc_options *options)
 {
     for (size_t i = 0; i < options->count; i++) {
@@ -541,8 +573,23 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
     config->core.offload = mc_options_bool(options, "enable_offload") ? MC_OFFLOAD_ON_PUT : MC_OFFLOAD_NEVER;
     config->core.policy = mc_eviction_find(mc_options_text(options, "eviction_policy"));
     mc_assert(config->core.policy != NULL); /* it is one of the choices */
-    rc = choose_election(options, config, error, error_size);
+    rc = choose_root(options, &config->core, error, error_size);
+    if (rc == 0)
+        rc = choose_election(options, config, error, error_size);
     return rc == 0 ? choose_state_dir(options, config, error, error_size) : rc;
+}
+
+static void warn_of_disks(const struct mc_options *options)
+{
+    static const char *const of_root[] = {"global_file_segment_size", "enable_disk_eviction", "quota_bytes"};
+    bool has_root = mc_options_text(options, "root_fs_dir")[0] != 0;
+    for (size_t i = 0; i < sizeof(of_root) / sizeof(of_root[0]) && !has_root; i++)
+        if (mc_options_changed(options, (size_t)mc_options_find(options, of_root[i])))
+            mc_log(WARNING, "--%s says something of the disks of --root_fs_dir only: it changes nothing", of_root[i]);
+    if (has_root && mc_options_bool(options, "enable_offload"))
+        mc_log(WARNING,
+               "--root_fs_dir with --enable_offload, which the original forbids: nodes with a disk of their own "
+               "use that one, all others have one under root_fs_dir");
 }
 
 static const char help_head[] =
@@ -571,6 +618,7 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
     if (rc == 0) {
         config->log_level = mc_log_set_flags(mc_options_int(&options, "v"), mc_options_int(&options, "minloglevel"));
         warn_unfinished(&options);
+        warn_of_disks(&options);
     }
     mc_options_free(&options);
     return rc;
