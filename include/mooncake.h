@@ -124,11 +124,12 @@ struct mc_store_config {
     bool drop_on_close;
     /* Directories on disks, absolute, separated by commas, at most 8; several processes may share one. Objects in the
      * segment are stored there too when the master says so (--enable_offload), loaded from there when they are read and
-     * no longer in memory, and found again by a later store that takes the directory. NULL or "" = none. Of a store
-     * with a segment. A directory that cannot be used is said in the log, and done without. */
+     * no longer in memory, and found again by a later store that takes the directory. "" = none; NULL = none, unless
+     * the master names one (--root_fs_dir). Of a store with a segment. A directory that cannot be used is said in the
+     * log, and done without. */
     const char *disk_paths;
-    /* Bytes that each may take, at least 256 MiB; 0 = MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES, or 90 % of what is free.
-     */
+    /* Bytes that each may take, at least 256 MiB; 0 = as the environment says (MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES
+     * and others, docs/disk.md), and at most 90 % of what is free. */
     uint64_t disk_bytes;
 };
 

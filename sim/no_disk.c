@@ -14,9 +14,9 @@ int mc_disk_open(const struct mc_disk_config *config, struct mc_disk **disk, cha
     return MC_ERR_NOT_SUPPORTED;
 }
 
-int mc_disks_of(const struct mc_store_config *config, struct mc_disks *disks)
+int mc_disks_of(const struct mc_store_config *config, const struct mc_disks_told *told, struct mc_disks *disks)
 {
-    (void)config;
+    (void)config, (void)told;
     *disks = (struct mc_disks){0};
     return 0;
 }

@@ -197,6 +197,17 @@ def test_environment():
     same(written, {name for name in used if name not in settings}, "environment variables")
 
 
+def test_variables_of_disks():
+    """The table of disk.md is the table of the source, with the same other names."""
+    source = document("src/store/client/disks.c")
+    known = re.findall(r'^    \{"(\w+)",\s*(?:NULL|"(\w+)"),\s*\w+\}', source, re.M)
+    assert len(known) == source.count('{"MOONCAKE_OFFLOAD_') > 20
+    table = rows(section(document("docs/disk.md"), "How it is switched on"))
+    written = [tuple(re.findall(r"`(\w+)`", cells[0] + cells[1])) for cells in table if cells[0].startswith("`MOONCAKE_OFFLOAD_")]
+    assert written and all(cells[2] for cells in table if len(cells) > 2)
+    same(written, [tuple(name for name in pair if name) for pair in known], "variables of disks")
+
+
 def test_messages():
     """Every message is explained, and no other is spoken of."""
     text = document("docs/protocol.md")

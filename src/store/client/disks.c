@@ -1,42 +1,281 @@
-/* Which disks a store node has, as its configuration says. */
+/* Which disks a store node has, as its configuration says, and how they are used, as the environment says. Values that
+ * make no sense are said in the log once and ignored: a node with fewer settings is better than none. */
 #include "store/client/disks.h"
 
 #include "env/log.h"
 #include "store/disk/disk.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
-#define FREE_PERCENT 90u
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define FREE_RATIO 0.9
+#define BYTES_MIN ((uint64_t)MC_DISK_REGIONS_MIN * MC_DISK_REGION_BYTES)
+#define BYTES_MAX ((uint64_t)MC_DISK_REGIONS_MAX * MC_DISK_REGION_BYTES)
+#define OBJECTS_MIN 64u /* fewer and it would make room all the time */
+#define PREFIX "MOONCAKE_OFFLOAD_"
 
-/* Of the environment; 0: it says nothing that is a number. */
-static uint64_t limit_bytes(void)
+struct use {           /* of all disks of the node */
+    uint64_t limit;    /* bytes; 0: none */
+    double free_ratio; /* so much of what is free, unless there is another limit below it */
+    uint32_t objects_max;
+    enum mc_disk_policy policy;
+    enum mc_disk_io_kind io_kind;
+};
+
+/* ---- the environment ---- */
+
+static bool parse_number(const char *text, uint64_t *value)
 {
-    const char *text = getenv("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES");
     char *end;
-    if (text == NULL || text[0] == 0)
-        return 0;
+    if (!isdigit((unsigned char)text[0]))
+        return false;
     errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (*end == 0 && errno == 0 && text[0] != '-')
-        return value;
-    mc_log(WARNING, "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=%.40s is no number of bytes and ignored", text);
-    return 0;
+    *value = strtoull(text, &end, 10);
+    return *end == 0 && errno == 0;
 }
 
+static bool parse_bool(const char *text, bool *value)
+{
+    static const char *const no[] = {"false", "0", "no", "off"}, *const yes[] = {"true", "1", "yes", "on"};
+    for (size_t i = 0; i < COUNT(no); i++) {
+        *value = strcasecmp(text, yes[i]) == 0;
+        if (*value || strcasecmp(text, no[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Each takes a value into use, or says what would have been possible. */
+
+static const char *take_bytes(const char *text, struct use *use)
+{
+    uint64_t bytes;
+    if (!parse_number(text, &bytes))
+        return "a number of bytes is expected";
+    if (bytes != 0 && (use->limit == 0 || bytes < use->limit))
+        use->limit = bytes;
+    return NULL;
+}
+
+static const char *take_keys(const char *text, struct use *use)
+{
+    uint64_t keys;
+    if (!parse_number(text, &keys) || keys == 0)
+        return "a number of objects is expected";
+    keys = keys < MC_DISK_OBJECTS_MAX ? keys : MC_DISK_OBJECTS_MAX;
+    use->objects_max = keys > OBJECTS_MIN ? (uint32_t)keys : OBJECTS_MIN;
+    return NULL;
+}
+
+static const char *take_ratio(const char *text, struct use *use)
+{
+    char *end;
+    double ratio = strtod(text, &end);
+    if (end == text || *end != 0 || !(ratio > 0 && ratio <= 1))
+        return "a number above 0, up to 1, is expected";
+    use->free_ratio = ratio;
+    return NULL;
+}
+
+static const char *take_policy(const char *text, struct use *use)
+{
+    static const char *const names[] = {[MC_DISK_FIFO] = "fifo", [MC_DISK_LRU] = "lru", [MC_DISK_KEEP] = "none"};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        if (strcasecmp(text, names[i]) == 0) {
+            use->policy = (enum mc_disk_policy)i;
+            return NULL;
+        }
+    }
+    return "fifo, lru or none is expected";
+}
+
+static const char *take_eviction(const char *text, struct use *use)
+{
+    bool is_on;
+    if (!parse_bool(text, &is_on))
+        return "true or false is expected";
+    if (!is_on)
+        use->policy = MC_DISK_KEEP;
+    return NULL;
+}
+
+static const char *take_uring(const char *text, struct use *use)
+{
+    bool is_on;
+    if (!parse_bool(text, &is_on))
+        return "true or false is expected";
+    use->io_kind =
+        is_on ? MC_DISK_IO_AUTO : MC_DISK_IO_THREADS; /* a kernel that forbids it is no reason to have none */
+    return NULL;
+}
+
+static const char *take_backend(const char *text, struct use *use)
+{
+    static const char *const local[] = {"bucket", "file_per_key", "offset_allocator"};
+    (void)use;
+    for (size_t i = 0; i < COUNT(local); i++) {
+        size_t length = strlen(local[i]);
+        if (strncmp(text, local[i], length) == 0 &&
+            (text[length] == 0 || strcmp(text + length, "_storage_backend") == 0))
+            return NULL;
+    }
+    if (strncmp(text, "distributed", 11) == 0 || strncmp(text, "nvme_kv", 7) == 0)
+        return "it makes no sense here: a node stores in files of its own, in directories on its own disks or on a "
+               "file "
+               "system that several mount";
+    return "bucket_storage_backend, file_per_key_storage_backend and offset_allocator_storage_backend are known, and "
+           "all "
+           "mean the one way there is here";
+}
+
+/* In the order in which they count: a later one overrides. take NULL: there is nothing of that kind here, or others
+ * read it; docs/disk.md says which. */
+static const struct variable {
+    const char *name, *alias;
+    const char *(*take)(const char *text, struct use *use);
+} variables[] = {
+    {"MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR", NULL, take_backend},
+    {"MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", NULL, take_bytes},
+    {"MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE", "MOONCAKE_BUCKET_MAX_TOTAL_SIZE", take_bytes},
+    {"MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES", "MOONCAKE_BUCKET_MAX_PHYSICAL_BYTES", take_bytes},
+    {"MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO", "MOONCAKE_DISK_EVICTION_HIGH_WATERMARK_RATIO", take_ratio},
+    {"MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT", NULL, take_keys},
+    {"MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY", "MOONCAKE_BUCKET_EVICTION_POLICY", take_policy},
+    {"MOONCAKE_OFFLOAD_ENABLE_EVICTION", "ENABLE_EVICTION", take_eviction},
+    {"MOONCAKE_OFFLOAD_USE_URING", "MOONCAKE_USE_URING", take_uring},
+    {"MOONCAKE_OFFLOAD_ENABLED", NULL, NULL},
+    {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", NULL, NULL},
+    {"MOONCAKE_OFFLOAD_ENABLE_DISK_WATERMARK_EVICTION", NULL, NULL},
+    {"MOONCAKE_OFFLOAD_DISK_EVICTION_LOW_WATERMARK_RATIO", "MOONCAKE_DISK_EVICTION_LOW_WATERMARK_RATIO", NULL},
+    {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES", NULL, NULL},
+    {"MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS", NULL, NULL},
+    {"MOONCAKE_OFFLOAD_CLIENT_BUFFER_GC_INTERVAL_SECONDS", NULL, NULL},
+    {"MOONCAKE_OFFLOAD_CLIENT_BUFFER_GC_TTL_MS", NULL, NULL},
+    {"MOONCAKE_OFFLOAD_SCANMETA_ITERATOR_KEYS_LIMIT", "MOONCAKE_SCANMETA_ITERATOR_KEYS_LIMIT", NULL},
+    {"MOONCAKE_OFFLOAD_BUCKET_SIZE_LIMIT_BYTES", "MOONCAKE_BUCKET_SIZE_LIMIT_BYTES", NULL},
+    {"MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT", "MOONCAKE_BUCKET_KEYS_LIMIT", NULL},
+    {"MOONCAKE_OFFLOAD_BUCKET_DISK_SCAN_CACHE_MS", NULL, NULL},
+    {"MOONCAKE_OFFLOAD_FSDIR", NULL, NULL},
+};
+
+static bool is_known(const char *name, size_t length)
+{
+    for (size_t i = 0; i < COUNT(variables); i++)
+        if (strlen(variables[i].name) == length && strncmp(variables[i].name, name, length) == 0)
+            return true;
+    return false;
+}
+
+static void warn_unknown(void)
+{
+    for (char **one = environ; one != NULL && *one != NULL; one++) {
+        size_t length = strcspn(*one, "=");
+        if (strncmp(*one, PREFIX, sizeof(PREFIX) - 1) == 0 && !is_known(*one, length))
+            mc_log(WARNING, "environment: %.*s is no setting of a disk and ignored", (int)length, *one);
+    }
+}
+
+static void read_environment(struct use *use)
+{
+    static atomic_bool is_said; /* a process may open many stores */
+    bool is_first = !atomic_exchange(&is_said, true);
+    for (size_t i = 0; i < COUNT(variables); i++) {
+        const struct variable *row = &variables[i];
+        const char *name = row->name, *text = getenv(name);
+        if (text == NULL && row->alias != NULL)
+            text = getenv(name = row->alias);
+        if (row->take == NULL || text == NULL || text[0] == 0)
+            continue;
+        const char *problem = row->take(text, use);
+        if (problem != NULL && is_first)
+            mc_log(WARNING, "environment: %s=%.60s is ignored: %s", name, text, problem);
+    }
+    if (is_first)
+        warn_unknown();
+}
+
+/* ---- the paths ---- */
+
 /* What a new process takes may be what an earlier one has there already: that counts as free. */
-static uint64_t bytes_of(const char *path, uint64_t wanted)
+static uint64_t bytes_of(const char *path, const struct use *use)
 {
     struct statvfs status;
-    uint64_t limit = wanted != 0 ? wanted : limit_bytes();
-    if (wanted != 0 || statvfs(path, &status) != 0)
-        return limit;
-    uint64_t bytes = mc_disk_bytes_there(path) + (uint64_t)status.f_bavail * status.f_frsize;
-    bytes = bytes / 100 * FREE_PERCENT;
-    return limit != 0 && limit < bytes ? limit : bytes;
+    uint64_t bytes = use->limit;
+    if (statvfs(path, &status) == 0) {
+        double there = (double)mc_disk_bytes_there(path) + (double)status.f_bavail * (double)status.f_frsize;
+        uint64_t most = (uint64_t)(there * use->free_ratio);
+        bytes = bytes == 0 || most < bytes ? most : bytes;
+    } else if (bytes == 0) {
+        bytes = BYTES_MIN; /* what is wrong with the path is said when it is opened */
+    }
+    return bytes < BYTES_MAX ? bytes : BYTES_MAX;
+}
+
+/* Without blanks around it and slashes behind it, which would hide that it is a link. */
+static char *trim(char *path)
+{
+    path += strspn(path, " \t");
+    size_t length = strlen(path);
+    while (length > 0 && (path[length - 1] == ' ' || path[length - 1] == '\t'))
+        length--;
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    path[length] = 0;
+    return path;
+}
+
+static bool is_there(const struct mc_disks *disks, const char *path)
+{
+    for (uint32_t i = 0; i < disks->count; i++)
+        if (strcmp(disks->list[i].path, path) == 0)
+            return true;
+    return false;
+}
+
+static void disk_add(struct mc_disks *disks, char *given, uint64_t bytes, const struct use *use)
+{
+    const char *path = trim(given);
+    if (path[0] == 0)
+        return;
+    if (is_there(disks, path)) {
+        mc_log(WARNING, "the path of a disk, %s, is given twice: the node has one disk there", path);
+        return;
+    }
+    if (disks->count == MC_OWNER_DISKS_MAX) {
+        mc_log(WARNING, "at most %u disks: %s is ignored", MC_OWNER_DISKS_MAX, path);
+        return;
+    }
+    disks->list[disks->count++] = (struct mc_owner_disk_config){.path = path,
+                                                                .capacity = bytes != 0 ? bytes : bytes_of(path, use),
+                                                                .objects_max = use->objects_max,
+                                                                .policy = use->policy,
+                                                                .io_kind = use->io_kind};
+}
+
+/* What the path lies in must be there: that it is not mounted on this node is no reason to fill another disk. */
+static void take_told(const struct mc_disks_told *told, struct mc_disks *disks, struct use *use)
+{
+    if (mkdir(told->path, 0777) != 0 && errno != EEXIST) {
+        mc_log(ERROR,
+               "the directory that the master names (--root_fs_dir), %s, cannot be made: %s; objects stay in "
+               "memory only",
+               told->path, strerror(errno));
+        return;
+    }
+    if (told->bytes != 0 && (use->limit == 0 || told->bytes < use->limit))
+        use->limit = told->bytes;
+    if (told->keeps)
+        use->policy = MC_DISK_KEEP;
+    disk_add(disks, disks->text, 0, use);
 }
 
 void mc_disks_free(struct mc_disks *disks)
@@ -45,24 +284,24 @@ void mc_disks_free(struct mc_disks *disks)
     *disks = (struct mc_disks){0};
 }
 
-int mc_disks_of(const struct mc_store_config *config, struct mc_disks *disks)
+int mc_disks_of(const struct mc_store_config *config, const struct mc_disks_told *told, struct mc_disks *disks)
 {
+    struct use use = {.free_ratio = FREE_RATIO, .policy = MC_DISK_LRU};
+    bool is_told = config->disk_paths == NULL;
+    const char *paths = is_told ? told->path : config->disk_paths;
     *disks = (struct mc_disks){0};
-    if (config->disk_paths == NULL || config->disk_paths[0] == 0)
+    if (paths[0] == 0)
         return 0;
-    disks->text = strdup(config->disk_paths);
+    disks->text = strdup(paths);
     if (disks->text == NULL)
         return MC_ERR_NO_MEMORY;
-    char *rest = disks->text;
-    for (char *path; (path = strsep(&rest, ",")) != NULL;) {
-        if (path[0] == 0)
-            continue;
-        if (disks->count == MC_OWNER_DISKS_MAX) {
-            mc_log(WARNING, "at most %u disks: %s and what follows is ignored", MC_OWNER_DISKS_MAX, path);
-            break;
-        }
-        disks->list[disks->count++] = (struct mc_owner_disk_config){
-            .path = path, .capacity = bytes_of(path, config->disk_bytes), .keep_hit = true};
+    read_environment(&use);
+    if (is_told) {
+        take_told(told, disks, &use);
+        return 0;
     }
+    char *rest = disks->text;
+    for (char *path; (path = strsep(&rest, ",")) != NULL;)
+        disk_add(disks, path, config->disk_bytes, &use);
     return 0;
 }

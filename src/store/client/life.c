@@ -199,6 +199,14 @@ static void start_rdma(struct mc_store *store, const struct mc_store_config *con
                                                         : mc_error_name(rc));
 }
 
+static int disks_of(struct mc_store *store, const struct mc_store_config *asked, struct mc_disks *disks)
+{
+    pthread_mutex_lock(&store->lock);
+    struct mc_disks_told told = store->disks_told;
+    pthread_mutex_unlock(&store->lock);
+    return mc_disks_of(asked, &told, disks);
+}
+
 static int start_owner(struct mc_store *store, const struct mc_store_config *asked, const char *host, uint16_t port,
                        unsigned allowed, uint64_t deadline_ns)
 {
@@ -224,7 +232,7 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
     if (capacity == 0)
         return MC_ERR_NO_MEMORY;
     struct mc_disks disks;
-    int rc = mc_disks_of(asked, &disks);
+    int rc = disks_of(store, asked, &disks);
     if (rc < 0)
         return rc;
     struct mc_owner_config config = {.paths = store->paths,

@@ -33,6 +33,7 @@
 
 struct said { /* with a HELLO_REPLY; text and leader by a master that refuses */
     char text[512], leader[MC_ADDRESS_MAX], build[MC_BUILD_TEXT_MAX];
+    struct mc_disks_told disks;
     uint64_t asked_ms; /* by the clock of the boot */
     uint16_t frame_time;
 };
@@ -62,6 +63,7 @@ static int met_master(struct mc_store *store, const char *address, const struct 
         return MC_ERR_RPC_FAIL;
     }
     store->master_node = reply->node;
+    store->disks_told = said->disks;
     if (reply->epoch > before) {
         atomic_store(&store->epoch, reply->epoch);
         old = store->idle;
@@ -127,7 +129,10 @@ static int hello_read(const struct mc_frame *frame, struct mc_wire_hello_reply *
     (void)mc_wire_build(said->build, reply->build);
     copy_said(said->text, sizeof(said->text), reply->text);
     copy_said(said->leader, sizeof(said->leader), reply->leader);
-    reply->text = reply->leader = reply->build = mc_span(NULL, 0); /* they borrowed from the frame */
+    said->disks = (struct mc_disks_told){.bytes = reply->disk_bytes, .keeps = reply->disk_keeps != 0};
+    if (reply->disk_path.length < sizeof(said->disks.path)) /* else it is none of ours */
+        copy_said(said->disks.path, sizeof(said->disks.path), reply->disk_path);
+    reply->text = reply->leader = reply->build = reply->disk_path = mc_span(NULL, 0); /* they borrowed from the frame */
     return rc;
 }
 

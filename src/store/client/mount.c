@@ -111,7 +111,8 @@ static int open_lender(struct mc_store *store, uint64_t size, struct mc_store **
                                      .master_server_addr = store->master.configured,
                                      .global_segment_size = size,
                                      .call_timeout_ms = store->call_timeout_ms,
-                                     .data_dir = ""};
+                                     .data_dir = "",
+                                     .disk_paths = ""};
     return mc_life_begin(&config, lender);
 }
 

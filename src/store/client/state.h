@@ -15,6 +15,7 @@
 #include "base/pace.h"
 #include "env/thread.h"
 #include "store/path/paths.h"
+#include "store/client/disks.h"
 #include "store/client/locations.h"
 #include "store/client/sessions.h"
 #include "store/owner/master_address.h"
@@ -68,6 +69,7 @@ struct mc_store {
 
     pthread_mutex_t lock;
     struct mc_id master_node;        /* who answered the last hello over tcp; names its unix socket */
+    struct mc_disks_told disks_told; /* by the last of them */
     struct mc_id cluster;            /* of the masters that were met; zero = none has said it */
     uint64_t refused_epoch;          /* of the last master that was not believed: it is logged once */
     struct mc_master_link *idle;     /* stack */

@@ -155,7 +155,9 @@ int mc_owner_disk_add(struct mc_owner *owner, const struct mc_owner_disk_config 
         return MC_ERR_NO_MEMORY;
     struct mc_disk_config files = {.path = config->path,
                                    .capacity = config->capacity,
-                                   .policy = config->keep_hit ? MC_DISK_LRU : MC_DISK_FIFO,
+                                   .objects_max = config->objects_max,
+                                   .policy = config->policy,
+                                   .io_kind = config->io_kind,
                                    .ports = &mc_disk_ports_system,
                                    .context = disk,
                                    .ready = on_recovered,

@@ -4,15 +4,18 @@
 #ifndef MC_OWNER_OWNER_H
 #define MC_OWNER_OWNER_H
 
+#include "store/disk/disk.h"
 #include "store/path/paths.h"
 
 struct mc_owner;
 
 #define MC_OWNER_DISKS_MAX 8u
 struct mc_owner_disk_config {
-    const char *path;  /* of a directory that may be shared with other processes; see store/disk/disk.h */
-    uint64_t capacity; /* bytes */
-    bool keep_hit;     /* what was read is written once more instead of being dropped */
+    const char *path;     /* of a directory that may be shared with other processes; see store/disk/disk.h */
+    uint64_t capacity;    /* bytes */
+    uint32_t objects_max; /* 0: by the capacity */
+    enum mc_disk_policy policy;
+    enum mc_disk_io_kind io_kind;
 };
 
 struct mc_owner_config {
