@@ -12,6 +12,7 @@ INVALID_PARAMS = -600
 _LOCAL_BUFFER_MIN = 1024
 _DICT_SIZE_DEFAULT = "16mb"
 _INT64_MAX = (1 << 63) - 1
+_USUAL_PATH = "/data/file_storage"
 _SIZES = ("global_segment_size", "local_buffer_size")
 _OTHER_SPELLINGS = {"device_name": "rdma_devices", "master_server_address": "master_server_addr"}
 # "3gb", "16 MB", "1.5g", "1024". Units are powers of 1024.
@@ -79,12 +80,16 @@ def _warn_ignored(values):
 
 
 def _disk_paths(values):
-    """Where objects are stored on disks, or None. What the call says goes before the environment."""
+    """Where objects are stored on disks; None: where the master says, if it does. What the call says goes before the environment, and that before
+    where the original looks."""
     if not _is_on(values.get("enable_ssd_offload")):
         return None
     path = _text(values, "ssd_offload_path") or os.environ.get("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "")
+    if not path and os.path.exists(_USUAL_PATH):
+        path = _USUAL_PATH
     if not path:
-        _log_warning("setup: enable_ssd_offload without ssd_offload_path or MOONCAKE_OFFLOAD_FILE_STORAGE_PATH: objects stay in memory only")
+        _log_warning("setup: enable_ssd_offload, but nobody says where (ssd_offload_path, MOONCAKE_OFFLOAD_FILE_STORAGE_PATH), and there is no "
+                     f"{_USUAL_PATH}: objects stay in memory only")
     return path or None
 
 
@@ -129,7 +134,8 @@ def setup(self, local_hostname, metadata_server, global_segment_size, local_buff
     master_server_addr   "host:port" of mooncake_master. Other spelling: master_server_address.
     engine               accepted; the store has its own transport.
     enable_ssd_offload   objects in the segment are stored on disks too, when the master says so (--enable_offload).
-    ssd_offload_path     directories on them, separated by commas; "": environment MOONCAKE_OFFLOAD_FILE_STORAGE_PATH.
+    ssd_offload_path     directories on them, separated by commas; "": environment MOONCAKE_OFFLOAD_FILE_STORAGE_PATH,
+                         or /data/file_storage if it is there. docs/disk.md has all that may be set.
     data_dir             the segment lies in files there, best under /dev/shm, and outlives the process: the next store takes
                          it up with its objects. None: environment MC_DATA_DIR; "": none. None of it is in the original.
 

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <unistd.h>
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define DEFINES_MAX 64 /* -Dkey=value */
@@ -483,6 +484,25 @@ static int apply_define(struct mc_service_config *config, const char *define, ch
     return 0;
 }
 
+/* Where the disk is: as it is said, as the environment says whatever else says the rest, or where the original looks. */
+static int settle_disk(struct mc_service_config *config, char *error, size_t error_size)
+{
+    static const char usual[] = "/data/file_storage";
+    const struct setting *row = find_setting("ssd_offload_path");
+    const char *variable = row->variables[0], *text = getenv(variable);
+    if (!config->enable_ssd_offload || config->ssd_offload_path[0] != 0)
+        return 0;
+    if (text != NULL && text[0] != 0)
+        return set_text(config, row, text, "environment: ", variable, error, error_size);
+    if (access(usual, F_OK) == 0)
+        return set_text(config, row, usual, "", row->name, error, error_size);
+    mc_log(WARNING,
+           "a disk is wanted, but nobody says where (ssd_offload_path, %s), and there is no %s: objects stay in "
+           "memory only",
+           variable, usual);
+    return 0;
+}
+
 /* What is accepted without doing what it says: never in silence. */
 static void warn_ignored(const struct mc_options *options, const struct mc_service_config *config)
 {
@@ -491,9 +511,6 @@ static void warn_ignored(const struct mc_options *options, const struct mc_servi
             continue;
         mc_log(WARNING, "--%s is accepted but not done yet: it changes nothing", options->table[i].name);
     }
-    if (config->enable_ssd_offload && config->ssd_offload_path[0] == 0)
-        mc_log(WARNING, "enable_ssd_offload without ssd_offload_path (MOONCAKE_OFFLOAD_FILE_STORAGE_PATH): objects "
-                        "stay in memory only");
     if (strcmp(config->tenant_id, "default") != 0)
         mc_log(WARNING, "tenants are not in this build yet: tenant_id is ignored, all clients share one space of keys");
 }
@@ -602,6 +619,8 @@ int mc_service_config_load(enum mc_service_command command, int argc, char **arg
         rc = take_own(command, &options, config, error, error_size);
     if (rc == 0)
         rc = config_check(config, error, error_size);
+    if (rc == 0)
+        rc = settle_disk(config, error, error_size);
     if (rc == 0 && mc_options_bool(&options, "print_config")) {
         print_config(config, text);
         rc = 1;

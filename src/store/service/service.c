@@ -240,14 +240,15 @@ static void close_all(struct service *service)
 static int run(struct service *service, char *error, size_t error_size)
 {
     const struct mc_service_config *config = &service->config;
-    struct mc_store_config store_config = {.local_hostname = config->local_hostname,
-                                           .metadata_server = config->metadata_server,
-                                           .protocol = config->protocol,
-                                           .rdma_devices = config->device_name,
-                                           .master_server_addr = config->master_server_address,
-                                           .global_segment_size = config->global_segment_size,
-                                           .local_buffer_size = config->local_buffer_size,
-                                           .disk_paths = config->enable_ssd_offload ? config->ssd_offload_path : NULL};
+    struct mc_store_config store_config = {
+        .local_hostname = config->local_hostname,
+        .metadata_server = config->metadata_server,
+        .protocol = config->protocol,
+        .rdma_devices = config->device_name,
+        .master_server_addr = config->master_server_address,
+        .global_segment_size = config->global_segment_size,
+        .local_buffer_size = config->local_buffer_size,
+        .disk_paths = config->enable_ssd_offload && config->ssd_offload_path[0] != 0 ? config->ssd_offload_path : NULL};
     int rc = watch_signals(service);
     if (rc == 0)
         rc = bind_ports(service, error, error_size);
