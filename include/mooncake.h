@@ -335,6 +335,32 @@ struct mc_store_statistics {
 };
 MC_API void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *statistics);
 
+/* Why an object is not stored on a disk, and in one word. */
+#define MC_STORE_DISK_REASONS(X)                                                                                       \
+    X(CLOSED, "closed") /* it recovers still, or is being closed */                                                    \
+    X(READ_ONLY, "read_only")                                                                                          \
+    X(SLOW, "slow")                                                                                                    \
+    X(BUSY, "busy")       /* too many calls are not answered yet */                                                    \
+    X(BUFFERS, "buffers") /* all of them are lent */                                                                   \
+    X(BUDGET, "budget")   /* of the day */                                                                             \
+    X(STALE, "stale")     /* of a master that is over */                                                               \
+    X(FULL, "full")       /* there is no region for it, or there are as many objects as there may be */                \
+    X(FAILED, "failed")   /* the kernel did not write it */
+enum mc_store_disk_reason {
+#define MC_STORE_DISK_REASON(name, word) MC_STORE_DISK_##name,
+    MC_STORE_DISK_REASONS(MC_STORE_DISK_REASON)
+#undef MC_STORE_DISK_REASON
+        MC_STORE_DISK_REASON_COUNT
+};
+/* How long stores and reads took that ended well, in microseconds: how many at most so long, and longer. */
+#define MC_STORE_DISK_BOUNDS_US                                                                                        \
+    50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000, 5000000,       \
+        10000000, 30000000
+#define MC_STORE_DISK_BOUND_COUNT 18
+struct mc_store_disk_latency {
+    uint64_t counts[MC_STORE_DISK_BOUND_COUNT + 1], sum_us;
+};
+
 #ifdef __cplusplus
 }
 #endif

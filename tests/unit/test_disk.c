@@ -395,7 +395,8 @@ static void test_slots_and_budget(void **state)
     assert_int_equal(rig_clear(disk, slot, 3, false), 0);
     assert_int_equal(rig_store(disk, 5, 5, 4096, NULL), 0);
     assert_int_equal(rig_store(disk, 6, 6, 4096, NULL), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS); /* spent */
-    assert_int_equal(statistics_of(disk).refused_budget, 1);
+    assert_int_equal(statistics_of(disk).not_stored[MC_STORE_DISK_BUDGET], 1);
+    assert_int_equal(statistics_of(disk).not_stored[MC_STORE_DISK_FULL], 1);
     rig.now_ns += MC_DISK_DAY_NS;
     assert_int_equal(rig_store(disk, 7, 7, 4096, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
     rig_stop(disk);
@@ -877,6 +878,110 @@ static void test_size_of_regions(void **state)
     rig_stop(disk);
 }
 
+static uint64_t count_of(const struct mc_store_disk_latency *latency)
+{
+    uint64_t count = 0;
+    for (unsigned i = 0; i <= MC_STORE_DISK_BOUND_COUNT; i++)
+        count += latency->counts[i];
+    return count;
+}
+
+/* What is told is what was done: each store and read once, with how long it took. */
+static void test_what_is_told(void **state)
+{
+    (void)state;
+    struct mc_disk *disk = rig_start(&config);
+    uint32_t slot;
+    struct answer answer = {0};
+    uint64_t extent = mc_disk_extent_bytes(50000, 7);
+    fill(disk, 1, 4, 50000);
+    assert_int_equal(rig_store(disk, 5, 5, 50000, &slot), 0);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(rig_read_object(disk, slot, 5, 5, 50000), 0);
+    struct mc_disk_statistics told = statistics_of(disk);
+    assert_int_equal(told.stored, 5);
+    assert_int_equal(count_of(&told.store_latency), 5);
+    assert_int_equal(told.served, 3);
+    assert_int_equal(count_of(&told.read_latency), 3);
+    assert_int_equal(told.bytes_served, 3 * extent);
+    assert_true(told.bytes_written > told.bytes_stored && told.bytes_stored == 5 * extent);
+    assert_int_equal(told.capacity, config.capacity);
+    assert_int_equal(told.free_bytes, config.capacity - RIG_REGION); /* all but the open one */
+
+    /* The age of what lasts goes on though the disk's thread says nothing new; no histogram has it before its end. */
+    rig.holds_reads = true;
+    uint64_t until_ns = rig.now_ns + 10000000000ull;
+    assert_int_equal(mc_disk_read(disk, (struct mc_disk_place){slot, 5}, until_ns, on_was_read, &answer), 0);
+    mc_disk_turn(disk, 0);
+    mc_disk_turn(disk, 0);
+    rig.now_ns += 1500000000;
+    mc_disk_statistics_read(disk, &told);
+    assert_true(told.oldest_ns >= 1500000000 && told.under_way == 1 && told.waiting == 1);
+    mc_disk_turn(disk, 0);
+    assert_int_equal(rig_store(disk, 6, 6, 50000, NULL), MC_ERR_BUSY);
+    assert_int_equal(statistics_of(disk).not_stored[MC_STORE_DISK_SLOW], 1);
+    rig.holds_reads = false;
+    rig_wait(disk, &answer);
+    assert_int_equal(answer.code, 0);
+    mc_disk_give_back(disk, answer.buffer);
+    told = statistics_of(disk);
+    assert_int_equal(count_of(&told.read_latency), 4);
+    assert_int_equal(told.read_latency.counts[14], 1); /* longer than a second, and not than two */
+    assert_true(told.read_latency.sum_us >= 1500000);
+    assert_true(told.oldest_ns == 0 && told.under_way == 0 && told.waiting == 0);
+    rig_stop(disk);
+}
+
+static void test_why_it_is_not_stored(void **state)
+{
+    (void)state;
+    struct mc_disk *disk = rig_start(&config);
+    uint8_t *buffers[64];
+    unsigned lent = 0;
+    while ((buffers[lent] = mc_disk_lend(disk, 900000, 10)) != NULL)
+        assert_true(++lent < 64);
+    assert_int_equal(statistics_of(disk).not_stored[MC_STORE_DISK_BUFFERS], 1);
+    while (lent > 0)
+        mc_disk_give_back(disk, buffers[--lent]);
+    fill(disk, 1, 1, 50000);
+    rig.fail_write_file = rig_inode(disk->volume_fds[0]);
+    rig.error = EIO;
+    for (uint64_t i = 2; i < 5; i++)
+        assert_int_equal(rig_store(disk, i, i, 50000, NULL), MC_ERR_FILE_WRITE_FAIL);
+    assert_int_equal(rig_store(disk, 5, 5, 50000, NULL), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    struct mc_disk_statistics told = statistics_of(disk);
+    assert_int_equal(told.health, MC_DISK_READ_ONLY);
+    assert_int_equal(told.not_stored[MC_STORE_DISK_FAILED],
+                     1); /* the others found no region whose header could be written */
+    assert_int_equal(told.not_stored[MC_STORE_DISK_READ_ONLY], 3);
+    assert_int_equal(told.stored, 1);
+    rig_stop(disk);
+}
+
+/* Whoever looks does not hold up the disk: what it has to tell meanwhile is told afterwards. */
+static void test_nobody_waits_for_who_looks(void **state)
+{
+    (void)state;
+    struct mc_disk *disk = rig_start(&config);
+    fill(disk, 1, 1, 5000);
+    assert_int_equal(statistics_of(disk).stored, 1);
+    pthread_mutex_lock(&disk->shown_lock);
+    fill(disk, 2, 2, 5000);
+    mc_disk_turn(disk, 0);
+    assert_int_equal(disk->shown.stored, 1);
+    pthread_mutex_unlock(&disk->shown_lock);
+    assert_int_equal(statistics_of(disk).stored, 3);
+    /* Nor does it wait for whoever calls. */
+    struct mc_disk_statistics told;
+    pthread_mutex_lock(&disk->lock);
+    pthread_mutex_lock(&disk->buffers.lock);
+    mc_disk_statistics_read(disk, &told);
+    pthread_mutex_unlock(&disk->buffers.lock);
+    pthread_mutex_unlock(&disk->lock);
+    assert_int_equal(told.stored, 3);
+    rig_stop(disk);
+}
+
 static void test_many_at_once(void **state)
 {
     (void)state;
@@ -964,6 +1069,9 @@ int main(void)
         TEST(test_reads_wait_for_buffers),
         TEST(test_stores_leave_buffers_to_reads),
         TEST(test_size_of_regions),
+        TEST(test_what_is_told),
+        TEST(test_why_it_is_not_stored),
+        TEST(test_nobody_waits_for_who_looks),
         TEST(test_many_at_once),
         TEST(test_close_with_work),
     };

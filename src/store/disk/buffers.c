@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -106,8 +107,5 @@ void mc_disk_buffers_give_back(struct mc_disk_buffers *buffers, uint8_t *buffer)
 
 uint64_t mc_disk_buffers_lent(struct mc_disk_buffers *buffers)
 {
-    pthread_mutex_lock(&buffers->lock);
-    uint64_t units = buffers->units_lent;
-    pthread_mutex_unlock(&buffers->lock);
-    return units * MC_DISK_BUFFER_UNIT;
+    return (uint64_t)atomic_load_explicit(&buffers->units_lent, memory_order_relaxed) * MC_DISK_BUFFER_UNIT;
 }

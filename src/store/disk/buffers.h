@@ -14,8 +14,9 @@ struct mc_disk_buffers {
     uint8_t *base;
     uint64_t *taken;   /* a bit for each unit */
     uint32_t *lengths; /* units of the piece that begins there */
-    uint32_t units, units_lent;
-    uint32_t lowest; /* all units below it are lent */
+    uint32_t units;
+    _Atomic uint32_t units_lent; /* changed under the lock */
+    uint32_t lowest;             /* all units below it are lent */
 };
 
 /* 0 or MC_ERR_NO_MEMORY. */
@@ -24,6 +25,7 @@ void mc_disk_buffers_free(struct mc_disk_buffers *buffers);
 /* NULL: no so long a piece is free, or less than `left` would be; one is lent in any case. */
 uint8_t *mc_disk_buffers_lend(struct mc_disk_buffers *buffers, uint64_t bytes, uint64_t left);
 void mc_disk_buffers_give_back(struct mc_disk_buffers *buffers, uint8_t *buffer);
+/* Bytes; takes no lock. */
 uint64_t mc_disk_buffers_lent(struct mc_disk_buffers *buffers);
 
 #endif

@@ -84,56 +84,64 @@ void mc_disk_task_free(struct mc_disk *disk, struct mc_disk_task *task)
 
 /* ---- calls ---- */
 
-static int refusal(const struct mc_disk *disk, enum mc_disk_task_kind kind)
+struct refusal {
+    int code; /* 0: none */
+    enum mc_store_disk_reason reason;
+};
+
+static struct refusal refusal_of(const struct mc_disk *disk, enum mc_disk_task_kind kind)
 {
-    enum mc_disk_health health = disk->shown.health;
+    enum mc_disk_health health = disk->told;
     bool is_store = kind == MC_DISK_TASK_STORE, is_slow_one = is_store || kind == MC_DISK_TASK_READ;
     if (disk->is_stopping || health == MC_DISK_RECOVERING || health == MC_DISK_CLOSED)
-        return MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+        return (struct refusal){MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS, MC_STORE_DISK_CLOSED};
     if (is_store && health == MC_DISK_READ_ONLY)
-        return MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
-    if ((is_slow_one && health == MC_DISK_SLOW) || disk->free_tasks.count == 0)
-        return MC_ERR_BUSY;
-    return 0;
+        return (struct refusal){MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS, MC_STORE_DISK_READ_ONLY};
+    if (is_slow_one && health == MC_DISK_SLOW)
+        return (struct refusal){MC_ERR_BUSY, MC_STORE_DISK_SLOW};
+    if (disk->free_tasks.count == 0)
+        return (struct refusal){MC_ERR_BUSY, MC_STORE_DISK_BUSY};
+    return (struct refusal){0};
 }
 
 /* Within the lock. The day's bytes are counted when they are taken. */
-static int store_admit(struct mc_disk *disk, const struct mc_disk_task *task, bool was_hit)
+static struct refusal store_admit(struct mc_disk *disk, const struct mc_disk_task *task, bool was_hit)
 {
     uint64_t now_ns = mc_disk_now(disk);
     if (task->entry.generation < disk->marked.floor)
-        return MC_ERR_STALE;
+        return (struct refusal){MC_ERR_STALE, MC_STORE_DISK_STALE};
     if (now_ns >= disk->day_end_ns) {
         disk->day_end_ns = now_ns + MC_DISK_DAY_NS;
         disk->day_bytes = 0;
     }
-    if (disk->config.budget_bytes > 0 && !was_hit && disk->day_bytes + task->bytes > disk->config.budget_bytes) {
-        disk->refused_budget++;
-        return MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
-    }
+    if (disk->config.budget_bytes > 0 && !was_hit && disk->day_bytes + task->bytes > disk->config.budget_bytes)
+        return (struct refusal){MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS, MC_STORE_DISK_BUDGET};
     disk->day_bytes += task->bytes;
-    return 0;
+    return (struct refusal){0};
 }
 
 /* A copy of *task goes to the disk's thread. */
 static int task_submit(struct mc_disk *disk, const struct mc_disk_task *wanted, bool was_hit)
 {
     pthread_mutex_lock(&disk->lock);
-    int rc = refusal(disk, wanted->kind);
-    if (rc == 0 && wanted->kind == MC_DISK_TASK_STORE)
-        rc = store_admit(disk, wanted, was_hit);
-    if (rc == 0) {
+    struct refusal refusal = refusal_of(disk, wanted->kind);
+    if (refusal.code == 0 && wanted->kind == MC_DISK_TASK_STORE)
+        refusal = store_admit(disk, wanted, was_hit);
+    if (refusal.code == 0) {
         struct mc_disk_task *task = mc_disk_queue_take(&disk->free_tasks);
         *task = *wanted;
         task->is_used = true;
         mc_disk_queue_add(&disk->inbox, task);
-    } else {
-        disk->refused++;
     }
     pthread_mutex_unlock(&disk->lock);
-    if (rc == 0)
+    if (refusal.code == 0) {
         disk->config.ports->wake(disk->io);
-    return rc;
+        return 0;
+    }
+    atomic_fetch_add_explicit(&disk->refused, 1, memory_order_relaxed);
+    if (wanted->kind == MC_DISK_TASK_STORE)
+        mc_disk_not_stored(disk, refusal.reason);
+    return refusal.code;
 }
 
 uint64_t mc_disk_object_max(const struct mc_disk *disk, uint32_t key_length)
@@ -153,8 +161,11 @@ uint8_t *mc_disk_lend(struct mc_disk *disk, uint64_t length, uint32_t key_length
 {
     if (length == 0 || length >= disk->region_bytes || key_length > MC_KEY_LENGTH_MAX)
         return NULL;
-    return mc_disk_buffers_lend(&disk->buffers, mc_disk_extent_bytes(length, key_length),
-                                disk->config.buffer_bytes / MC_DISK_STORE_PART);
+    uint8_t *buffer = mc_disk_buffers_lend(&disk->buffers, mc_disk_extent_bytes(length, key_length),
+                                           disk->config.buffer_bytes / MC_DISK_STORE_PART);
+    if (buffer == NULL)
+        mc_disk_not_stored(disk, MC_STORE_DISK_BUFFERS);
+    return buffer;
 }
 
 void mc_disk_give_back(struct mc_disk *disk, uint8_t *buffer)
@@ -189,6 +200,7 @@ int mc_disk_read(struct mc_disk *disk, struct mc_disk_place place, uint64_t unti
     struct mc_disk_task task = {.kind = MC_DISK_TASK_READ,
                                 .slot = place.slot,
                                 .entry.generation = place.generation,
+                                .since_ns = mc_disk_now(disk),
                                 .until_ns = until_ns,
                                 .answer.was_read = done,
                                 .context = context};
@@ -252,17 +264,6 @@ struct mc_disk_mark mc_disk_marked(const struct mc_disk *disk)
     return mark;
 }
 
-void mc_disk_statistics_read(struct mc_disk *disk, struct mc_disk_statistics *statistics)
-{
-    pthread_mutex_lock(&disk->lock);
-    *statistics = disk->shown;
-    statistics->refused = disk->refused;
-    statistics->refused_budget = disk->refused_budget;
-    statistics->waiting = MC_DISK_TASKS_MAX - disk->free_tasks.count;
-    pthread_mutex_unlock(&disk->lock);
-    statistics->buffer_bytes_lent = mc_disk_buffers_lent(&disk->buffers);
-}
-
 /* ---- marks ---- */
 
 static void mark_ended(struct mc_disk_flight *flight, int64_t result)
@@ -301,26 +302,9 @@ static void marks_turn(struct mc_disk *disk)
 
 /* ---- the loop ---- */
 
-static void statistics_show(struct mc_disk *disk, uint64_t now_ns)
-{
-    struct mc_disk_statistics *counts = &disk->counts;
-    counts->health = disk->health;
-    counts->objects = disk->index.count;
-    counts->objects_max = disk->objects_max;
-    counts->regions = disk->regions_there;
-    counts->regions_max = disk->region_count;
-    counts->regions_free = disk->regions_free;
-    counts->under_way = disk->flights;
-    counts->oldest_ns = disk->oldest != NULL && now_ns > disk->oldest->begun_ns ? now_ns - disk->oldest->begun_ns : 0;
-    counts->journal_bytes = disk->journal.pages * MC_DISK_PAGE;
-    pthread_mutex_lock(&disk->lock);
-    disk->shown = *counts;
-    pthread_mutex_unlock(&disk->lock);
-}
-
 void mc_disk_ready(struct mc_disk *disk, int code)
 {
-    statistics_show(disk, mc_disk_now(disk)); /* before anybody who is told calls */
+    mc_disk_statistics_show(disk); /* before anybody who is told calls */
     if (disk->config.ready != NULL)
         disk->config.ready(disk->config.context, code, disk->index.count);
 }
@@ -330,6 +314,8 @@ static void task_dispatch(struct mc_disk *disk, struct mc_disk_task *task)
     bool is_slow = disk->health == MC_DISK_SLOW;
     if ((task->kind == MC_DISK_TASK_STORE && disk->health != MC_DISK_WELL) ||
         (task->kind == MC_DISK_TASK_READ && is_slow)) { /* it was well when the call was taken */
+        if (task->kind == MC_DISK_TASK_STORE)
+            mc_disk_not_stored(disk, is_slow ? MC_STORE_DISK_SLOW : MC_STORE_DISK_READ_ONLY);
         mc_disk_task_answer(task, is_slow ? MC_ERR_BUSY : MC_ERR_FILE_WRITE_FAIL);
         mc_disk_task_free(disk, task);
         return;
@@ -407,7 +393,7 @@ void mc_disk_turn(struct mc_disk *disk, int timeout_ms)
         mc_disk_journal_turn(disk, now_ns);
         marks_turn(disk);
     }
-    statistics_show(disk, now_ns);
+    mc_disk_statistics_show(disk);
     (void)disk->config.ports->collect(disk->io, wait_ms(disk, now_ns, timeout_ms));
 }
 
@@ -473,6 +459,7 @@ static void disk_free(struct mc_disk *disk)
     free(disk->regions);
     free(disk->tasks);
     mc_disk_directory_close(&disk->directory);
+    pthread_mutex_destroy(&disk->shown_lock);
     mc_monitor_destroy(&disk->lock, &disk->changed);
     free(disk);
 }
@@ -670,7 +657,7 @@ static void disk_init(struct mc_disk *disk, const struct mc_disk_config *config)
     disk->config = *config;
     if (config->lost == NULL)
         disk->config.lost = nobody_hears;
-    disk->health = disk->shown.health = MC_DISK_RECOVERING;
+    disk->health = disk->told = disk->shown.health = MC_DISK_RECOVERING;
     disk->region_bytes = disk->directory.super.region_bytes;
     disk->region_count = (uint32_t)(config->capacity / disk->region_bytes);
     disk->volume_count = (disk->region_count + MC_DISK_VOLUME_REGIONS - 1) / MC_DISK_VOLUME_REGIONS;
@@ -696,6 +683,7 @@ int mc_disk_open(const struct mc_disk_config *wanted, struct mc_disk **opened, c
                                   ? 2 * disk->directory.super.region_bytes
                                   : MC_DISK_BUFFER_BYTES;
     mc_monitor_init(&disk->lock, &disk->changed);
+    pthread_mutex_init(&disk->shown_lock, NULL);
     disk_init(disk, &config);
     const char *why = "its buffers must hold two regions, its capacity four";
     rc = disk->region_count < MC_DISK_REGIONS_MIN || config.buffer_bytes < 2 * disk->region_bytes

@@ -164,7 +164,10 @@ struct mc_disk_statistics {
     uint64_t bytes_read, bytes_written, reads, writes, syncs; /* of files, all kinds */
     uint64_t bytes_stored;    /* of extents that callers stored: bytes_written / bytes_stored is the amplification */
     uint64_t bytes_rewritten; /* of extents that were written once more */
-    uint64_t stored, served, cleared, lost, rotten, timed_out, refused, refused_budget;
+    uint64_t bytes_served;    /* of extents that callers were given */
+    uint64_t stored, served, cleared, lost, rotten, timed_out, refused; /* refused: calls, at once */
+    uint64_t not_stored[MC_STORE_DISK_REASON_COUNT];                    /* stores, at once or later */
+    struct mc_store_disk_latency store_latency, read_latency;
     uint64_t read_errors, write_errors;
     uint64_t oldest_age_ms; /* of the region that was reused last: since its first byte was written */
     uint32_t waiting;       /* calls that are not answered */
@@ -173,7 +176,10 @@ struct mc_disk_statistics {
     uint64_t recovery_ns;
     uint64_t journal_bytes;
     uint64_t buffer_bytes_lent;
+    uint64_t capacity, free_bytes; /* bytes; free: of regions in which nothing lies */
 };
+/* As the disk's thread last said, a second ago at most unless that thread is stuck; but the ages are of now. No call
+ * ever waits for whoever reads them. */
 void mc_disk_statistics_read(struct mc_disk *disk, struct mc_disk_statistics *statistics);
 
 #endif

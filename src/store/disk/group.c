@@ -27,10 +27,20 @@ static void task_end(struct mc_disk *disk, struct mc_disk_task *task, int code)
     mc_disk_task_free(disk, task);
 }
 
+/* It is refused before anything of it is written. */
+static void task_refuse(struct mc_disk *disk, struct mc_disk_task *task, int code)
+{
+    if (task->kind == MC_DISK_TASK_STORE)
+        mc_disk_not_stored(disk, code == MC_ERR_BUSY              ? MC_STORE_DISK_SLOW
+                                 : code == MC_ERR_FILE_WRITE_FAIL ? MC_STORE_DISK_READ_ONLY
+                                                                  : MC_STORE_DISK_FULL);
+    task_end(disk, task, code);
+}
+
 void mc_disk_pending_refuse(struct mc_disk *disk, int code)
 {
     while (disk->pending.count > 0)
-        task_end(disk, pending_take(disk), code);
+        task_refuse(disk, pending_take(disk), code);
 }
 
 void mc_disk_rewrites_refuse(struct mc_disk *disk)
@@ -52,6 +62,7 @@ static void stored(struct mc_disk *disk, struct mc_disk_task *task)
     item->entry = task->entry;
     mc_disk_region_link(disk, task->slot, task->region, task->page);
     disk->counts.stored++;
+    mc_disk_latency_add(&disk->counts.store_latency, task->since_ns, mc_disk_now(disk));
     disk->counts.bytes_stored += task->bytes;
 }
 
@@ -70,6 +81,7 @@ static void moved(struct mc_disk *disk, struct mc_disk_task *task)
 /* Its table may lie on the disk nevertheless, and the caller is told that nothing of it does. */
 static void not_stored(struct mc_disk *disk, struct mc_disk_task *task)
 {
+    mc_disk_not_stored(disk, MC_STORE_DISK_FAILED);
     mc_disk_index_release(&disk->index, task->slot);
     mc_disk_journal_add(disk, &(struct mc_disk_clear){.generation = task->entry.generation,
                                                       .sequence = disk->regions[task->region].sequence,
@@ -150,7 +162,7 @@ static bool task_prepare(struct mc_disk *disk, struct mc_disk_task *task)
     }
     if (disk->index.count < disk->objects_max && mc_disk_index_take(&disk->index, task->slot))
         return true;
-    task_end(disk, task, MC_ERR_NO_AVAILABLE_HANDLE);
+    task_refuse(disk, task, MC_ERR_NO_AVAILABLE_HANDLE);
     return false;
 }
 

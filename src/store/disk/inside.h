@@ -189,9 +189,15 @@ struct mc_disk {
     _Atomic bool closer_left;                /* nobody but the thread uses an abandoned disk any more */
     uint64_t grace_end_ns;
     uint64_t day_end_ns, day_bytes;
-    uint64_t refused, refused_budget;
+    enum mc_disk_health told; /* by which calls are refused */
     struct mc_disk_mark marked;
+
+    _Atomic uint64_t refused, not_stored[MC_STORE_DISK_REASON_COUNT];
+
+    /* Under a lock that the disk's thread takes if it can, and never waits for. */
+    pthread_mutex_t shown_lock;
     struct mc_disk_statistics shown;
+    uint64_t shown_oldest_ns; /* when the oldest operation began; 0: there is none */
 
     pthread_t thread;
     struct mc_disk_task *tasks; /* MC_DISK_TASKS_MAX + MC_DISK_REWRITES_MAX */
@@ -248,6 +254,13 @@ void mc_disk_task_free(struct mc_disk *disk, struct mc_disk_task *task);
 
 /* Recovery has ended. */
 void mc_disk_ready(struct mc_disk *disk, int code);
+
+/* ---- statistics.c ---- */
+/* Puts what there is to tell where others look: what calls go by, and the statistics. */
+void mc_disk_statistics_show(struct mc_disk *disk);
+/* A store ends without having been stored. */
+void mc_disk_not_stored(struct mc_disk *disk, enum mc_store_disk_reason reason);
+void mc_disk_latency_add(struct mc_store_disk_latency *latency, uint64_t since_ns, uint64_t now_ns);
 
 /* ---- flight.c ---- */
 void mc_disk_flight_start(struct mc_disk *disk, struct mc_disk_flight *flight, enum mc_disk_operation operation, int fd,

@@ -17,8 +17,11 @@ static void read_ended(struct mc_disk_flight *flight, int64_t result)
     if (code == 0) {
         if (item != NULL)
             item->was_hit = true;
-        if (!task->is_answered)
+        if (!task->is_answered) {
             disk->counts.served++;
+            disk->counts.bytes_served += task->bytes;
+            mc_disk_latency_add(&disk->counts.read_latency, task->since_ns, mc_disk_now(disk));
+        }
     } else if (!is_there) { /* cleared or moved while it was read: what lies there may be another's by now */
         code = MC_ERR_REPLICA_IS_GONE;
     } else {
