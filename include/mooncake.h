@@ -306,8 +306,10 @@ struct mc_replica_description {
     uint64_t size;          /* bytes of the object */
     uint64_t address;       /* offset of the data in the segment */
     int status;             /* 3 = complete (the original's ReplicaStatus) */
+    int is_on_disk;         /* 1: on a disk of that owner; then address says nothing */
 };
-/* Fills up to `capacity` descriptions; returns how many replicas there are, or negative. Takes no lease. */
+/* Fills up to `capacity` descriptions, those on disks last; returns how many replicas there are, or negative. Takes no
+ * lease. */
 MC_API int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct mc_replica_description *descriptions,
                              size_t capacity);
 

@@ -168,33 +168,39 @@ class ReplicaDescriptor(Record):
     status = field(0, "ReplicaStatus")
 
     def get_disk_descriptor(self):
-        """Raises RuntimeError: this build has memory replicas only."""
-        raise RuntimeError("get_disk_descriptor: this replica is in memory")
+        """Raises RuntimeError: no replica of this build is a file of its own."""
+        raise RuntimeError("get_disk_descriptor: this replica is " + ("on a node's disk" if self._fields[1] is None else "in memory"))
 
     def get_memory_descriptor(self):
-        """MemoryDescriptor of this replica."""
+        """MemoryDescriptor of this replica; RuntimeError if it is on a node's disk."""
+        if self._fields[1] is None:
+            raise RuntimeError("get_memory_descriptor: this replica is on a node's disk")
         return self._fields[1]
 
     def is_memory_replica(self):
-        """True: this build has memory replicas only."""
-        return True
+        """True if it is in memory."""
+        return self._fields[1] is not None
 
     def is_disk_replica(self):
-        """False."""
+        """False: no replica of this build is a file of its own."""
         return False
 
     def is_local_disk_replica(self):
-        """False."""
-        return False
+        """True if it is on the disk of a node."""
+        return self._fields[1] is None
 
 
 _STATUSES = tuple(ReplicaStatus)
 _new, _fill = object.__new__, Record._fields.__set__
 
 
-def _replica(size, address, segment_name, status):
+def _replica(size, address, segment_name, status, is_on_disk):
     # The number comes from another process: what we do not know is UNDEFINED.
     known = _STATUSES[status if 0 <= status < len(_STATUSES) else 0]
+    if is_on_disk:
+        replica = _new(ReplicaDescriptor)
+        _fill(replica, (known, None))
+        return replica
     place, memory, replica = _new(Descriptor), _new(MemoryDescriptor), _new(ReplicaDescriptor)
     _fill(place, (size, address, segment_name))
     _fill(memory, (place,))

@@ -293,8 +293,9 @@ PyObject *mc_py_descriptors(const struct mc_replica_description *descriptions, i
     PyObject *list = make == NULL ? NULL : PyList_New(count);
     for (int i = 0; list != NULL && i < count; i++) {
         const struct mc_replica_description *one = &descriptions[i];
-        PyObject *replica = PyObject_CallFunction(make, "KKsi", (unsigned long long)one->size,
-                                                  (unsigned long long)one->address, one->segment_name, one->status);
+        PyObject *replica =
+            PyObject_CallFunction(make, "KKsii", (unsigned long long)one->size, (unsigned long long)one->address,
+                                  one->segment_name, one->status, one->is_on_disk);
         if (replica == NULL || PyList_SetItem(list, i, replica) < 0)
             Py_CLEAR(list);
     }

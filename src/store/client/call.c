@@ -29,12 +29,22 @@ static void build_exist(struct mc_buffer *out, uint64_t request_id, const void *
     mc_frame_end(out, frame);
 }
 
-static void build_size(struct mc_buffer *out, uint64_t request_id, const void *context)
+static void build_look(struct mc_buffer *out, uint64_t request_id, const void *context, uint32_t flags)
 {
     size_t frame = mc_frame_begin(out, MC_MESSAGE_GET, request_id);
-    mc_wire_get_write(out, &(struct mc_wire_get){.flags = MC_GET_NO_LEASE});
+    mc_wire_get_write(out, &(struct mc_wire_get){.flags = MC_GET_NO_LEASE | flags});
     write_keys(out, context);
     mc_frame_end(out, frame);
+}
+
+static void build_size(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    build_look(out, request_id, context, 0);
+}
+
+static void build_description(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    build_look(out, request_id, context, MC_GET_DISKS);
 }
 
 static void build_remove(struct mc_buffer *out, uint64_t request_id, const void *context)
@@ -221,7 +231,7 @@ int64_t mc_store_remove_by_regex(struct mc_store *store, struct mc_bytes pattern
     return removal(store, build_remove_regex, &request);
 }
 
-int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, uint64_t deadline_ns,
+int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, bool with_disks, uint64_t deadline_ns,
                      struct mc_replica_description *descriptions, size_t capacity, struct mc_described *described)
 {
     struct keys_request request = {.keys = key, .count = 1};
@@ -230,7 +240,9 @@ int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, uint64_
     struct mc_wire_none head;
     struct mc_wire_found found = {.code = MC_ERR_PROTOCOL};
     struct mc_place places[MC_REPLICA_COUNT_MAX];
-    int rc = mc_link_call(store, deadline_ns, build_size, &request, MC_MESSAGE_GET_FOUND, &link, &reader);
+    struct mc_replica_description disk = {.is_on_disk = 1, .status = 3};
+    int rc = mc_link_call(store, deadline_ns, with_disks ? build_description : build_size, &request,
+                          MC_MESSAGE_GET_FOUND, &link, &reader);
     if (rc < 0)
         return rc;
     mc_wire_none_read(&reader, &head);
@@ -243,7 +255,13 @@ int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, uint64_
         places[i] = (struct mc_place){place.segment, place.slot, place.generation, place.offset, place.replica};
         *described = (struct mc_described){.version = place.generation - place.replica, .pins = found.pins};
     }
-    rc = reader.bad || place_count > MC_REPLICA_COUNT_MAX ? MC_ERR_PROTOCOL : found.code;
+    rc = reader.bad || place_count > MC_REPLICA_COUNT_MAX || found.disk.length >= sizeof(disk.segment_name)
+             ? MC_ERR_PROTOCOL
+             : found.code;
+    bool is_on_disk = rc == 0 && found.disk.length > 0; /* the frame ends with the link */
+    if (is_on_disk)
+        memcpy(disk.segment_name, found.disk.data, found.disk.length);
+    disk.size = found.length;
     uint64_t epoch = link->epoch;
     mc_link_return(store, link);
     for (size_t i = 0; rc == 0 && i < place_count && i < capacity; i++) {
@@ -255,7 +273,9 @@ int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, uint64_
             (struct mc_replica_description){.size = found.length, .address = places[i].offset, .status = 3};
         snprintf(descriptions[i].segment_name, sizeof(descriptions[i].segment_name), "%s", endpoint.name);
     }
-    return rc < 0 ? rc : (int)place_count;
+    if (rc == 0 && is_on_disk && place_count < capacity)
+        descriptions[place_count] = disk;
+    return rc < 0 ? rc : (int)place_count + is_on_disk;
 }
 
 int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct mc_replica_description *descriptions,
@@ -268,7 +288,7 @@ int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct mc_rep
     rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
-    rc = mc_call_describe(store, &key, mc_store_deadline(store, 0), descriptions, capacity, &described);
+    rc = mc_call_describe(store, &key, true, mc_store_deadline(store, 0), descriptions, capacity, &described);
     mc_store_leave(store);
     return rc;
 }

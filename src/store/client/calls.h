@@ -7,12 +7,12 @@
 
 struct mc_master_link;
 
-/* mc_store_describe, and what else the master says of the value. */
+/* mc_store_describe, and what else the master says of the value. with_disks: replicas on disks too, behind the others. */
 struct mc_described {
     uint64_t version;
     uint8_t pins; /* enum mc_put_flags */
 };
-int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, uint64_t deadline_ns,
+int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, bool with_disks, uint64_t deadline_ns,
                      struct mc_replica_description *descriptions, size_t capacity, struct mc_described *described);
 /* 0 when there is a segment of that name, else MC_ERR_SEGMENT_NOT_FOUND. */
 int mc_call_segment_named(struct mc_store *store, const char *name, uint64_t deadline_ns);

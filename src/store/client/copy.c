@@ -16,7 +16,7 @@ struct layout { /* of one value */
 
 static int describe_layout(struct mc_store *store, struct mc_bytes key, struct layout *layout)
 {
-    int rc = mc_call_describe(store, &key, mc_store_deadline(store, 0), layout->replicas, MC_REPLICA_COUNT_MAX,
+    int rc = mc_call_describe(store, &key, false, mc_store_deadline(store, 0), layout->replicas, MC_REPLICA_COUNT_MAX,
                               &layout->described);
     layout->count = rc < 0 ? 0 : (size_t)rc;
     return rc < 0 ? rc : rc == 0 ? MC_ERR_OBJECT_NOT_FOUND : 0;

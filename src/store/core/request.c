@@ -113,6 +113,14 @@ static int32_t waits_code(const struct mc_core *core, const struct mc_object *ob
 
 #define ON_DISK 1 /* in the place of a code: it can be had, but not from memory */
 
+/* Who has it on a disk that can be read from; empty: nobody. */
+static struct mc_span disk_of(const struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica disk = mc_object_on_disk(core, object);
+    bool is_there = object->visible && disk.segment != NULL && disk.segment->state == MC_SEGMENT_OK;
+    return mc_span_string(is_there ? disk.segment->name : "");
+}
+
 /* What is said of one key; at most `places_left` of its replicas. leased: it will be read. */
 static struct mc_wire_found find_one(struct mc_core *core, struct mc_span key, const struct mc_object *object,
                                      bool leased, uint32_t places_left)
@@ -183,6 +191,8 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
         places += found[i].replica_count;
         if (found[i].code == 0 && leased)
             reading_add(core, connection, objects[i]);
+        else if (found[i].code == 0 && (head.flags & MC_GET_DISKS) != 0)
+            found[i].disk = disk_of(core, objects[i]);
     }
     load_from_disks(core, keys, count, found);
     /* Not begun before: room that is made for what is loaded may end a put of this connection, whose PUT_DONE is there
