@@ -354,6 +354,19 @@ enum mc_store_disk_reason {
 #undef MC_STORE_DISK_REASON
         MC_STORE_DISK_REASON_COUNT
 };
+/* How a disk is. */
+#define MC_STORE_DISK_HEALTHS(X)                                                                                       \
+    X(WELL, "ok")                                                                                                      \
+    X(IS_SLOW, "slow") /* an operation has lasted longer than a second: nothing is stored or read until it ends */     \
+    X(IS_READ_ONLY, "read_only") /* what is there is read, nothing is stored any more */                               \
+    X(RECOVERING, "recovering")  /* it reads its files */                                                              \
+    X(OFF, "off")                /* it cannot be used; the log says why */
+enum mc_store_disk_health {
+#define MC_STORE_DISK_HEALTH(name, word) MC_STORE_DISK_##name,
+    MC_STORE_DISK_HEALTHS(MC_STORE_DISK_HEALTH)
+#undef MC_STORE_DISK_HEALTH
+        MC_STORE_DISK_HEALTH_COUNT
+};
 /* How long stores and reads took that ended well, in microseconds: how many at most so long, and longer. */
 #define MC_STORE_DISK_BOUNDS_US                                                                                        \
     50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000, 5000000,       \
@@ -362,6 +375,27 @@ enum mc_store_disk_reason {
 struct mc_store_disk_latency {
     uint64_t counts[MC_STORE_DISK_BOUND_COUNT + 1], sum_us;
 };
+/* One disk of this store; counters since open. Of one that is off only path and health are told. */
+struct mc_store_disk {
+    char path[1088];
+    int health;
+    uint64_t capacity, free_bytes, live_bytes; /* free: of regions in which nothing lies; live: of objects */
+    uint64_t objects, objects_max;
+    uint64_t bytes_read, bytes_written, reads, writes, syncs, read_errors, write_errors; /* of files, all kinds */
+    uint64_t stored, bytes_stored, served, bytes_served;                                 /* objects */
+    uint64_t bytes_rewritten; /* of objects that were written once more when room was made */
+    uint64_t cleared, lost, rotten,
+        late;         /* objects; lost: given up, mostly for room; late: reads without an answer in time */
+    uint64_t refused; /* calls of all kinds, at once */
+    uint64_t not_stored[MC_STORE_DISK_REASON_COUNT];
+    struct mc_store_disk_latency store_latency, read_latency;
+    uint64_t waiting, under_way,
+        oldest_us;          /* calls without an answer; operations of files; how long the oldest lasts */
+    uint64_t reused_age_ms; /* of what was given up last for room: since it was stored */
+    uint64_t journal_bytes, buffer_bytes, recovery_ms;
+};
+/* Fills up to `capacity` of them; returns how many there are. Waits for no disk. */
+MC_API int mc_store_disks(struct mc_store *store, struct mc_store_disk *disks, size_t capacity);
 
 #ifdef __cplusplus
 }

@@ -46,6 +46,11 @@ struct mc_id mc_disk_id(const struct mc_disk *disk)
     mc_assert(disk == NULL);
     return (struct mc_id){0, 0};
 }
+const char *mc_disk_directory(const struct mc_disk *disk)
+{
+    mc_assert(disk == NULL);
+    return "";
+}
 struct mc_disk_mark mc_disk_marked(const struct mc_disk *disk)
 {
     mc_assert(disk == NULL);

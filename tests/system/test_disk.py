@@ -2,6 +2,7 @@
 import json
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import tempfile
@@ -10,6 +11,7 @@ import pytest
 
 import cluster
 from python_cluster import MISSING, MooncakeDistributedStore, address, joined, pattern, wait_until
+from service_process import Service
 
 SHM = pathlib.Path("/dev/shm")
 MIB = 1 << 20
@@ -138,3 +140,112 @@ def test_a_load_larger_than_memory(master, disk_folder, monkeypatch):
     assert [result for result in results if result != MIB] == []
     assert all(target[number * MIB:(number + 1) * MIB] == base[number:number + MIB] for number in range(count))
     assert store.close() == 0
+
+
+# ---- what is seen of it ----
+
+def disks_of(master):
+    return json.loads(master.get("/get_segments_detail")[1])["disks"]
+
+
+def node_process(master, path):
+    """A store service with a disk there, as a process of its own, whose metrics can be read."""
+    return Service(MOONCAKE_MASTER=master.address, MOONCAKE_LOCAL_HOSTNAME="127.0.0.1", MOONCAKE_GLOBAL_SEGMENT_SIZE=MEMORY, MOONCAKE_OFFLOAD_ENABLED="true",
+                   MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=path, MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=512 * MIB).start()
+
+
+def metrics_of(service):
+    return cluster.samples_of(service.call("GET", "/metrics")[1])
+
+
+def test_descriptors_and_admin_api(master, folder, monkeypatch):
+    """A replica on a disk is named as the original names it, beside one in memory and alone."""
+    store = node(master, folder, monkeypatch)
+    wait_until(lambda: master.metrics()["mooncake_disks"] == 1)
+    assert store.put("key", value_of(1)) == 0
+    wait_until(lambda: stored(master) == 1, 20)
+    [memory, disk] = store.get_replica_desc("key")
+    assert memory.is_memory_replica() and not memory.is_local_disk_replica() and memory.get_memory_descriptor().buffer_descriptor.size == MIB
+    for replica in (disk, store.batch_get_replica_desc(["key"])["key"][1]):
+        assert replica.is_local_disk_replica() is True and replica.is_memory_replica() is False and replica.is_disk_replica() is False
+        assert replica.status == memory.status
+        for what in (replica.get_disk_descriptor, replica.get_memory_descriptor):
+            with pytest.raises(RuntimeError, match="on a node's disk"):
+                what()
+    # Memory forgets it when others come.
+    for number in range(20):
+        wait_until(lambda number=number: store.put(f"other-{number}", value_of(number)) == 0)
+
+    def alone():
+        replicas = store.get_replica_desc("key")
+        return len(replicas) == 1 and replicas[0].is_local_disk_replica()
+    wait_until(alone, 20)
+    answer = json.loads(master.get("/batch_query_keys?keys=key")[1])["data"]["key"]
+    [on_disk] = answer["local_disk_values"]
+    assert answer["ok"] and answer["values"] == [] and answer["disk_values"] == []
+    assert on_disk["object_size"] == MIB and on_disk["transport_endpoint"] == store.get_hostname()
+    assert on_disk["client_id"] == disks_of(master)[0]["client_id"]
+    assert store.get("key") == value_of(1)
+    assert store.close() == 0
+
+
+def test_metrics_of_node_and_master(master, folder):
+    service = node_process(master, folder)
+    client = joined(master, 0)
+    wait_until(lambda: master.metrics()["mooncake_disks"] == 1)
+    label = f'disk="{folder}/mooncake-c.0"'
+    for number in range(COUNT):
+        wait_until(lambda number=number: client.put(f"key-{number}", value_of(number)) == 0)
+        wait_until(lambda number=number: stored(master) == number + 1, 20)
+    before = metrics_of(service)
+    for number in range(10):
+        wait_until(lambda number=number: client.get(f"key-{number}") == value_of(number), 20)
+
+    def told():
+        values = metrics_of(service)
+        return values["mooncake_ssd_read_ops_total"] >= 10 and values
+    values = wait_until(told, 10)
+    ours = {name.split("{")[0].removeprefix("mooncake_client_disk_"): value for name, value in values.items() if name.endswith(f"{{{label}}}")}
+    assert values["mooncake_ssd_write_ops_total"] == ours["stored_total"] == ours["objects"] == COUNT
+    assert values["mooncake_ssd_write_bytes_total"] == ours["stored_bytes_total"] >= COUNT * MIB
+    assert values["mooncake_ssd_write_latency_us_count"] == values["mooncake_ssd_write_latency_summary_us_count"] == COUNT
+    assert values["mooncake_ssd_read_bytes_total"] >= before["mooncake_ssd_read_bytes_total"] + 10 * MIB
+    assert values["mooncake_ssd_read_latency_us_count"] == values["mooncake_ssd_read_ops_total"] == ours["served_total"]
+    assert values["mooncake_ssd_total_ops_total"] == values["mooncake_ssd_read_ops_total"] + COUNT
+    assert 0 < values['mooncake_ssd_write_latency_summary_us{quantile="0.5"}'] <= values['mooncake_ssd_write_latency_summary_us{quantile="0.99"}']
+    assert 1 <= ours["write_amplification"] < 1.2 and ours["written_bytes_total"] >= ours["stored_bytes_total"]
+    assert ours["capacity_bytes"] == 512 * MIB and 0 < ours["free_bytes"] < 512 * MIB and ours["live_bytes"] >= COUNT * MIB
+    assert ours["lost_total"] == ours["rotten_total"] == ours["write_errors_total"] == 0
+    assert [values[f'mooncake_client_disk_health{{{label},health="{health}"}}'] for health in ("ok", "slow", "read_only", "recovering", "off")] == [1, 0, 0, 0, 0]
+    assert f"SSD {folder}/mooncake-c.0: ok, ".encode() in service.call("GET", "/metrics/summary")[1]
+
+    [disk] = disks_of(master)
+    assert (disk["directory"], disk["status"], disk["health"], disk["objects"], disk["size_bytes"]) == (f"{folder}/mooncake-c.0", "OK", "ok", COUNT, 512 * MIB)
+    seen = master.metrics()
+    assert seen["master_total_file_capacity_bytes"] == disk["size_bytes"] and seen["master_allocated_file_size_bytes"] == disk["used_bytes"] >= COUNT * MIB
+    assert seen["file_cache_nums_"] == COUNT and seen["file_cache_hit_nums_"] > 0
+    assert seen["mooncake_disks_slow"] == seen["mooncake_disks_read_only"] == seen["mooncake_disks_off"] == 0
+    assert re.search(r"Storage: \S+ MB / 16\.00 MB \(\S+%\) \| SSD Storage: \S+ MB / 512\.00 MB \(\d+\.\d%\) \| Keys: 40 ", master.get("/metrics/summary")[1].decode())
+    page = master.get("/")[1].decode()
+    assert 'id="disks"' in page and "all.disks_off" in page and "disk.directory" in page
+    assert client.close() == 0
+    service.kill()  # its disk stays known, and says so
+    wait_until(lambda: [disk["health"] for disk in disks_of(master)] == ["absent"], 30)
+    assert json.loads(master.get("/health")[1])["disks"] == {"mounted": 1, "absent": 1, "slow": 0, "read_only": 0, "off": 0}
+
+
+def test_a_disk_that_cannot_be_used(master, folder):
+    """A path that is missing, beside one that is well: the node, the master's pages and its log say so; the rest works."""
+    service = node_process(master, f"{folder},{folder}/missing")
+    wait_until(lambda: master.metrics()["mooncake_disks"] == 1)
+    wait_until(lambda: master.metrics()["mooncake_disks_off"] == 1)
+    values = metrics_of(service)
+    assert values[f'mooncake_client_disk_health{{disk="{folder}/missing",health="off"}}'] == 1
+    assert values[f'mooncake_client_disk_health{{disk="{folder}/mooncake-c.0",health="ok"}}'] == 1
+    detail = json.loads(master.get("/get_segments_detail")[1])
+    assert detail["total_disks"] == 1 and [one["disks"] for one in detail["disks_off"]] == [1]
+    assert " | SSD Storage: 0 B / 512.00 MB (0.0%, 1 off) | " in master.get("/metrics/summary")[1].decode()
+    assert json.loads(master.get("/health")[1])["disks"]["off"] == 1
+    assert "says that 1 of its disks cannot be used" in master.log()
+    assert service.stop() == 0
+    wait_until(lambda: master.metrics()["mooncake_disks_off"] == 0)

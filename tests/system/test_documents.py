@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from cluster import BUILD, MASTER, Master
+from service_process import Service
 from wire import FakeOwner
 
 SOURCE = pathlib.Path(os.environ["MC_SOURCE"])
@@ -86,7 +87,7 @@ def metrics_of(text):
 
 def test_metrics():
     text = document("docs/metrics.md")
-    text = text.replace(section(text, "The transfer engine"), "")  # test_engine_metrics.py looks at it
+    text = of_the_master(text)
     always_0 = section(text, "Always 0")
     unused = names(always_0)
     table = metrics_of(text.replace(always_0, ""))
@@ -103,6 +104,29 @@ def test_metrics():
     same(unused, absent, "metrics that are always 0")
 
 
+def of_the_master(text):
+    """Without the section that test_engine_metrics.py looks at, and that of store nodes."""
+    for title in ("The transfer engine", "A store node"):
+        text = text.replace(section(text, title), "")
+    return text
+
+
+def test_metrics_of_a_store_node(tmp_path):
+    table = metrics_of(section(document("docs/metrics.md"), "A store node"))
+    with Master("--enable_offload") as master:
+        with Service(MOONCAKE_MASTER=master.address, MOONCAKE_OFFLOAD_ENABLED="true", MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=tmp_path,
+                     MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=256 << 20) as node:
+            exported = node.call("GET", "/metrics")[1].decode()
+    kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", exported, re.M))
+    same([cells[0].strip("`") for cells in table], kinds, "metrics of a store node")
+    for cells in table:
+        name = cells[0].strip("`")
+        assert kinds[name] == cells[1] and f"# HELP {name} " in exported
+        assert re.search(rf"^{name}(_count)?[ {{]", exported, re.M), f"no sample of {name}"
+    values = re.findall(r"^(mooncake_client_disk_\w+)\{disk=\"([^\"]*)\"", exported, re.M)
+    assert len(values) > 40 and {path for _, path in values} == {f"{tmp_path}/mooncake-c.0"}
+
+
 def test_metrics_of_one_row_are_equal():
     with Master() as master:
         owner = FakeOwner(master.port, "127.0.0.1:9")
@@ -111,7 +135,7 @@ def test_metrics_of_one_row_are_equal():
         owner.close()
     assert values["master_key_count"] == 2 and values["master_put_start_requests_total"] == 3 and values["master_put_start_failures_total"] == 0
     compared = 0
-    text = document("docs/metrics.md")
+    text = of_the_master(document("docs/metrics.md"))
     for cells in metrics_of(text.replace(section(text, "Always 0"), "")):
         known = [name for name in names(cells[0]) if name in values]
         assert len({values[name] for name in known}) <= 1, cells[0]

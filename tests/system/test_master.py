@@ -224,7 +224,7 @@ def test_health(master):
     health = json.loads(body)
     assert status == 200
     assert health == {"status": "ok", "role": "leader", "ha_state": "serving", "service_ready": True, "metadata_port": master.metadata_port,
-                      "leader_address": f"127.0.0.1:{master.port}", "view_version": health["view_version"]}
+                      "disks": {"mounted": 0, "absent": 0, "slow": 0, "read_only": 0, "off": 0}, "leader_address": f"127.0.0.1:{master.port}", "view_version": health["view_version"]}
     assert health["view_version"] >= 1
     assert master.get("/role") == (200, b"leader")
     assert master.get("/ha_status") == (200, b"serving")
@@ -271,7 +271,7 @@ def test_index(master):
 def test_queries_of_an_empty_master(master):
     assert master.get("/get_all_keys") == (200, b"")
     assert master.get("/get_all_segments") == (200, b"")
-    assert json.loads(master.get("/get_segments_detail")[1]) == {"total_segments": 0, "segments": []}
+    assert json.loads(master.get("/get_segments_detail")[1]) == {"total_segments": 0, "segments": [], "total_disks": 0, "disks": [], "disks_off": []}
     status, body = master.get("/query_key?key=absent")
     assert (status, json.loads(body)) == (404, {"success": False, "error_code": -704, "error_message": "OBJECT_NOT_FOUND"})
     assert master.get("/query_key")[0] == 400

@@ -40,13 +40,14 @@ struct world {
         struct mc_buffer out;
         bool open, closed; /* closed: by the core */
     } connections[WORLD_CONNECTIONS];
-    struct mc_buffer frame; /* the one being sent */
-    struct mc_buffer last;  /* body of the one received last */
-    unsigned full_indexes;  /* that the core has warned of */
-    unsigned lonely;        /* segments that it said other hosts cannot reach */
-    bool is_told_lonely;    /* by the last answer to a heartbeat */
-    uint64_t group;         /* of the first item that was granted last */
-    bool is_way_known;      /* of all connections */
+    struct mc_buffer frame;        /* the one being sent */
+    struct mc_buffer last;         /* body of the one received last */
+    unsigned full_indexes;         /* that the core has warned of */
+    unsigned lonely;               /* segments that it said other hosts cannot reach */
+    bool is_told_lonely;           /* by the last answer to a heartbeat */
+    uint8_t told_health, told_off; /* what the next heartbeats say of a disk, and of how many that cannot be used */
+    uint64_t group;                /* of the first item that was granted last */
+    bool is_way_known;             /* of all connections */
     struct mc_core_way way;
     uint64_t stuck; /* the owner connection behind which nobody reads; the others answer the PINGs of heartbeats */
 };
@@ -338,8 +339,9 @@ static void world_answer_contact(struct world *world)
 
 static int32_t world_heartbeat(struct world *world, uint64_t heartbeat, uint32_t segment, uint64_t populated)
 {
-    struct mc_wire_heartbeat head = {.epoch = world->core->epoch};
-    struct mc_wire_heartbeat_segment item = {.segment = segment, .populated = populated};
+    struct mc_wire_heartbeat head = {.epoch = world->core->epoch, .disks_off = world->told_off};
+    struct mc_wire_heartbeat_segment item = {
+        .segment = segment, .populated = populated, .health = world->told_health, .leaving = world->told_health != 0};
     size_t frame = world_begin(world, MC_MESSAGE_HEARTBEAT, 3);
     mc_wire_heartbeat_write(&world->frame, &head);
     size_t list = mc_list_begin(&world->frame);

@@ -1,4 +1,4 @@
-/* What is told of disks to those who only look: descriptions of objects. */
+/* What is told of disks to those who only look: descriptions of objects, and how the disks are. */
 #include "core_moves.h"
 
 /* Who asks for a description hears of the disk, too, if it says that it understands that. */
@@ -30,10 +30,55 @@ static void test_described(void **state)
     world_close_all(&world);
 }
 
+/* What its owner says of a disk is there to be seen; one that is not well takes nothing new. */
+static void test_health(void **state)
+{
+    struct world world;
+    struct world_store store;
+    static struct moves moves;
+    struct mc_core_segment seen;
+    struct mc_core_disks_off off;
+    (void)state;
+    uint32_t disk = open_with_disk(&world, &store);
+    static const struct {
+        uint8_t told, seen; /* what a later release may say counts as read-only */
+        unsigned slow, read_only;
+    } cases[] = {{MC_TOLD_SLOW, MC_TOLD_SLOW, 1, 0},
+                 {MC_TOLD_READ_ONLY, MC_TOLD_READ_ONLY, 0, 1},
+                 {77, MC_TOLD_READ_ONLY, 0, 1},
+                 {MC_TOLD_WELL, MC_TOLD_WELL, 0, 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char key[16];
+        uint64_t cursor = 0;
+        world.told_health = cases[i].told;
+        world.told_off = (uint8_t)i;
+        assert_int_equal(world_heartbeat(&world, store.heartbeat, disk, 0), 0);
+        struct mc_core_statistics statistics = statistics_of(&world);
+        assert_int_equal(statistics.disks_slow, cases[i].slow);
+        assert_int_equal(statistics.disks_read_only, cases[i].read_only);
+        assert_int_equal(statistics.disks_off, i);
+        assert_int_equal(mc_core_disks_off(world.core, &off, 1), i > 0);
+        assert_true(i == 0 || off.disks == i);
+        assert_int_equal(mc_core_disks(world.core, &cursor, &seen, 1), 1);
+        assert_int_equal(seen.number, disk);
+        assert_int_equal(seen.health, cases[i].seen);
+        assert_false(seen.absent);
+        (void)snprintf(key, sizeof(key), "k%zu", i);
+        assert_int_equal(world_put(&world, store.call, store.owner, key, OBJECT), 0);
+        told_moves(&world, store.owner, &moves);
+        assert_int_equal(moves.type, cases[i].seen == MC_TOLD_WELL ? MC_MESSAGE_STORE : 0);
+    }
+    assert_int_equal(statistics_of(&world).disks_off, 3);
+    world_disconnect(&world, store.heartbeat);
+    assert_int_equal(statistics_of(&world).disks_off, 0);
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_described),
+        cmocka_unit_test(test_health),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

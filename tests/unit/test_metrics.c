@@ -70,6 +70,30 @@ static void the_summary_line(void **state)
     mc_buffer_free(&line);
 }
 
+/* The original's words, and what ails behind them. */
+static void the_summary_of_disks(void **state)
+{
+    (void)state;
+    static const struct {
+        struct mc_core_statistics statistics;
+        const char *text;
+    } cases[] = {
+        {{.disks = 2, .disk_capacity = 2ull << 30, .disk_used = 1ull << 30},
+         "Storage: 0 B / 0 B (0.0%) | SSD Storage: 1.00 GB / 2.00 GB (50.0%) | Keys: "},
+        {{.disks = 4, .disk_capacity = 4096, .disks_slow = 1, .disks_read_only = 2, .disks_absent = 1, .disks_off = 3},
+         " | SSD Storage: 0 B / 4.00 KB (0.0%, 1 slow, 2 read-only, 1 absent, 3 off) | Keys: "},
+        {{.disks_off = 1}, " | SSD Storage: 0 B / 0 B (1 off) | Keys: "},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct mc_metrics_window window = {0};
+        struct mc_buffer line = {0};
+        mc_metrics_summary(&line, &cases[i].statistics, &window);
+        mc_buffer_put_u8(&line, 0);
+        assert_non_null(strstr((const char *)line.data, cases[i].text));
+        mc_buffer_free(&line);
+    }
+}
+
 /* Walks the text as a scraper would: each sample belongs to the TYPE before it, no name and labels twice. */
 static size_t check_exposition(char *text)
 {
@@ -166,6 +190,7 @@ static void every_counter_is_exported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(sizes), cmocka_unit_test(the_summary_line),
-                                       cmocka_unit_test(the_exposition), cmocka_unit_test(every_counter_is_exported)};
+                                       cmocka_unit_test(the_summary_of_disks), cmocka_unit_test(the_exposition),
+                                       cmocka_unit_test(every_counter_is_exported)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

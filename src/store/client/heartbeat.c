@@ -110,20 +110,23 @@ static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out,
     struct mc_owner *owner = atomic_load(&heartbeat->store->owner);
     struct mc_wire_heartbeat_segment own = {0};
     struct mc_told_disk disks[MC_OWNER_DISKS_MAX];
-    uint32_t disk_count = owner == NULL ? 0 : mc_owner_disks_told(owner, disks);
+    uint8_t disks_off = 0;
+    uint32_t disk_count = owner == NULL ? 0 : mc_owner_disks_told(owner, disks, &disks_off);
     bool has_segment = owner != NULL && mc_owner_segment(owner, &own.segment);
     int fd = atomic_load(&heartbeat->fd);
     out->length = 0;
     size_t frame_start = mc_frame_begin(out, MC_MESSAGE_HEARTBEAT, ++heartbeat->request_id);
-    size_t list = mc_wire_heartbeat_head(out, &(struct mc_wire_heartbeat){.epoch = heartbeat->epoch});
+    size_t list =
+        mc_wire_heartbeat_head(out, &(struct mc_wire_heartbeat){.epoch = heartbeat->epoch, .disks_off = disks_off});
     if (has_segment) {
         own.populated = mc_owner_populated(owner);
         own.leaving = atomic_load(&heartbeat->store->leaving);
         mc_wire_heartbeat_segment_write(out, &own);
     }
     for (uint32_t i = 0; i < disk_count; i++)
-        mc_wire_heartbeat_segment_write(
-            out, &(struct mc_wire_heartbeat_segment){.segment = disks[i].segment, .leaving = disks[i].is_leaving});
+        mc_wire_heartbeat_segment_write(out, &(struct mc_wire_heartbeat_segment){.segment = disks[i].segment,
+                                                                                 .leaving = disks[i].is_leaving,
+                                                                                 .health = disks[i].health});
     mc_frame_end_list(out, frame_start, list, has_segment + disk_count);
 
     uint64_t now_ns = mc_clock_ns(), deadline_ns = now_ns + patience_ms(heartbeat) * 1000000ull;

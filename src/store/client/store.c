@@ -53,6 +53,12 @@ int mc_store_health(struct mc_store *store)
     return rc == 0 ? 0 : 2;
 }
 
+int mc_store_disks(struct mc_store *store, struct mc_store_disk *disks, size_t capacity)
+{
+    struct mc_owner *owner = atomic_load(&store->owner);
+    return owner == NULL ? 0 : mc_owner_disks_seen(owner, disks, capacity);
+}
+
 void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *statistics)
 {
     const struct mc_paths_counters *counters = mc_paths_counters(store->paths);

@@ -166,6 +166,7 @@ struct mc_core_statistics {
         quarantine_bytes;                                   /* bytes; used = of live and granted extents; of memory */
     uint64_t disks_absent, promotions;                      /* of disks; objects that are being loaded from them */
     uint64_t disks, disk_capacity, disk_used, disk_objects; /* bytes; used: of what is live or being stored */
+    uint64_t disks_slow, disks_read_only, disks_off;        /* off: not mounted, as they cannot be used */
     uint64_t value_size_histogram[9]; /* objects put of at most 4096, 65536, 262144, 1048576, 4194304, 16777216,
                                          67108864 bytes, more; [8] = sum of bytes */
 };
@@ -189,11 +190,24 @@ struct mc_core_segment {
     bool draining;   /* nothing new is placed there, its owner moves its objects away */
     bool leaving;    /* nothing new is placed there */
     bool recovering; /* suspect because its inventory is not complete */
+    /* of a disk */
+    uint8_t health;      /* enum mc_told_health */
+    bool absent;         /* its owner is gone, and it may come back with another one */
+    char directory[256]; /* at its owner; may be cut */
 };
 /* Segments of memory in order of their number, from *cursor on (0 = start); returns how many were filled, moves *cursor; 0 = end.
  */
 size_t mc_core_segments(const struct mc_core *core, uint64_t *cursor, struct mc_core_segment *segments,
                         size_t capacity);
+
+/* The disks, in the same way. */
+size_t mc_core_disks(const struct mc_core *core, uint64_t *cursor, struct mc_core_segment *segments, size_t capacity);
+struct mc_core_disks_off {
+    char name[64]; /* of a member */
+    uint32_t disks;
+};
+/* Members that have disks which cannot be used; at most `capacity`. */
+size_t mc_core_disks_off(const struct mc_core *core, struct mc_core_disks_off *list, size_t capacity);
 
 /* Draining of all segments of that name begins or ends; returns how many there are. A later master does not know of it.
  */

@@ -169,6 +169,7 @@ void mc_member_connection_ended(struct mc_core *core, struct mc_connection *conn
          * off. */
         member->heartbeat = NULL;
         member->heartbeat_lost = true;
+        member->disks_off = 0; /* until it says so again */
         mc_member_seen(core, member);
         for (struct mc_link *link = member->connections.next; link != &member->connections; link = link->next)
             mc_puts_abandon(core, mc_link_of(link, struct mc_connection, of_member), true);
@@ -320,6 +321,34 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
     take_role(core, member, connection);
 }
 
+static const char *health_text(uint8_t health)
+{
+    return health == MC_TOLD_WELL   ? "well again"
+           : health == MC_TOLD_SLOW ? "slow: until it answers nothing is stored or loaded there"
+                                    : "read-only: what is there can be loaded, nothing is stored there any more";
+}
+
+static void disk_told(struct mc_core *core, struct mc_segment *disk, uint8_t health)
+{
+    health = health > MC_TOLD_READ_ONLY ? MC_TOLD_READ_ONLY : health;
+    if (disk->health == health)
+        return;
+    mc_core_log(core, health == MC_TOLD_WELL ? MC_CORE_LOG_INFO : MC_CORE_LOG_WARNING, "disk %u (%s, %s) is %s",
+                disk->number, disk->name, disk->directory, health_text(health));
+    disk->health = health;
+}
+
+static void disks_off_told(struct mc_core *core, struct mc_member *member, uint8_t count)
+{
+    if (member->disks_off == count)
+        return;
+    mc_core_log(core, count == 0 ? MC_CORE_LOG_INFO : MC_CORE_LOG_WARNING,
+                "member %016llx/%llu (%s) says that %u of its disks cannot be used; its log says why",
+                (unsigned long long)member->id.low, (unsigned long long)member->incarnation, member->name,
+                (unsigned)count);
+    member->disks_off = count;
+}
+
 /* Whoever lends memory is asked over its owner's connection at every heartbeat, and must have spoken there when the
  * next one comes: else the heartbeat is no contact. The reply says so, and the owner counts none, so that a master
  * after us does not think that nothing was missed. */
@@ -352,6 +381,7 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
     struct mc_wire_heartbeat head;
     mc_wire_heartbeat_read(&reader, &head);
     core->statistics.heartbeats++;
+    disks_off_told(core, member, head.disks_off);
     bool contact = has_contact(core, member);
     if (contact)
         mc_member_seen(core, member);
@@ -380,6 +410,8 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
         bool own = segment != NULL && segment->member == member;
         if (own) {
             segment->leaving = item.leaving != 0 || segment->drain;
+            if (segment->kind == MC_SEGMENT_DISK)
+                disk_told(core, segment, item.health);
             mc_segment_set_populated(core, segment, item.populated);
             mc_segment_update_room(core, segment);
         }

@@ -28,8 +28,9 @@ struct mc_member {
     uint64_t beat_ms;       /* and of its last heartbeat; that is no sign of life of what serves its segments */
     bool had_heartbeat;     /* from then on it is mortal */
     bool heartbeat_lost, silent;
-    bool departed; /* silent for depart_ms: its segments may be acted upon, if the core may do so at all */
-    bool absent;   /* given up, but for its disks: another process may bring them back */
+    bool departed;     /* silent for depart_ms: its segments may be acted upon, if the core may do so at all */
+    bool absent;       /* given up, but for its disks: another process may bring them back */
+    uint8_t disks_off; /* how many of its disks cannot be used, as it says */
     char build[MC_BUILD_TEXT_MAX];
 };
 

@@ -4,6 +4,7 @@
 #include "store/core/segment.h"
 #include "store/core/state.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *statistics)
@@ -15,6 +16,8 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
     statistics->connections = core->connections.count;
     statistics->tombstones = core->tombstone_count;
     statistics->clusters_torn = core->torn;
+    for (const struct mc_link *link = core->members.next; link != &core->members; link = link->next)
+        statistics->disks_off += mc_link_of(link, struct mc_member, by_seen)->disks_off;
     for (uint32_t index = 1; index < core->segment_top; index++) {
         const struct mc_segment *segment = core->segments[index];
         if (segment == NULL || segment->state == MC_SEGMENT_GONE)
@@ -23,6 +26,8 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
         if (segment->kind == MC_SEGMENT_DISK) {
             statistics->disks++;
             statistics->disks_absent += segment->member->absent;
+            statistics->disks_slow += segment->health == MC_TOLD_SLOW;
+            statistics->disks_read_only += segment->health == MC_TOLD_READ_ONLY;
             statistics->disk_capacity += segment->capacity;
             statistics->disk_used += used;
             statistics->disk_objects += segment->live;
@@ -55,19 +60,47 @@ static void describe(const struct mc_segment *from, struct mc_core_segment *to)
         .draining = from->drain,
         .leaving = from->leaving,
         .recovering = from->recovering,
+        .health = from->health,
+        .absent = from->member != NULL && from->member->absent,
     };
     memcpy(to->name, from->name, sizeof(to->name));
     memcpy(to->tcp_address, from->tcp_address, sizeof(to->tcp_address));
+    memcpy(to->directory, from->directory, sizeof(to->directory));
     if (from->member != NULL)
         memcpy(to->build, from->member->build, sizeof(to->build));
 }
 
-size_t mc_core_segments(const struct mc_core *core, uint64_t *cursor, struct mc_core_segment *segments, size_t capacity)
+static size_t list(const struct mc_core *core, enum mc_segment_kind kind, uint64_t *cursor,
+                   struct mc_core_segment *segments, size_t capacity)
 {
     size_t count = 0;
     for (; *cursor < core->segment_top && count < capacity; ++*cursor)
-        if (core->segments[*cursor] != NULL && core->segments[*cursor]->kind == MC_SEGMENT_MEMORY)
+        if (core->segments[*cursor] != NULL && core->segments[*cursor]->kind == kind)
             describe(core->segments[*cursor], &segments[count++]);
+    return count;
+}
+
+size_t mc_core_segments(const struct mc_core *core, uint64_t *cursor, struct mc_core_segment *segments, size_t capacity)
+{
+    return list(core, MC_SEGMENT_MEMORY, cursor, segments, capacity);
+}
+
+size_t mc_core_disks(const struct mc_core *core, uint64_t *cursor, struct mc_core_segment *segments, size_t capacity)
+{
+    return list(core, MC_SEGMENT_DISK, cursor, segments, capacity);
+}
+
+size_t mc_core_disks_off(const struct mc_core *core, struct mc_core_disks_off *list, size_t capacity)
+{
+    size_t count = 0;
+    for (const struct mc_link *link = core->members.next; link != &core->members && count < capacity;
+         link = link->next) {
+        const struct mc_member *member = mc_link_of(link, struct mc_member, by_seen);
+        if (member->disks_off == 0)
+            continue;
+        (void)snprintf(list[count].name, sizeof(list[count].name), "%.63s", member->name);
+        list[count++].disks = member->disks_off;
+    }
     return count;
 }
 

@@ -183,6 +183,13 @@ static void copy_text(char text[MC_SEGMENT_TEXT_MAX + 1], struct mc_span from)
     text[from.length] = 0;
 }
 
+/* It is there to be read by people: one that is too long is cut, and what is no text is no reason to refuse the disk. */
+static void copy_directory(struct mc_segment *segment, const struct mc_wire_mount *mount)
+{
+    size_t length = mount->directory.length < MC_SEGMENT_TEXT_MAX ? mount->directory.length : MC_SEGMENT_TEXT_MAX;
+    copy_text(segment->directory, mc_span(mount->directory.data, length));
+}
+
 static uint64_t hash_name(const struct mc_core *core, struct mc_span name)
 {
     return XXH3_64bits_withSeed(name.data, name.length, core->objects.seed);
@@ -269,6 +276,7 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     copy_text(segment->name, mount->name);
     copy_text(segment->tcp_address, mount->tcp_address);
     copy_text(segment->unix_path, mount->unix_path);
+    copy_directory(segment, mount);
     for (unsigned i = 0; i < MC_SETS; i++)
         segment->places[i] = MC_SET_NOWHERE;
     segment->normal = segment->proven = segment->soft = segment->clears = segment->cuts = segment->moves =
@@ -338,6 +346,8 @@ static bool take_over(struct mc_core *core, struct mc_segment *segment, struct m
     copy_text(segment->unix_path, mount->unix_path);
     aliases_remove(core, segment);
     copy_text(segment->name, mount->name);
+    copy_directory(segment, mount);
+    segment->health = MC_TOLD_WELL; /* until its owner says something else */
     segment->host = mount->host;
     if (mc_link_alone(&before->connections) && mc_link_alone(&before->segments))
         mc_member_destroy(core, before);

@@ -42,6 +42,7 @@ struct mc_segment {
     uint16_t index;
     uint8_t state;
     uint8_t kind;     /* enum mc_segment_kind. A disk: its owner alone reads and writes it (offload.h) */
+    uint8_t health;   /* of a disk: enum mc_told_health */
     bool full;        /* it was above its watermark, and has not become much emptier since than evictions make it */
     bool drain;       /* its owner is told to move its objects away; also leaving */
     bool leaving;     /* its owner will unmount it: nothing new is placed there */
@@ -54,8 +55,9 @@ struct mc_segment {
     struct mc_link of_member;
     struct mc_alias aliases[MC_ALIASES];
     char name[MC_SEGMENT_TEXT_MAX + 1], tcp_address[MC_SEGMENT_TEXT_MAX + 1], unix_path[MC_SEGMENT_TEXT_MAX + 1];
-    uint64_t capacity, populated; /* bytes */
-    uint64_t populated_ms;        /* when it last grew */
+    char directory[MC_SEGMENT_TEXT_MAX + 1]; /* of a disk, at its owner; may be cut */
+    uint64_t capacity, populated;            /* bytes */
+    uint64_t populated_ms;                   /* when it last grew */
     uint32_t slot_count;
     uint32_t places[MC_SETS]; /* in core->ok and core->roomy, or MC_SET_NOWHERE */
 

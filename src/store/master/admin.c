@@ -82,6 +82,7 @@ static void ask_accusers(struct mc_core *core, void *argument)
 }
 
 struct segment_slice {
+    bool is_disks;
     uint64_t cursor;
     size_t count;
     struct mc_core_segment segments[SEGMENTS_PER_SLICE];
@@ -90,16 +91,31 @@ struct segment_slice {
 static void ask_segments(struct mc_core *core, void *argument)
 {
     struct segment_slice *slice = argument;
-    slice->count = mc_core_segments(core, &slice->cursor, slice->segments, SEGMENTS_PER_SLICE);
+    slice->count = slice->is_disks ? mc_core_disks(core, &slice->cursor, slice->segments, SEGMENTS_PER_SLICE)
+                                   : mc_core_segments(core, &slice->cursor, slice->segments, SEGMENTS_PER_SLICE);
 }
 
-/* All segments; *segments is the caller's to free. Returns how many, or negative: answered. */
-static int64_t collect_segments(const struct mc_admin *admin, struct evhttp_request *request,
-                                struct mc_core_segment **segments)
+#define OFF_MAX 64u
+struct disks_off {
+    struct mc_core_disks_off list[OFF_MAX];
+    size_t count;
+};
+
+static void ask_disks_off(struct mc_core *core, void *argument)
+{
+    struct disks_off *off = argument;
+    off->count = mc_core_disks_off(core, off->list, OFF_MAX);
+}
+
+/* All segments of memory, or all disks; *segments is the caller's to free. Returns how many, or negative: answered. */
+static int64_t collect(const struct mc_admin *admin, struct evhttp_request *request, bool is_disks,
+                       struct mc_core_segment **segments)
 {
     struct segment_slice *slice = calloc(1, sizeof(*slice));
     struct mc_buffer all = {0};
     int rc = slice == NULL ? MC_ERR_NO_MEMORY : 0;
+    if (slice != NULL)
+        slice->is_disks = is_disks;
     while (rc == 0) {
         rc = ask(admin, ask_segments, slice);
         if (rc == 0)
@@ -115,6 +131,12 @@ static int64_t collect_segments(const struct mc_admin *admin, struct evhttp_requ
     }
     *segments = (struct mc_core_segment *)(void *)all.data; /* realloc's memory: aligned for everything */
     return (int64_t)(all.length / sizeof(struct mc_core_segment));
+}
+
+static int64_t collect_segments(const struct mc_admin *admin, struct evhttp_request *request,
+                                struct mc_core_segment **segments)
+{
+    return collect(admin, request, false, segments);
 }
 
 struct key_slice {
@@ -266,17 +288,13 @@ static void reply_leader(struct evhttp_request *request, const struct mc_electio
     mc_http_reply(request, 200, MC_HTTP_JSON, text);
 }
 
-static void ask_nothing(struct mc_core *core, void *argument)
-{
-    (void)core, (void)argument;
-}
-
 static void get_health(void *context, struct evhttp_request *request)
 {
     struct mc_admin *admin = context;
     struct mc_buffer text = {0};
     struct mc_election_role role;
-    int rc = mc_server_ask(admin->server, ask_nothing, NULL, HEALTH_ASK_MS);
+    struct mc_core_statistics statistics;
+    int rc = mc_server_ask(admin->server, ask_statistics, &statistics, HEALTH_ASK_MS);
     mc_server_describe(admin->server, &role);
     /* A standby is well when it can see who leads, or that nobody does. */
     bool is_ready = rc == 0, is_well = is_ready || (role.epoch == 0 && role.has_contact);
@@ -284,6 +302,12 @@ static void get_health(void *context, struct evhttp_request *request)
                      "{\"status\":\"%s\",\"role\":\"%s\",\"ha_state\":\"%s\",\"service_ready\":%s,\"metadata_port\":%u",
                      is_well ? "ok" : "busy", role_name(&role), state_of(&role), is_ready ? "true" : "false",
                      (unsigned)admin->metadata_port);
+    if (is_ready) /* a disk that ails is no reason to restart a master: it is only said */
+        mc_buffer_printf(&text,
+                         ",\"disks\":{\"mounted\":%llu,\"absent\":%llu,\"slow\":%llu,\"read_only\":%llu,\"off\":%llu}",
+                         (unsigned long long)statistics.disks, (unsigned long long)statistics.disks_absent,
+                         (unsigned long long)statistics.disks_slow, (unsigned long long)statistics.disks_read_only,
+                         (unsigned long long)statistics.disks_off);
     reply_leader(request, &role, &text);
 }
 
@@ -617,19 +641,71 @@ static void write_segment(struct mc_buffer *text, const struct mc_core_segment *
         (unsigned long long)segment->populated, segment->objects, segment->slot_count, segment->build);
 }
 
+static const char *disk_health(const struct mc_core_segment *disk)
+{
+    return disk->absent                        ? "absent"
+           : disk->health == MC_TOLD_SLOW      ? "slow"
+           : disk->health == MC_TOLD_READ_ONLY ? "read_only"
+                                               : "ok";
+}
+
+static void write_disk(struct mc_buffer *text, const struct mc_core_segment *disk)
+{
+    double percent = disk->capacity == 0 ? 0 : 100 * (double)disk->used / (double)disk->capacity;
+    mc_buffer_printf(text, "{\"segment_name\":");
+    mc_http_json_string(text, disk->name, strlen(disk->name));
+    mc_buffer_printf(text, ",\"directory\":");
+    mc_http_json_string(text, disk->directory, strlen(disk->directory));
+    mc_buffer_printf(text,
+                     ",\"segment_id\":\"%llu-%llu\",\"client_id\":\"%llu-%llu\",\"status\":\"%s\",\"health\":\"%s\","
+                     "\"size_bytes\":%llu,\"used_bytes\":%llu,\"usage_percent\":%.2f,\"objects\":%u,\"slots\":%u}",
+                     (unsigned long long)disk->segment_id.high, (unsigned long long)disk->segment_id.low,
+                     (unsigned long long)disk->owner.high, (unsigned long long)disk->owner.low, state_name(disk->state),
+                     disk_health(disk), (unsigned long long)disk->capacity, (unsigned long long)disk->used, percent,
+                     disk->objects, disk->slot_count);
+}
+
+/* After the segments of memory: the disks that are mounted, and who has others that cannot be used. */
+static void write_disks(struct mc_buffer *text, const struct mc_core_segment *disks, int64_t count,
+                        const struct disks_off *off)
+{
+    mc_buffer_printf(text, "],\"total_disks\":%lld,\"disks\":[", (long long)count);
+    for (int64_t i = 0; i < count; i++) {
+        mc_buffer_printf(text, i == 0 ? "" : ",");
+        write_disk(text, &disks[i]);
+    }
+    mc_buffer_printf(text, "],\"disks_off\":[");
+    for (size_t i = 0; i < off->count; i++) {
+        mc_buffer_printf(text, i == 0 ? "{\"node\":" : ",{\"node\":");
+        mc_http_json_string(text, off->list[i].name, strlen(off->list[i].name));
+        mc_buffer_printf(text, ",\"disks\":%u}", off->list[i].disks);
+    }
+    mc_buffer_printf(text, "]");
+}
+
 static void get_segments_detail(void *context, struct evhttp_request *request)
 {
-    struct mc_core_segment *segments = NULL;
+    struct mc_core_segment *segments = NULL, *disks = NULL;
+    struct disks_off off = {.count = 0};
     struct mc_buffer text = {0};
-    int64_t count = collect_segments(context, request, &segments);
+    int64_t count = collect_segments(context, request, &segments), disk_count;
     if (count < 0)
         return;
+    disk_count = collect(context, request, true, &disks);
+    if (disk_count < 0) {
+        free(segments);
+        return;
+    }
+    if (ask(context, ask_disks_off, &off) < 0)
+        off.count = 0; /* the rest is worth more */
     mc_buffer_printf(&text, "{\"total_segments\":%lld,\"segments\":[", (long long)count);
     for (int64_t i = 0; i < count; i++) {
         mc_buffer_printf(&text, i == 0 ? "" : ",");
         write_segment(&text, &segments[i]);
     }
-    mc_buffer_printf(&text, "]}");
+    write_disks(&text, disks, disk_count, &off);
+    mc_buffer_printf(&text, "}");
+    free(disks);
     free(segments);
     mc_http_reply(request, 200, MC_HTTP_JSON, &text);
 }

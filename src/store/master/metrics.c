@@ -147,6 +147,9 @@ static const struct metric metrics[] = {
     {GAUGE, "mooncake_segments", FROM(segments), "Segments mounted."},
     {GAUGE, "mooncake_disks", FROM(disks), "Disks mounted."},
     {GAUGE, "mooncake_disks_absent", FROM(disks_absent), "Disks whose owner is gone and which may come back."},
+    {GAUGE, "mooncake_disks_slow", FROM(disks_slow), "Disks that have not answered for a second: nothing is stored or loaded there until they do."},
+    {GAUGE, "mooncake_disks_read_only", FROM(disks_read_only), "Disks on which nothing is stored any more, since writing failed."},
+    {GAUGE, "mooncake_disks_off", FROM(disks_off), "Disks that their store node cannot use: they are not mounted."},
     {COUNTER, "mooncake_offload_begun_total", FROM(offload_begun), "Objects that owners were told to store on a disk."},
     {COUNTER, "mooncake_offload_done_total", FROM(offload_done), "Objects stored on a disk."},
     {COUNTER, "mooncake_offload_failed_total", FROM(offload_failed), "Objects not stored: the disk refused, or they went meanwhile."},
@@ -240,6 +243,36 @@ void mc_metrics_size(char *text, size_t size, uint64_t bytes)
     snprintf(text, size, "%.2f %s", value, units[unit]);
 }
 
+/* " | SSD Storage: 1.00 GB / 2.00 GB (50.0%, 1 slow, 1 read-only, 2 off)"; nothing where nobody has a disk. */
+static void put_disks(struct mc_buffer *out, const struct mc_core_statistics *s)
+{
+    char used[32], capacity[32];
+    const struct {
+        uint64_t count;
+        const char *what;
+    } bad[] = {
+        {s->disks_slow, "slow"}, {s->disks_read_only, "read-only"}, {s->disks_absent, "absent"}, {s->disks_off, "off"}};
+    if (s->disks + s->disks_off == 0)
+        return;
+    mc_metrics_size(used, sizeof(used), s->disk_used);
+    mc_metrics_size(capacity, sizeof(capacity), s->disk_capacity);
+    mc_buffer_printf(out, " | SSD Storage: %s / %s", used, capacity);
+    const char *before = " (", *after = "";
+    if (s->disk_capacity > 0) {
+        mc_buffer_printf(out, "%s%.1f%%", before, 100 * (double)s->disk_used / (double)s->disk_capacity);
+        before = ", ";
+        after = ")";
+    }
+    for (size_t i = 0; i < LENGTH(bad); i++) {
+        if (bad[i].count == 0)
+            continue;
+        mc_buffer_printf(out, "%s%llu %s", before, (unsigned long long)bad[i].count, bad[i].what);
+        before = ", ";
+        after = ")";
+    }
+    mc_buffer_printf(out, "%s", after);
+}
+
 void mc_metrics_summary(struct mc_buffer *out, const struct mc_core_statistics *statistics,
                         const struct mc_metrics_window *window)
 {
@@ -249,9 +282,10 @@ void mc_metrics_summary(struct mc_buffer *out, const struct mc_core_statistics *
     mc_metrics_size(used, sizeof(used), s->used);
     mc_metrics_size(capacity, sizeof(capacity), s->capacity);
     mc_metrics_size(evicted, sizeof(evicted), s->evicted_bytes);
-    mc_buffer_printf(out, "Storage: %s / %s (%.1f%%) | Keys: %llu (soft-pinned: %llu) | Clients: %llu", used, capacity,
-                     percent, (unsigned long long)s->objects, (unsigned long long)s->soft_pinned,
-                     (unsigned long long)s->members);
+    mc_buffer_printf(out, "Storage: %s / %s (%.1f%%)", used, capacity, percent);
+    put_disks(out, s);
+    mc_buffer_printf(out, " | Keys: %llu (soft-pinned: %llu) | Clients: %llu", (unsigned long long)s->objects,
+                     (unsigned long long)s->soft_pinned, (unsigned long long)s->members);
     mc_buffer_printf(
         out, " | Requests (Success/Total per sec): PutStart=%.2f/%.2f, Get=%.2f/%.2f, Exist=%.2f/%.2f, Del=%.2f/%.2f",
         window->put.success, window->put.total, window->get.success, window->get.total, window->exist.success,

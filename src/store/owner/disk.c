@@ -169,7 +169,9 @@ int mc_owner_disk_add(struct mc_owner *owner, const struct mc_owner_disk_config 
         mc_log(ERROR, "%s; this node goes on without that disk", disk->disk == NULL ? why : mc_error_name(rc));
         if (disk->disk != NULL)
             mc_disk_close(disk->disk, 0);
+        disk->disk = NULL;
         free(disk->path);
+        mc_owner_disk_off(owner, config->path);
         return rc;
     }
     disk->mark = disk->kept = mc_disk_marked(disk->disk);
@@ -191,9 +193,8 @@ void mc_owner_disks_close(struct mc_owner *owner)
     pthread_mutex_unlock(&owner->lock);
     mc_mover_stop(owner->mover);
     for (uint32_t i = 0; i < owner->disk_count; i++) {
-        struct mc_disk *disk = owner->disks[i].disk;
-        owner->disks[i].disk = NULL; /* a child that is forked from here on has nothing of it to close */
-        mc_disk_close(disk, MC_DISK_GRACE_MS);
+        /* A child that is forked from here on has nothing of it to close. */
+        mc_disk_close(mc_owner_disk_unseen(&owner->disks[i]), MC_DISK_GRACE_MS);
     }
 }
 
@@ -211,6 +212,7 @@ void mc_owner_disks_free(struct mc_owner *owner)
     if (owner->mover != NULL)
         mc_mover_free(owner->mover);
     owner->disk_count = 0;
+    mc_owner_disks_unseen_free(owner);
 }
 
 /* ---- what is under way ---- */
@@ -232,12 +234,10 @@ static bool may_tell(const struct mc_owner_disk *disk, uint64_t session)
 
 /* ---- mounting ---- */
 
-static void tell_beat(struct mc_owner_disk *disk, uint32_t segment)
+static void told_segment_set(struct mc_owner_disk *disk, uint32_t segment)
 {
-    struct mc_disk_statistics statistics;
-    mc_disk_statistics_read(disk->disk, &statistics);
     pthread_mutex_lock(&disk->owner->lock);
-    disk->beat = (struct mc_told_disk){segment, statistics.health != MC_DISK_WELL};
+    disk->told_segment = segment;
     pthread_mutex_unlock(&disk->owner->lock);
 }
 
@@ -257,7 +257,8 @@ static void send_mount(struct mc_owner_disk *disk)
                                   .host = owner->host,
                                   .name = mc_span_string(owner->name),
                                   .tcp_address = mc_span_string(owner->name),
-                                  .kind = MC_SEGMENT_DISK};
+                                  .kind = MC_SEGMENT_DISK,
+                                  .directory = mc_span_string(mc_disk_directory(disk->disk))};
     disk->mount_id = ++owner->request_id;
     disk->state = MC_OWNER_DISK_MOUNTING;
     pthread_mutex_lock(&owner->lock);
@@ -293,7 +294,7 @@ void mc_owner_disks_unlink(struct mc_owner *owner)
         disk->session++;
         disk->mount_id = 0;
         mc_owner_disk_inventory_stop(disk);
-        tell_beat(disk, 0);
+        told_segment_set(disk, 0);
     }
 }
 
@@ -363,7 +364,7 @@ int mc_owner_disk_mounted(struct mc_owner_disk *disk, const struct mc_wire_mount
     meet(disk, reply->epoch);
     if (reply->inventory == 0)
         set_epoch(disk, reply->epoch);
-    tell_beat(disk, reply->segment);
+    told_segment_set(disk, reply->segment);
     mc_log(INFO, "disk %s is mounted as number %" PRIu32 "%s", disk->path, reply->segment,
            reply->inventory != 1 ? "" : "; the master is told what lies there");
     return reply->inventory == 1 ? mc_owner_disk_inventory_start(disk) : 0;
@@ -376,7 +377,7 @@ int mc_owner_disk_acknowledged(struct mc_owner_disk *disk, const struct mc_wire_
         return rc;
     disk->session++;
     mc_owner_disk_inventory_stop(disk);
-    tell_beat(disk, 0);
+    told_segment_set(disk, 0);
     begin_anew(disk);
     return 0;
 }
@@ -398,7 +399,7 @@ static void on_remount(void *argument)
     if (disk != NULL && !disk->inventory.is_active) {
         disk->state = MC_OWNER_DISK_IDLE;
         disk->session++;
-        tell_beat(disk, 0);
+        told_segment_set(disk, 0);
         mc_owner_disks_mount(remount->owner);
     }
     free(remount);
@@ -686,32 +687,12 @@ void mc_owner_disk_clear(struct mc_owner_disk *disk, struct mc_reader *reader)
 
 /* ---- from the heartbeat thread ---- */
 
-/* What else wakes a disk that waits for its mount may have come too early, or the master was too busy for it. */
-static void on_beat(void *argument)
-{
-    mc_owner_disks_mount(argument);
-}
-
-uint32_t mc_owner_disks_told(struct mc_owner *owner, struct mc_told_disk told[MC_OWNER_DISKS_MAX])
-{
-    uint32_t count = 0;
-    pthread_mutex_lock(&owner->lock);
-    for (uint32_t i = 0; i < owner->disk_count; i++)
-        if (owner->disks[i].beat.segment != 0)
-            told[count++] = owner->disks[i].beat;
-    bool is_less = count < owner->disk_count;
-    pthread_mutex_unlock(&owner->lock);
-    if (is_less)
-        mc_serve_post(owner->serve, on_beat, owner);
-    return count;
-}
-
 void mc_owner_disk_contact(struct mc_owner *owner, uint32_t segment, uint64_t epoch, uint64_t answered_ms)
 {
     pthread_mutex_lock(&owner->lock);
     for (uint32_t i = 0; i < owner->disk_count; i++) {
         struct mc_owner_disk *disk = &owner->disks[i];
-        if (disk->beat.segment != segment || disk->mark.epoch != epoch)
+        if (disk->told_segment != segment || disk->mark.epoch != epoch)
             continue;
         set_contact(disk, answered_ms);
         keep_mark(disk);

@@ -3,7 +3,7 @@
  * segment and the buffers of the disk, so that neither the serve thread nor the disk's own thread copies anything.
  *
  * Who may touch what: a struct mc_owner_disk is the serve thread's, but for what is under the owner's lock (`mark`,
- * `beat`). A move is with one of serve thread, mover and disk at a time, and comes back to the serve thread by a post.
+ * `told_segment`). A move is with one of serve thread, mover and disk at a time, and comes back to the serve thread by a post.
  *
  * Why nothing comes back that was removed: a CLEAR of what is still being stored is answered after that has ended and
  * been cleared; a disk is mounted at another master only when everything that the one before it has told has ended
@@ -64,7 +64,7 @@ struct mc_owner_disk {
     struct mc_disk_mark mark, kept; /* under the lock; kept: what was handed to the disk last */
     uint64_t kept_ms;
     uint64_t busy_until_ns; /* the mover's */
-    struct mc_told_disk beat;
+    uint32_t told_segment;  /* under the lock: its number for heartbeats, 0: none */
     struct mc_owner_disk_inventory inventory;
 };
 
@@ -109,6 +109,13 @@ int mc_owner_disk_inventory_start(struct mc_owner_disk *disk);
 void mc_owner_disk_inventory_stop(struct mc_owner_disk *disk);
 int mc_owner_disk_inventory_acknowledged(struct mc_owner_disk *disk, const struct mc_wire_inventory_ack *ack);
 void mc_owner_disk_inventory_write(struct mc_owner_disk *disk);
+
+/* ---- disk_seen.c ---- */
+/* This one cannot be opened. */
+void mc_owner_disk_off(struct mc_owner *owner, const char *path);
+/* Nobody looks at it any more; what it was. */
+struct mc_disk *mc_owner_disk_unseen(struct mc_owner_disk *disk);
+void mc_owner_disks_unseen_free(struct mc_owner *owner);
 
 /* Lock held. Something lies on a disk: of which cluster? */
 bool mc_owner_disks_hold(struct mc_owner *owner, struct mc_id *cluster);

@@ -3,7 +3,7 @@
  *   link.c       the connection to the master: connecting, sending, taking frames apart, breaking
  *   master.c     what the master says and what it is told
  *   inventory.c  what a master is told that does not know what lies in our memory
- *   disk.c, disk_inventory.c, disk_move.c   the disks
+ *   disk.c, disk_inventory.c, disk_move.c, disk_seen.c   the disks
  *   epoch.c      which masters were met, and when something was last heard of them
  * Everything "on the serve thread" runs there and needs no lock. `lock` guards what other threads look at. */
 #ifndef MC_OWNER_INSIDE_H
@@ -71,7 +71,10 @@ struct mc_owner {
     struct mc_scrub *scrub;
     struct mc_owner_disk disks[MC_OWNER_DISKS_MAX];
     uint32_t disk_count;
-    struct mc_mover *mover; /* NULL: there are no disks */
+    struct mc_mover *mover;              /* NULL: there are no disks */
+    char *off_paths[MC_OWNER_DISKS_MAX]; /* of disks that could not be opened; does not change once the owner runs */
+    uint32_t off_count;
+    pthread_mutex_t seen_lock; /* disks[].disk, for those who only look at it */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;

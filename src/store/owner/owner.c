@@ -61,6 +61,7 @@ static void fields_free(struct mc_owner *owner)
     free(owner->cut_done.items);
     mc_buffer_free(&owner->in);
     mc_buffer_free(&owner->out);
+    pthread_mutex_destroy(&owner->seen_lock);
     mc_monitor_destroy(&owner->lock, &owner->changed);
     free(owner);
 }
@@ -116,6 +117,7 @@ static int owner_make(const struct mc_owner_config *config, struct mc_owner **re
     if (owner == NULL)
         return MC_ERR_NO_MEMORY;
     mc_monitor_init(&owner->lock, &owner->changed);
+    pthread_mutex_init(&owner->seen_lock, NULL);
     owner->in.may_fail = owner->out.may_fail = true;
     bool has_dir = config->data_dir != NULL && config->data_dir[0] != 0;
     owner->master_address = strdup(config->master_address);

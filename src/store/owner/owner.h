@@ -65,13 +65,14 @@ uint64_t mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_
 /* That master says which cluster it is (zero: it does not): the memory that is mounted there belongs to it from now on.
  * Heartbeat thread's thread only. */
 void mc_owner_cluster_told(struct mc_owner *owner, uint64_t epoch, struct mc_id cluster);
-/* Its disks at the master, for a heartbeat; how many. Disks that are not mounted try again. Heartbeat thread's thread
- * only, like the next two. */
+/* Its disks at the master, for a heartbeat; how many. *off: how many cannot be used. Disks that are not mounted try
+ * again. Heartbeat thread's thread only, like the next two. */
 struct mc_told_disk {
     uint32_t segment;
+    uint8_t health;  /* enum mc_told_health */
     bool is_leaving; /* nothing new is stored there */
 };
-uint32_t mc_owner_disks_told(struct mc_owner *owner, struct mc_told_disk told[MC_OWNER_DISKS_MAX]);
+uint32_t mc_owner_disks_told(struct mc_owner *owner, struct mc_told_disk told[MC_OWNER_DISKS_MAX], uint8_t *off);
 /* The master of that epoch has answered that heartbeat at answered_ms, and the disk has nothing left to confirm. */
 void mc_owner_disk_contact(struct mc_owner *owner, uint32_t segment, uint64_t epoch, uint64_t answered_ms);
 /* The master does not know it (any more). */
@@ -80,6 +81,9 @@ void mc_owner_disk_remount(struct mc_owner *owner, uint32_t segment);
 bool mc_owner_holds(struct mc_owner *owner, struct mc_id *cluster);
 /* What the scrubber has read and found rotten so far. */
 void mc_owner_scrubbed(const struct mc_owner *owner, uint64_t *bytes, uint64_t *rotten);
+/* How its disks are: fills up to `capacity`, returns how many there are. Any thread; takes no lock that anybody holds
+ * for long, or that whoever moves bytes takes. */
+int mc_owner_disks_seen(struct mc_owner *owner, struct mc_store_disk *disks, size_t capacity);
 /* Unmounts (waits at most 500 ms for the answer), stops serving, gives the memory back. Memory in a data_dir is left as
  * it is, and the master is not told, so that the next process takes it up where it was; unless drop_on_close. A child
  * may be forked until it is freed. */

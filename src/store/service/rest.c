@@ -4,6 +4,7 @@
 #include "env/clock.h"
 #include "env/json.h"
 #include "env/log.h"
+#include "store/service/disks.h"
 #include "store/service/put_body.h"
 
 #include <inttypes.h>
@@ -426,9 +427,16 @@ static void health(struct mc_rest *rest, struct mc_web_request *request, size_t 
         mc_web_reply_text(request, 503, MC_WEB_JSON, "{\"status\":\"master_unreachable\",\"code\":2}");
 }
 
+static size_t disks_of(struct mc_rest *rest, struct mc_store_disk disks[MC_SERVICE_DISKS_MAX])
+{
+    int count = mc_store_disks(rest->store, disks, MC_SERVICE_DISKS_MAX);
+    return count > (int)MC_SERVICE_DISKS_MAX ? MC_SERVICE_DISKS_MAX : (size_t)count;
+}
+
 static void metrics(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
     struct mc_store_statistics now;
+    struct mc_store_disk disks[MC_SERVICE_DISKS_MAX];
     struct mc_buffer text = {0};
     (void)prefix;
     mc_store_statistics(rest->store, &now);
@@ -456,6 +464,7 @@ static void metrics(struct mc_rest *rest, struct mc_web_request *request, size_t
         mc_buffer_printf(&text,
                          "# HELP mooncake_client_%s %s\n# TYPE mooncake_client_%s %s\nmooncake_client_%s %" PRIu64 "\n",
                          rows[i].name, rows[i].help, rows[i].name, rows[i].type, rows[i].name, rows[i].value);
+    mc_disks_metrics(&text, disks, disks_of(rest, disks));
     mc_web_reply(request, 200, MC_WEB_TEXT, text.data, text.length);
     mc_buffer_free(&text);
 }
@@ -463,15 +472,19 @@ static void metrics(struct mc_rest *rest, struct mc_web_request *request, size_t
 static void summary(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
     struct mc_store_statistics now;
-    char text[512];
+    struct mc_store_disk disks[MC_SERVICE_DISKS_MAX];
+    struct mc_buffer text = {0};
     (void)prefix;
     mc_store_statistics(rest->store, &now);
-    snprintf(text, sizeof(text),
-             "Client Metrics Summary\nSegment: %" PRIu64 " B, ready %" PRIu64 " B\nTotal Read: %" PRIu64
-             " B in %" PRIu64 " objects, %" PRIu64 " misses\nTotal Write: %" PRIu64 " B in %" PRIu64 " objects\n",
-             now.segment_capacity, now.segment_populated, now.get_bytes, now.get_objects, now.get_misses, now.put_bytes,
-             now.put_objects);
-    mc_web_reply_text(request, 200, MC_WEB_TEXT, text);
+    mc_buffer_printf(&text,
+                     "Client Metrics Summary\nSegment: %" PRIu64 " B, ready %" PRIu64 " B\nTotal Read: %" PRIu64
+                     " B in %" PRIu64 " objects, %" PRIu64 " misses\nTotal Write: %" PRIu64 " B in %" PRIu64
+                     " objects\n",
+                     now.segment_capacity, now.segment_populated, now.get_bytes, now.get_objects, now.get_misses,
+                     now.put_bytes, now.put_objects);
+    mc_disks_summary(&text, disks, disks_of(rest, disks));
+    mc_web_reply(request, 200, MC_WEB_TEXT, text.data, text.length);
+    mc_buffer_free(&text);
 }
 
 /* ---- routes ---- */

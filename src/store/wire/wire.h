@@ -42,6 +42,8 @@ enum mc_role { MC_ROLE_CALL = 0, MC_ROLE_HEARTBEAT = 1, MC_ROLE_OWNER = 2, MC_RO
  * its place. With `expected` only the value of that version is replaced, else the item's code is STALE. */
 enum mc_put_flags { MC_PUT_HARD_PIN = 1, MC_PUT_SOFT_PIN = 2, MC_PUT_REPLACE = 4 };
 enum mc_get_flags { MC_GET_NO_LEASE = 1, MC_GET_DISKS = 2 };
+/* Of a disk that is mounted, as its owner's heartbeats tell it. What a later release adds counts as READ_ONLY. */
+enum mc_told_health { MC_TOLD_WELL, MC_TOLD_SLOW, MC_TOLD_READ_ONLY };
 
 enum mc_message {
 #define MC_MESSAGE_ENUM(name, number, head, a, b, c) MC_MESSAGE_##name = (number),
