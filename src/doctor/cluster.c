@@ -224,8 +224,10 @@ void mc_check_admin(struct mc_doctor *doctor)
     mc_buffer_free(&text);
     say_capacity(doctor, address);
     rc = ask_http(address, "/get_segments_detail", &text, &error);
-    if (rc == 200)
+    if (rc == 200) {
         mc_doctor_segments(doctor, mc_span(text.data, text.length));
+        mc_doctor_disks(doctor, mc_span(text.data, text.length));
+    }
     mc_buffer_free(&text);
 }
 

@@ -87,6 +87,7 @@ void mc_doctor_pairs(struct mc_doctor *doctor, struct mc_span document);
 const char *mc_doctor_fix_of_connect(int error);
 /* The master's list of segments: what it says of each, and whether it can be reached from here. */
 void mc_doctor_segments(struct mc_doctor *doctor, struct mc_span json);
+void mc_doctor_disks(struct mc_doctor *doctor, struct mc_span json);
 
 /* ---- the checks, by file ---- */
 

@@ -106,6 +106,72 @@ static void say(struct mc_doctor *doctor, const struct dial *dial, bool is_tried
                   dial->size, dial->address, dial->objects, why);
 }
 
+/* ---- disks ---- */
+
+static void say_disk(struct mc_doctor *doctor, struct mc_span text)
+{
+    struct mc_json_cursor member;
+    char name[96] = "?", directory[256] = "?", status[32] = "?", health[32] = "?", title[128];
+    uint64_t objects = 0;
+    int rc = mc_json_open(text, '{', &member);
+    while (rc == 0 && mc_json_next(&member) == 1) {
+        if (mc_json_is(member.name, "segment_name"))
+            (void)mc_json_text(&member, name, sizeof(name));
+        else if (mc_json_is(member.name, "directory"))
+            (void)mc_json_text(&member, directory, sizeof(directory));
+        else if (mc_json_is(member.name, "status"))
+            (void)mc_json_text(&member, status, sizeof(status));
+        else if (mc_json_is(member.name, "health"))
+            (void)mc_json_text(&member, health, sizeof(health));
+        else if (mc_json_is(member.name, "objects"))
+            (void)mc_json_number(&member, &objects);
+    }
+    bool is_well = strcmp(health, "ok") == 0;
+    const char *fix = is_well                            ? NULL
+                      : strcmp(health, "slow") == 0      ? "its device does not answer: look at the kernel's log there"
+                      : strcmp(health, "read_only") == 0 ? "writing failed: the node's log says where; it is tried "
+                                                           "again when the node is restarted"
+                                                         : "its node is gone: with the directory it brings it back";
+    snprintf(title, sizeof(title), "disk of %s", name);
+    mc_doctor_say(doctor, is_well ? MC_VERDICT_FINE : MC_VERDICT_WARNING, title, 0, fix,
+                  "%s, %s, %s, %" PRIu64 " objects", health, status, directory, objects);
+}
+
+static void say_disks_off(struct mc_doctor *doctor, struct mc_span text)
+{
+    struct mc_json_cursor member;
+    char node[96] = "?", title[128];
+    uint64_t count = 0;
+    int rc = mc_json_open(text, '{', &member);
+    while (rc == 0 && mc_json_next(&member) == 1) {
+        if (mc_json_is(member.name, "node"))
+            (void)mc_json_text(&member, node, sizeof(node));
+        else if (mc_json_is(member.name, "disks"))
+            (void)mc_json_number(&member, &count);
+    }
+    snprintf(title, sizeof(title), "disks of %s", node);
+    mc_doctor_say(doctor, MC_VERDICT_WARNING, title, 0, "its log says why; mooncake_doctor --disk looks at a folder",
+                  "%" PRIu64 " cannot be used", count);
+}
+
+/* What an older master does not tell is left out. */
+static void each(struct mc_doctor *doctor, struct mc_span json, const char *name,
+                 void (*visit)(struct mc_doctor *doctor, struct mc_span text))
+{
+    struct mc_span list;
+    struct mc_json_cursor element;
+    if (mc_json_find(json, name, &list) != 1 || mc_json_open(list, '[', &element) != 0)
+        return;
+    for (unsigned left = DIALS_MAX; left > 0 && mc_json_next(&element) == 1; left--)
+        visit(doctor, element.value);
+}
+
+void mc_doctor_disks(struct mc_doctor *doctor, struct mc_span json)
+{
+    each(doctor, json, "disks", say_disk);
+    each(doctor, json, "disks_off", say_disks_off);
+}
+
 void mc_doctor_segments(struct mc_doctor *doctor, struct mc_span json)
 {
     struct mc_span list;

@@ -127,11 +127,11 @@ def test_cluster(cluster):
 
 
 @contextlib.contextmanager
-def admin(*segments):
-    """An admin port that knows these segments: (name, address, status)."""
+def admin(*segments, **more):
+    """An admin port that knows these segments: (name, address, status); more: other members of the answer."""
     answers = {"/health": {"status": "ok"},
                "/get_segments_detail": {"segments": [{"segment_name": name, "te_endpoint": address, "status": status, "size_human": "1 GiB", "objects": 3}
-                                                     for name, address, status in segments]}}
+                                                     for name, address, status in segments], **more}}
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -167,6 +167,20 @@ def test_segments_are_connected_to():
     nameless = report("segment nameless")
     assert nameless["verdict"] == "broken" and "not known here" in nameless["value"] and "getent" in nameless["fix"]
     assert report("segment left")["verdict"] == "warning"
+
+
+def test_disks_of_the_cluster():
+    def disk(name, health):
+        return {"segment_name": name, "directory": f"/{name}/mooncake-c.0", "status": "OK", "health": health, "objects": 3}
+    disks = [disk(f"of-{health}", health) for health in ("ok", "slow", "read_only", "absent")]
+    with admin(disks=disks, disks_off=[{"node": "n", "disks": 2}]) as address:
+        report = Report("--admin", address)
+    assert report.code == 0
+    assert report("disk of of-ok")["verdict"] == "fine" and report("disk of of-ok")["value"] == "ok, OK, /of-ok/mooncake-c.0, 3 objects"
+    for health, words in (("slow", "does not answer"), ("read_only", "writing failed"), ("absent", "its node is gone")):
+        told = report(f"disk of of-{health}")
+        assert told["verdict"] == "warning" and words in told["fix"]
+    assert report("disks of n")["verdict"] == "warning" and report("disks of n")["value"] == "2 cannot be used"
 
 
 def test_nothing_is_left_behind(cluster):
