@@ -3,6 +3,7 @@ import json
 import pathlib
 import random
 import re
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -11,7 +12,7 @@ import pytest
 
 import cluster
 from python_cluster import MISSING, MooncakeDistributedStore, address, joined, pattern, wait_until
-from service_process import Service
+from service_process import MODULE, REST, Service
 
 SHM = pathlib.Path("/dev/shm")
 MIB = 1 << 20
@@ -148,9 +149,9 @@ def disks_of(master):
     return json.loads(master.get("/get_segments_detail")[1])["disks"]
 
 
-def node_process(master, path):
+def node_process(master, path, command=REST):
     """A store service with a disk there, as a process of its own, whose metrics can be read."""
-    return Service(MOONCAKE_MASTER=master.address, MOONCAKE_LOCAL_HOSTNAME="127.0.0.1", MOONCAKE_GLOBAL_SEGMENT_SIZE=MEMORY, MOONCAKE_OFFLOAD_ENABLED="true",
+    return Service(command=command, MOONCAKE_MASTER=master.address, MOONCAKE_LOCAL_HOSTNAME="127.0.0.1", MOONCAKE_GLOBAL_SEGMENT_SIZE=MEMORY, MOONCAKE_OFFLOAD_ENABLED="true",
                    MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=path, MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=512 * MIB).start()
 
 
@@ -249,3 +250,27 @@ def test_a_disk_that_cannot_be_used(master, folder):
     assert "says that 1 of its disks cannot be used" in master.log()
     assert service.stop() == 0
     wait_until(lambda: master.metrics()["mooncake_disks_off"] == 0)
+
+
+def test_a_disk_that_fails_to_write(master, folder):
+    """The kernel writes nothing behind the first page of its files any more: the disk is read-only, and everybody says so; what is there can be had.
+    Python ignores SIGXFSZ, and what it becomes does, too."""
+    service = node_process(master, folder, MODULE)
+    client = joined(master, 0)
+    wait_until(lambda: master.metrics()["mooncake_disks"] == 1)
+    for number in range(3):
+        assert client.put(f"key-{number}", value_of(number)) == 0
+    wait_until(lambda: stored(master) == 3, 20)
+    resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    assert client.remove("key-0", True) != 0  # it cannot be made sure of
+    label = f'disk="{folder}/mooncake-c.0"'
+    wait_until(lambda: metrics_of(service)[f'mooncake_client_disk_health{{{label},health="read_only"}}'] == 1, 20)
+    wait_until(lambda: master.metrics()["mooncake_disks_read_only"] == 1)
+    assert disks_of(master)[0]["health"] == "read_only" and json.loads(master.get("/health")[1])["disks"]["read_only"] == 1
+    assert ", 1 read-only) | " in master.get("/metrics/summary")[1].decode()
+    assert "is read-only: what is there can be loaded" in master.log()
+    assert metrics_of(service)[f"mooncake_client_disk_write_errors_total{{{label}}}"] > 0
+    assert client.put("after", value_of(9)) == 0 and client.get("after") == value_of(9) and client.get("key-1") == value_of(1)
+    assert stored(master) <= 3  # nothing is stored there any more
+    assert client.close() == 0
+    service.kill()
