@@ -676,8 +676,10 @@ void mc_owner_disk_clear(struct mc_owner_disk *disk, struct mc_reader *reader)
         bool is_later = false;
         mc_wire_slot_read(reader, &slot);
         for (struct mc_move *move = disk->stores; move != NULL; move = move->next_store)
-            if (move->disk_slot == slot.slot && move->disk_generation == slot.generation)
-                is_later = move->is_cleared = true;
+            if (move->disk_slot == slot.slot && move->disk_generation == slot.generation) {
+                is_later = true;
+                atomic_store(&move->is_cleared, true);
+            }
         if (!is_later)
             places[now++] = (struct mc_disk_place){slot.slot, slot.generation};
     }
