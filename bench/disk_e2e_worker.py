@@ -64,8 +64,8 @@ class Node:
         return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(self.options.path) for name in names) // self.size
 
     def write(self):
-        """As many puts ahead of the disk as half of the memory holds: what would go faster would be evicted unstored."""
-        ahead, stored, refused = max(2, self.options.memory // 2 // self.size), 0, 0
+        """As many puts ahead of the disk as a quarter of the memory holds: what would go faster would be evicted unstored."""
+        ahead, stored, refused = max(3, self.options.memory // 4 // self.size), 0, 0
         started = time.monotonic()
         number, last = 0, started
         while stored < self.count and time.monotonic() < last + 60:

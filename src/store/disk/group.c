@@ -9,6 +9,8 @@ void mc_disk_pending_add(struct mc_disk *disk, struct mc_disk_task *task)
 {
     mc_disk_queue_add(&disk->pending, task);
     disk->pending_bytes += task->bytes;
+    if (task->entry.generation > disk->generation_top)
+        disk->generation_top = task->entry.generation;
 }
 
 static struct mc_disk_task *pending_take(struct mc_disk *disk)

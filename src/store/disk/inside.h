@@ -57,6 +57,7 @@ struct mc_disk_task {
     struct mc_disk_flight flight; /* of its extent */
     enum mc_disk_task_kind kind;
     bool is_used, is_answered, is_removal;
+    bool may_lie;              /* a removal: of something that was once here, or is */
     struct mc_disk_task *next; /* in the queue where it is */
     struct mc_disk_entry entry;
     uint32_t slot, region, page;
@@ -204,6 +205,7 @@ struct mc_disk {
     enum mc_disk_health health;
     bool is_dead; /* nothing is begun any more; flights that end are only counted */
     struct mc_disk_flight *oldest, *newest;
+    uint64_t generation_top;    /* of all that was taken or found: what is above it was never here */
     struct mc_disk_queue reads; /* that wait for a buffer */
     uint64_t flight_bytes;      /* that they read and write */
     uint32_t flights;

@@ -128,7 +128,7 @@ static void clear_gathered(struct mc_disk *disk, struct mc_disk_task *task)
         mc_disk_queue_add(&journal->committing, task);
         return;
     }
-    mc_disk_task_answer(task, journal->is_broken ? MC_ERR_FILE_WRITE_FAIL : 0);
+    mc_disk_task_answer(task, journal->is_broken && task->may_lie ? MC_ERR_FILE_WRITE_FAIL : 0);
     mc_disk_task_free(disk, task);
 }
 
@@ -140,6 +140,7 @@ static void clears_gather(struct mc_disk *disk)
         for (; task->at < task->count; task->at++) {
             const struct mc_disk_place *place = &task->places[task->at];
             struct mc_disk_item *item = mc_disk_index_find(&disk->index, place->slot, place->generation);
+            task->may_lie |= place->generation <= disk->generation_top;
             if (item == NULL)
                 continue;
             if (journal->gathered_count >= MC_DISK_CLEARS_TASKS_MAX)

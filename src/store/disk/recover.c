@@ -199,6 +199,8 @@ static void record_take(struct mc_disk *disk, const struct mc_disk_walk *walk, c
 {
     struct mc_disk_recovery *recovery = disk->recovery;
     uint32_t slot = record->slot;
+    if (record->entry.generation > disk->generation_top)
+        disk->generation_top = record->entry.generation;
     if (mc_disk_dead_has(&recovery->dead, record->entry.generation))
         return;
     if (mc_disk_index_find(&disk->index, slot, record->entry.generation) != NULL) {

@@ -352,13 +352,17 @@ int mc_owner_disk_mounted(struct mc_owner_disk *disk, const struct mc_wire_mount
         return 0;
     }
     if (reply->code < 0) {
-        mc_log_limited(ERROR, "the master does not mount disk %s: %s", disk->path, mc_error_name(reply->code));
+        if (reply->code != disk->refused) /* it is tried each second */
+            mc_log(ERROR, "the master does not mount disk %s: %s%s", disk->path, mc_error_name(reply->code),
+                   reply->code == MC_ERR_SEGMENT_ALREADY_EXISTS ? "; another node has it, or a copy of it" : "");
+        disk->refused = reply->code;
         disk->state = MC_OWNER_DISK_IDLE; /* tried again with the next link, or when a move ends */
         return 0;
     }
     if (reply->epoch != disk->owner->master_epoch || mc_owner_disk_find(disk->owner, reply->segment) != NULL)
         return MC_ERR_PROTOCOL;
     disk->state = MC_OWNER_DISK_MOUNTED;
+    disk->refused = 0;
     disk->segment = reply->segment;
     disk->session++;
     meet(disk, reply->epoch);
@@ -544,6 +548,8 @@ static void store_ended(struct mc_move *move)
 {
     struct mc_owner_disk *disk = move->disk;
     unlist_store(move);
+    if (move->code < 0 && !atomic_load(&move->is_cleared))
+        mc_log_limited(INFO, "disk %s has not stored a value: %s", disk->path, mc_error_name(move->code));
     if (move->is_cleared) /* also what failed may lie there */
         mc_owner_disk_clear_places(disk, &(struct mc_disk_place){move->disk_slot, move->disk_generation}, 1);
     else if (may_tell(disk, move->session))
@@ -601,6 +607,10 @@ static void on_cleared_here(void *argument)
         return;
     }
     bool is_told = clearing->code == 0 && may_tell(disk, clearing->session);
+    if (clearing->code == MC_ERR_FILE_WRITE_FAIL && clearing->count > 1 && may_tell(disk, clearing->session)) {
+        for (size_t i = 0; i < clearing->count; i++) /* what never lay there need not wait for the others */
+            mc_owner_disk_clear_places(disk, &clearing->places[i], 1);
+    }
     if (is_told && clearing->is_lost) {
         tell_lost(disk, clearing->places, clearing->count);
     } else if (is_told) {
@@ -613,7 +623,7 @@ static void on_cleared_here(void *argument)
         }
         mc_frame_end_list(&owner->out, frame, list, clearing->count);
     }
-    if (clearing->code < 0)
+    if (clearing->code < 0 && clearing->count == 1)
         mc_log_limited(ERROR, "disk %s cannot remove what it is told to: %s; removals wait for it", disk->path,
                        mc_error_name(clearing->code));
     count_under_way(disk, -1);

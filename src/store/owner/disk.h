@@ -57,6 +57,7 @@ struct mc_owner_disk {
     uint64_t mount_id;              /* of the MOUNT that has no answer yet */
     uint64_t session;               /* counts mounts: what belongs to an earlier one is not told */
     uint32_t under_way;             /* moves and clears that have not come back */
+    int refused;                    /* by the master, and said */
     bool is_emptying;               /* what lies there is being cleared, since no master wants it */
     bool has_contents;              /* it was mounted, or something lies there */
     struct mc_move *stores;         /* under way, for CLEARs */
