@@ -10,6 +10,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 import cluster
 from python_cluster import MooncakeDistributedStore, wait_until
 from service_process import Service
@@ -97,7 +99,12 @@ def live(store, model, is_over):
 
 def one_life(master, store, models, folder, draw, pool):
     node = start(master, folder)
-    wait_until(lambda: re.search(r"disk .* is mounted", node.log()), 30)
+    try:
+        wait_until(lambda: re.search(r"disk .* is mounted as number \d+$|the master knows what lies on disk", node.log(), re.M), 30)
+    except AssertionError:
+        print(node.log(), master.log()[-3000:])
+        node.kill()
+        raise
     is_over = threading.Event()
     lives = [pool.submit(live, store, model, is_over) for model in models]
     time.sleep(draw.uniform(0.05, LIFE_S))
@@ -108,6 +115,7 @@ def one_life(master, store, models, folder, draw, pool):
     node.log_file.close()
 
 
+@pytest.mark.timeout(120 + KILLS * 4)
 def test_killed_while_it_writes(monkeypatch):
     monkeypatch.setenv("MC_RPC_TIMEOUT_MS", "100")  # a removal that hangs on a dead node is not waited for, and not taken for done
     folder = pathlib.Path(tempfile.mkdtemp(prefix="mc-disk-kill-"))
