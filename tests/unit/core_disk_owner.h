@@ -503,14 +503,25 @@ static void process_begins(struct model *model, struct process *process)
 static void process_unmounts_disk(struct model *model, struct process *process)
 {
     struct world *world = model_world(model);
-    struct mc_wire_unmount unmount = {.segment = process->media[DISK].number};
+    struct mc_wire_unmount unmount = {.segment = process->media[DISK].number, .keep = chance(model, 2)};
     if (!process->joined || !process->media[DISK].mounted || world->connections[process->owner].closed)
         return; /* a lost UNMOUNT would have to be said again: the segment stays as long as the member lives */
     model_trace(model, "node %u unmounts its disk", (unsigned)process->node);
     size_t frame = world_begin(world, MC_MESSAGE_UNMOUNT, 5);
     mc_wire_unmount_write(&world->frame, &unmount);
+    if (unmount.keep != 0 && process->task_count > 0)
+        return; /* not while something is under way */
     world_send(world, process->owner, frame);
-    wipe(model, process, DISK);
+    if (unmount.keep == 0) {
+        wipe(model, process, DISK);
+        return;
+    }
+    unsigned kept = 0; /* nothing is told of it any more; it is mounted again with a heartbeat */
+    for (unsigned i = 0; i < process->answer_count; i++)
+        if (process->answers[i].medium != DISK || process->answers[i].type == MC_MESSAGE_LOST)
+            process->answers[kept++] = process->answers[i];
+    process->answer_count = kept;
+    process->media[DISK].mounted = false;
 }
 
 static void process_beats(struct model *model, struct process *process)

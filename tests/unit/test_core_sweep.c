@@ -1,5 +1,5 @@
 /* What lies in memory only comes to the disks of its owner: when that leaves (FLUSH), and when a disk comes to memory that
- * holds something already (D6 of the ordering page). */
+ * holds something already (D6 of the ordering page). And disks that leave alone (D7). */
 #include "core_moves.h"
 
 #define MANY 40u
@@ -166,6 +166,35 @@ static void test_progress(void **state)
     assert_true(told.looks > 1);
     assert_int_equal(told.left, MANY / 2);
     assert_int_equal(told.left_bytes, MANY / 2 * OBJECT);
+    world_close_all(&world);
+}
+
+/* More than the owner has buffers for is not told at once; the next comes when some of that has ended. */
+static void test_not_all_at_once(void **state)
+{
+    struct world world;
+    struct world_store store;
+    struct mc_wire_flushed told;
+    enum { LARGE = 40 * MIB };
+    char key[16];
+    (void)state;
+    struct mc_core_config config = mc_core_config_default();
+    world_open_with(&world, &config);
+    store = world_store(&world, NODE_A, 512 * MIB, "a");
+    for (unsigned i = 0; i < 10; i++) {
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(world_put(&world, store.call, store.owner, key, LARGE), 0);
+    }
+    (void)mount_disk(&world, &store, 1024ull * MIB);
+    world.core->config.offload = MC_OFFLOAD_ON_PUT;
+    (void)flush(&world, store.owner, store.segment, true);
+    for (unsigned stored = 0; stored < 10; stored += 3) {
+        world_pass(&world, 100);
+        assert_int_equal(owner_stores(&world, store.owner, 0), stored < 9 ? 3 : 1);
+    }
+    world_pass(&world, 100);
+    told = flush(&world, store.owner, store.segment, false);
+    assert_int_equal(told.left, 0);
     world_close_all(&world);
 }
 
@@ -359,11 +388,116 @@ static void test_disk_comes_later(void **state)
     }
 }
 
+/* ---- a disk that is unmounted, and kept ---- */
+
+static int32_t unmount_kept(struct world *world, uint64_t owner, uint32_t segment)
+{
+    struct mc_wire_unmount unmount = {.segment = segment, .keep = 1};
+    struct mc_wire_code told = {.code = 1};
+    size_t frame = world_begin(world, MC_MESSAGE_UNMOUNT, 14);
+    mc_wire_unmount_write(&world->frame, &unmount);
+    world_send(world, owner, frame);
+    struct mc_frame answer = world_receive(world, owner);
+    assert_int_equal(answer.type, MC_MESSAGE_UNMOUNT_REPLY);
+    struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    mc_wire_code_read(&reader, &told);
+    world_settle(world, 100);
+    world_check(world);
+    return told.code;
+}
+
+/* Another process with that disk; it tells nothing of what lies there. */
+static struct mc_wire_mount_reply come_with_disk(struct world *world, struct world_store *store)
+{
+    *store = world_store(world, NODE_B, MIB, "b");
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    mount.epoch = FIRST_EPOCH;
+    mount.slot_top = DISK_SLOTS;
+    return world_mount(world, store->owner, &mount);
+}
+
+/* Memory is served on, what lies on the disk only is not there, and can be removed: at once, and for good. */
+static void test_kept_disk(void **state)
+{
+    struct world world;
+    struct world_store store, next;
+    (void)state;
+    uint32_t disk = open_with_disk(&world, &store);
+    uint64_t client = world_client(&world, CLIENT);
+    put_and_store(&world, &store, "both");
+    put_and_store(&world, &store, "removed");
+    forget_in_memory(&world, &store, "removed");
+    assert_int_equal(unmount_kept(&world, store.owner, disk), 0);
+    assert_int_equal(statistics_of(&world).disks, 1);
+    assert_int_equal(statistics_of(&world).disks_absent, 1);
+    assert_int_equal(world_get(&world, client, "both", 0, NULL, NULL), 0);
+    assert_int_equal(world_exist(&world, client, "removed"), 0);
+    assert_int_equal(world_remove(&world, client, "removed", true), 0);
+    assert_int_equal(world_put(&world, store.call, store.owner, "new", OBJECT), 0);
+    assert_int_equal(owner_stores(&world, store.owner, 0), 0);
+    struct mc_wire_mount_reply reply = come_with_disk(&world, &next);
+    assert_int_equal(reply.code, 0);
+    assert_int_equal(reply.segment, disk);
+    assert_int_equal(reply.inventory, 1); /* a new process says what it has found */
+    assert_true(reply.behind);            /* and has a removal to confirm */
+    struct world_told told;
+    world_owner_told(&world, next.owner, &told);
+    assert_int_equal(told.type, MC_MESSAGE_CLEAR);
+    assert_int_equal(told.segment, disk);
+    assert_int_equal(told.count, 1);
+    world_owner_says(&world, next.owner, MC_MESSAGE_CLEARED, &told);
+    assert_int_equal(statistics_of(&world).disks_absent, 0);
+    assert_int_equal(world_exist(&world, client, "removed"), 0);
+    world_close_all(&world);
+}
+
+/* Its owner may mount it again, and then all that lies there is there. */
+static void test_kept_disk_comes_back(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    uint32_t disk = open_with_disk(&world, &store);
+    put_and_store(&world, &store, "k");
+    forget_in_memory(&world, &store, "k");
+    assert_int_equal(unmount_kept(&world, store.owner, disk), 0);
+    assert_int_equal(world_exist(&world, store.call, "k"), 0);
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    mount.epoch = FIRST_EPOCH;
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    assert_int_equal(world_exist(&world, store.call, "k"), 1);
+    world_pass_beating(&world, world.core->config.disk_ttl_ms + SECOND_MS, store.heartbeat); /* and stays */
+    assert_int_equal(statistics_of(&world).disks, 1);
+    world_close_all(&world);
+}
+
+static void test_kept_disk_is_forgotten(void **state)
+{
+    struct world world;
+    struct world_store store, next;
+    (void)state;
+    uint32_t disk = open_with_disk(&world, &store);
+    put_and_store(&world, &store, "k");
+    forget_in_memory(&world, &store, "k");
+    assert_int_equal(unmount_kept(&world, store.owner, 77), MC_ERR_SEGMENT_NOT_FOUND);
+    assert_int_equal(unmount_kept(&world, store.owner, store.segment), MC_ERR_INVALID_PARAMS); /* it is no disk */
+    world.core->config.disk_ttl_ms = 10 * SECOND_MS;
+    assert_int_equal(unmount_kept(&world, store.owner, disk), 0);
+    world_pass_beating(&world, 8 * SECOND_MS, store.heartbeat);
+    assert_int_equal(statistics_of(&world).disks, 1);
+    world_pass_beating(&world, 3 * SECOND_MS, store.heartbeat);
+    assert_int_equal(statistics_of(&world).disks, 0);
+    assert_int_equal(statistics_of(&world).objects, 0);
+    assert_int_equal(come_with_disk(&world, &next).code, MC_ERR_STALE);
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_is_stored),
         cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_not_all_at_once),
         cmocka_unit_test(test_nothing_new_comes),
         cmocka_unit_test(test_disk_that_takes_nothing),
         cmocka_unit_test(test_disk_smaller_than_memory),
@@ -373,6 +507,9 @@ int main(void)
         cmocka_unit_test(test_gone_meanwhile),
         cmocka_unit_test(test_disk_is_mounted_meanwhile),
         cmocka_unit_test(test_disk_comes_later),
+        cmocka_unit_test(test_kept_disk),
+        cmocka_unit_test(test_kept_disk_comes_back),
+        cmocka_unit_test(test_kept_disk_is_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

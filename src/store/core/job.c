@@ -161,16 +161,25 @@ void mc_job_sweep(struct mc_core *core, struct mc_segment *segment)
     mc_link_append(&core->jobs, &job->link);
 }
 
-bool mc_job_store(struct mc_core *core, uint32_t segment)
+static bool segment_job(struct mc_core *core, enum mc_job_kind kind, uint32_t segment, uint64_t at_ms)
 {
     struct mc_job *job = calloc(1, sizeof(*job));
     if (job == NULL)
         return false;
-    job->kind = MC_JOB_STORE;
-    job->number = segment;
+    *job = (struct mc_job){.kind = kind, .number = segment, .rest_until_ms = at_ms};
     mc_link_init(&job->link);
     mc_link_append(&core->jobs, &job->link);
     return true;
+}
+
+bool mc_job_store(struct mc_core *core, uint32_t segment)
+{
+    return segment_job(core, MC_JOB_STORE, segment, 0);
+}
+
+bool mc_job_forget(struct mc_core *core, uint32_t segment, uint64_t at_ms)
+{
+    return segment_job(core, MC_JOB_FORGET, segment, at_ms);
 }
 
 /* Takes over the regex. */
@@ -401,9 +410,10 @@ bool mc_jobs_tick(struct mc_core *core)
     struct mc_job *job = mc_core_is_departing(core) ? NULL : next_job(core, &core->jobs);
     if (job == NULL)
         return false;
-    bool done = job->kind == MC_JOB_SWEEP   ? sweep_slice(core, job)
-                : job->kind == MC_JOB_STORE ? mc_sweep_slice(core, job)
-                                            : remove_slice(core, job);
+    bool done = job->kind == MC_JOB_SWEEP    ? sweep_slice(core, job)
+                : job->kind == MC_JOB_STORE  ? mc_sweep_slice(core, job)
+                : job->kind == MC_JOB_FORGET ? mc_segment_forget(core, job)
+                                             : remove_slice(core, job);
     bool is_more = next_job(core, done ? &job->link : &core->jobs) != NULL;
     if (done) {
         mc_job_destroy(core, job);
@@ -412,4 +422,14 @@ bool mc_jobs_tick(struct mc_core *core)
         mc_link_append(&core->jobs, &job->link);
     }
     return is_more;
+}
+
+uint64_t mc_jobs_due(const struct mc_core *core)
+{
+    uint64_t first = UINT64_MAX;
+    for (const struct mc_link *link = core->jobs.next; link != &core->jobs; link = link->next) {
+        uint64_t at = mc_link_of(link, struct mc_job, link)->rest_until_ms;
+        first = at < first ? at : first;
+    }
+    return first < core->now_ms ? core->now_ms : first;
 }

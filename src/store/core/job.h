@@ -27,7 +27,7 @@ struct mc_wait { /* an answer that waits for CLEARED; BOTH: one more that waits 
     int32_t codes[];
 };
 
-enum mc_job_kind { MC_JOB_SWEEP, MC_JOB_REMOVE, MC_JOB_STORE };
+enum mc_job_kind { MC_JOB_SWEEP, MC_JOB_REMOVE, MC_JOB_STORE, MC_JOB_FORGET };
 struct mc_job {
     struct mc_link link;
     enum mc_job_kind kind;
@@ -56,8 +56,11 @@ void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, c
 void mc_job_sweep(struct mc_core *core, struct mc_segment *segment);
 /* False when memory is out. */
 bool mc_job_store(struct mc_core *core, uint32_t segment);
+bool mc_job_forget(struct mc_core *core, uint32_t segment, uint64_t at_ms);
 /* A slice of one job; true when there are jobs left. */
 bool mc_jobs_tick(struct mc_core *core);
+/* The time of the first that rests; UINT64_MAX: none does. */
+uint64_t mc_jobs_due(const struct mc_core *core);
 /* A removal of all or by pattern has not come by the visible object yet. A copy of its value that took its place now
  * could lie where the removal has looked already: it would answer, and the value would stay. */
 bool mc_jobs_will_meet(const struct mc_core *core, const struct mc_object *object);

@@ -48,8 +48,12 @@
 #define MC_TICK_IDLE_MS 1000u
 #define MC_TICK_BUSY_MS 100u
 #define MC_JOB_REST_MS 50u /* of a removal over all, before it looks again at what could not go */
+/* Of memory that is stored on disks as a whole: so much is under way at a time (units; an owner has buffers for twice as
+ * much), and so long it rests between two looks, and as long as a look took. */
+#define MC_SWEEP_UNITS ((128ull << 20) / MC_EXTENT_UNIT)
+#define MC_SWEEP_REST_MS 10u
 #define MC_SWEEP_ASKED_MS 5000u /* an owner that leaves asks more often: without it nothing more is stored for it */
-#define MC_GAP_MS 1000u    /* a call later than expected by more than this is a gap of our own process */
+#define MC_GAP_MS 1000u         /* a call later than expected by more than this is a gap of our own process */
 /* A segment that grew within this time is waited for instead of evicted from; a few heartbeats */
 #define MC_POPULATING_MS 3000u
 #define MC_PROBE_PINGS 4u         /* evenly over the time in which one of them is to be answered, */

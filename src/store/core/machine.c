@@ -393,5 +393,7 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms)
         core->wake_ms = core->now_ms + MC_TICK_BUSY_MS;
     uint64_t due_ms = mc_segments_due(core);
     core->wake_ms = due_ms < core->wake_ms ? due_ms : core->wake_ms;
+    due_ms = mc_core_is_departing(core) ? UINT64_MAX : mc_jobs_due(core);
+    core->wake_ms = due_ms < core->wake_ms ? due_ms : core->wake_ms;
     return core->wake_ms + core->base_ms;
 }

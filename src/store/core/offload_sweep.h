@@ -16,14 +16,14 @@ struct mc_job;
 struct mc_segment;
 
 struct mc_sweep_found { /* in one look */
-    uint64_t left, left_bytes, moving;
+    uint64_t left, left_bytes, moving, moving_units;
 };
 
 struct mc_sweep { /* of a segment of memory */
     bool runs;    /* a job does it */
     bool leaves;  /* its owner does: until nothing is left */
     uint32_t slot, looks;
-    uint64_t asked_ms;
+    uint64_t asked_ms, look_ms; /* when this look began */
     uint64_t begun, begun_most; /* units that it has begun to store, and how many it may */
     struct mc_sweep_found now, last;
 };

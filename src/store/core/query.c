@@ -25,7 +25,7 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
         uint64_t used = segment->used * MC_EXTENT_UNIT;
         if (segment->kind == MC_SEGMENT_DISK) {
             statistics->disks++;
-            statistics->disks_absent += segment->member->absent;
+            statistics->disks_absent += segment->member->absent || segment->detached;
             statistics->disks_slow += segment->health == MC_TOLD_SLOW;
             statistics->disks_read_only += segment->health == MC_TOLD_READ_ONLY;
             statistics->disk_capacity += segment->capacity;

@@ -69,7 +69,7 @@ bool mc_segment_departed(const struct mc_core *core, const struct mc_segment *se
 {
     if (segment->state == MC_SEGMENT_OK || !core->may_depart)
         return false;
-    return segment->state == MC_SEGMENT_GONE || segment->member->departed;
+    return segment->state == MC_SEGMENT_GONE || segment->member->departed || segment->detached;
 }
 
 void mc_segment_release(struct mc_core *core, struct mc_segment *segment)
@@ -364,6 +364,7 @@ static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_c
     else
         mc_segment_owner_lost(segment);
     segment->owner = connection;
+    segment->detached = false;
     if (segment->clears.count + segment->cuts.count + segment->moves.count > 0)
         mc_segment_mark_dirty(core, segment);
     mc_segment_set_populated(core, segment, populated);
@@ -488,6 +489,26 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
     attach(core, segment, connection, mount->populated);
 }
 
+/* As if its owner's process had ended: it is absent. */
+static void detach(struct mc_core *core, struct mc_segment *segment)
+{
+    mc_core_log(core, MC_CORE_LOG_INFO, "disk %u (%s) is unmounted; it may come back within %llu s", segment->number,
+                segment->name, (unsigned long long)core->config.disk_ttl_ms / 1000);
+    mc_segment_owner_lost(segment);
+    segment->detached = true;
+    core->wants_to_depart = true;
+    mc_segment_refresh(core, segment);
+    mc_segment_release(core, segment);
+}
+
+bool mc_segment_forget(struct mc_core *core, const struct mc_job *job)
+{
+    struct mc_segment *segment = mc_segment_find(core, job->number);
+    if (segment != NULL && segment->detached)
+        mc_segment_gone(core, segment);
+    return true;
+}
+
 void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
@@ -497,8 +518,14 @@ void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, 
     struct mc_segment *segment = mc_segment_find(core, head.segment);
     int32_t code = segment == NULL                         ? MC_ERR_SEGMENT_NOT_FOUND
                    : segment->member != connection->member ? MC_ERR_ILLEGAL_CLIENT
-                                                           : 0;
-    if (code == 0)
+                   : head.keep != 0 && segment->kind != MC_SEGMENT_DISK
+                       ? MC_ERR_INVALID_PARAMS /* a number of an earlier master */
+                       : 0;
+    bool is_kept =
+        code == 0 && head.keep != 0 && mc_job_forget(core, segment->number, core->now_ms + core->config.disk_ttl_ms);
+    if (is_kept)
+        detach(core, segment);
+    else if (code == 0)
         mc_segment_gone(core, segment);
     mc_core_reply_code(core, connection->number, MC_MESSAGE_UNMOUNT_REPLY, frame->request_id, code);
 }
