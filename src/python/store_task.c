@@ -249,13 +249,17 @@ MC_PY_STORE_CALL(unmount_and_free_segment, 1, "segment_ids, grace_period_seconds
 
 static PyObject *unmount_local_disk_segment(struct mc_py_store *self, PyObject **values)
 {
-    uint64_t grace_s;
+    uint64_t grace_s = 0;
     int rc;
     if (values[0] != NULL && mc_py_u64(values[0], &grace_s) < 0)
         return NULL;
-    MC_PY_IN_STORE(self, store, rc, MC_ERR_NOT_SUPPORTED);
+    MC_PY_IN_STORE(self, store, rc, mc_store_unmount_disks(store, grace_s * 1000));
     return PyLong_FromLong(rc);
 }
 
-MC_PY_STORE_CALL(unmount_local_disk_segment, 0, "grace_period_seconds=0", unmount_local_disk_segment(self, values),
-                 "Returns -1012: this build has no disk tier.")
+MC_PY_STORE_CALL(
+    unmount_local_disk_segment, 0, "grace_period_seconds=0", unmount_local_disk_segment(self, values),
+    "The disks of this store leave the cluster; what lies there stays, for the next store with them. What is under "
+    "way there has the grace to end.\n\n"
+    "Returns 0, also without disks; -901: it has not ended, and goes on by itself; -1012: the master is of an "
+    "older release.")

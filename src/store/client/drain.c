@@ -11,6 +11,7 @@
 
 #define ASK_MS 2000u
 #define PASS_MS 1000u  /* from one pass to the next while there is something to move */
+#define STUCK_MAX 3u   /* passes in which nothing could be moved: nothing can */
 #define IDLE_MS 10000u /* and when there is not: a put that was under way may still end there */
 
 struct keys { /* of one answer */
@@ -26,6 +27,9 @@ struct mc_drain {
     struct mc_sleeper sleeper; /* its lock guards what follows; held for no longer than it takes to look */
     bool wanted;
     uint32_t segment;
+    uint32_t passes, stuck; /* since it is wanted; of them, the last in which nothing could be moved */
+    bool is_empty;          /* the last has met nothing */
+    size_t left;            /* after it */
 };
 
 static void build_keys(struct mc_buffer *out, uint64_t request_id, const void *context)
@@ -78,8 +82,8 @@ static bool is_wanted(struct mc_drain *drain)
     return wanted;
 }
 
-/* All objects once. Returns how many there were. */
-static size_t pass(struct mc_drain *drain, uint32_t segment)
+/* All objects once. Returns how many there were; *left: of them, those that still are. */
+static size_t pass(struct mc_drain *drain, uint32_t segment, size_t *left)
 {
     struct keys *keys = &drain->keys;
     size_t met = 0, failed = 0;
@@ -97,6 +101,7 @@ static size_t pass(struct mc_drain *drain, uint32_t segment)
     } while (keys->next_slot != 0 && is_wanted(drain));
     if (failed > 0)
         mc_log_limited(WARNING, "%zu of %zu objects could not be moved away yet: %s", failed, met, mc_error_name(last));
+    *left = failed;
     return met;
 }
 
@@ -111,9 +116,13 @@ static void *drain_main(void *argument)
         }
         uint32_t segment = drain->segment;
         pthread_mutex_unlock(&drain->sleeper.lock);
-        size_t met = pass(drain, segment);
+        size_t left, met = pass(drain, segment, &left);
         uint64_t next_ns = mc_clock_ns() + (met > 0 ? PASS_MS : IDLE_MS) * 1000000ull;
         pthread_mutex_lock(&drain->sleeper.lock);
+        drain->passes++;
+        drain->left = left;
+        drain->stuck = met > 0 && left == met ? drain->stuck + 1 : 0;
+        drain->is_empty = met == 0;
         while (!drain->sleeper.stop && drain->wanted &&
                mc_monitor_wait(&drain->sleeper.lock, &drain->sleeper.changed, next_ns) == 0)
             continue;
@@ -138,23 +147,41 @@ static struct mc_drain *drain_start(struct mc_store *store)
 
 void mc_drain_told(struct mc_store *store, uint32_t segment, bool wanted)
 {
-    if (store->drain == NULL && wanted)
-        store->drain = drain_start(store); /* without memory: the next heartbeat */
-    struct mc_drain *drain = store->drain;
+    struct mc_drain *drain = atomic_load(&store->drain);
+    if (drain == NULL && wanted) {
+        drain = drain_start(store); /* without memory: the next heartbeat */
+        atomic_store(&store->drain, drain);
+    }
     if (drain == NULL)
         return;
     atomic_store(&store->draining, wanted);
     pthread_mutex_lock(&drain->sleeper.lock);
-    if (drain->wanted != wanted)
+    if (drain->wanted != wanted) {
+        drain->passes = drain->stuck = 0;
+        drain->is_empty = false;
         pthread_cond_signal(&drain->sleeper.changed);
+    }
     drain->wanted = wanted;
     drain->segment = segment;
     pthread_mutex_unlock(&drain->sleeper.lock);
 }
 
+bool mc_drain_look(struct mc_store *store, bool *is_known, uint64_t *left)
+{
+    struct mc_drain *drain = atomic_load(&store->drain);
+    if (drain == NULL)
+        return false; /* no heartbeat was answered yet */
+    pthread_mutex_lock(&drain->sleeper.lock);
+    *is_known = drain->passes > 0;
+    *left = drain->left;
+    bool is_over = drain->is_empty || drain->stuck >= STUCK_MAX;
+    pthread_mutex_unlock(&drain->sleeper.lock);
+    return is_over;
+}
+
 void mc_drain_end(struct mc_store *store)
 {
-    struct mc_drain *drain = store->drain;
+    struct mc_drain *drain = atomic_load(&store->drain);
     if (drain == NULL)
         return;
     mc_sleeper_end(&drain->sleeper); /* after the move under way, which has a deadline */

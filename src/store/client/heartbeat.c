@@ -169,7 +169,8 @@ static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out,
             continue;
         }
         is_held = code.code == 0;
-        mc_drain_told(heartbeat->store, code.segment, code.drain != 0 && code.code >= 0 && !reader.bad);
+        bool drains = code.drain != 0 || atomic_load(&heartbeat->store->drains);
+        mc_drain_told(heartbeat->store, code.segment, drains && code.code >= 0 && !reader.bad);
         unreachable_told(heartbeat, code.unreachable != 0 && code.code >= 0 && !reader.bad);
         if (code.code < 0 && owner != NULL)
             mc_owner_remount(owner);

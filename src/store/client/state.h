@@ -89,6 +89,8 @@ struct mc_store {
 
     _Atomic uint32_t calls;
     _Atomic bool closing, forked;
+    _Atomic bool retired;                    /* mc_store_retire was called */
+    _Atomic bool drains;                     /* the segment's objects are moved away because we say so */
     _Atomic bool leaving;                    /* the segment will be unmounted: nothing new is to be placed there */
     _Atomic uint64_t lease_ttl_ms;           /* as the last hello said */
     _Atomic uint64_t epoch;                  /* the highest that a master had; only rises */
@@ -99,7 +101,7 @@ struct mc_store {
     struct mc_locations locations;
     struct mc_sessions sessions;
     _Atomic(struct mc_preconnect *) preconnect; /* NULL: needs no paths */
-    struct mc_drain *drain;                     /* of the heartbeat thread; NULL: it was never told to */
+    _Atomic(struct mc_drain *) drain;           /* of the heartbeat thread; NULL: it was never told to */
     _Atomic bool draining;                      /* objects of the own segment are moved away */
     _Atomic(struct mc_tasks *) tasks;           /* NULL: there was none */
     _Atomic(struct mc_mounts *) mounts;         /* NULL: there was none */

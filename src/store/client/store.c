@@ -5,6 +5,7 @@
 #include "store/client/life.h"
 #include "store/client/link.h"
 #include "store/client/master.h"
+#include "store/client/retire.h"
 #include "store/client/state.h"
 #include "store/client/threads.h"
 #include "store/owner/owner.h"
@@ -16,6 +17,8 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
 
 int mc_store_close(struct mc_store *store)
 {
+    if (store != NULL && !atomic_load(&store->retired))
+        (void)mc_store_retire(store, 0, mc_retire_grace_ms(), NULL, NULL); /* what was left stands in the log */
     if (!mc_life_quiet(store))
         return 0;
     mc_tasks_end(store); /* from now on its thread's calls are refused */

@@ -76,11 +76,14 @@ static void set_epoch(struct mc_owner_disk *disk, uint64_t epoch)
 
 /* ---- life ---- */
 
+static void leave_if_wanted(struct mc_owner_disk *disk);
+
 static void on_ready(void *argument)
 {
     struct mc_owner_disk *disk = argument;
     if (disk->state == MC_OWNER_DISK_RECOVERING)
         disk->state = MC_OWNER_DISK_IDLE;
+    leave_if_wanted(disk);
     mc_owner_disks_mount(disk->owner);
 }
 
@@ -88,6 +91,8 @@ static void on_useless(void *argument)
 {
     struct mc_owner_disk *disk = argument;
     disk->state = MC_OWNER_DISK_OFF;
+    leave_if_wanted(disk);
+    mc_owner_disks_mount(disk->owner);
 }
 
 /* On the disk's thread. */
@@ -193,8 +198,9 @@ void mc_owner_disks_close(struct mc_owner *owner)
     pthread_mutex_unlock(&owner->lock);
     mc_mover_stop(owner->mover);
     for (uint32_t i = 0; i < owner->disk_count; i++) {
-        /* A child that is forked from here on has nothing of it to close. */
-        mc_disk_close(mc_owner_disk_unseen(&owner->disks[i]), MC_DISK_GRACE_MS);
+        struct mc_disk *files = mc_owner_disk_unseen(&owner->disks[i]);
+        if (files != NULL) /* else it has left before; a child that is forked from here on has nothing of it to close */
+            mc_disk_close(files, MC_DISK_GRACE_MS);
     }
 }
 
@@ -267,6 +273,99 @@ static void send_mount(struct mc_owner_disk *disk)
     mc_wire_mount_frame(&owner->out, mc_frame_begin(&owner->out, MC_MESSAGE_MOUNT, disk->mount_id), &mount);
 }
 
+/* Nothing of it is of concern here any more. */
+static void note_left(struct mc_owner_disk *disk)
+{
+    struct mc_owner *owner = disk->owner;
+    disk->state = MC_OWNER_DISK_OFF;
+    disk->has_left = true;
+    pthread_mutex_lock(&owner->lock);
+    disk->told_segment = 0;
+    disk->has_contents = false;
+    owner->disks_left++;
+    pthread_cond_broadcast(&owner->changed);
+    pthread_mutex_unlock(&owner->lock);
+    mc_log(INFO, "disk %s is unmounted; what lies there stays", disk->path);
+}
+
+static void send_unmount(struct mc_owner_disk *disk)
+{
+    struct mc_owner *owner = disk->owner;
+    if (disk->segment == 0 || !mc_wire_can(&owner->agreed, MC_FEATURE_FLUSH)) {
+        note_left(disk); /* it was never mounted, or its master is another one now, which does not know it */
+        return;
+    }
+    struct mc_wire_unmount head = {.segment = disk->segment, .keep = 1};
+    disk->mount_id = ++owner->request_id;
+    mc_wire_unmount_frame(&owner->out, mc_frame_begin(&owner->out, MC_MESSAGE_UNMOUNT, disk->mount_id), &head);
+}
+
+bool mc_owner_disk_unmounted(struct mc_owner *owner, uint64_t unmount_id)
+{
+    for (uint32_t i = 0; i < owner->disk_count; i++) {
+        struct mc_owner_disk *disk = &owner->disks[i];
+        if (disk->state != MC_OWNER_DISK_LEAVING || disk->mount_id != unmount_id)
+            continue;
+        disk->mount_id = 0;
+        note_left(disk); /* whatever the answer: this master does not offer it */
+        return true;
+    }
+    return false;
+}
+
+/* Not while it is being recovered, emptied or mounted: with the end of that. From now on the master is told nothing of it,
+ * as if the process had ended; what is under way there ends. */
+static void leave_if_wanted(struct mc_owner_disk *disk)
+{
+    bool may = disk->state == MC_OWNER_DISK_IDLE || disk->state == MC_OWNER_DISK_MOUNTED ||
+               (disk->state == MC_OWNER_DISK_OFF && !disk->has_left);
+    if (!disk->wants_to_leave || !may)
+        return;
+    disk->wants_to_leave = false;
+    disk->session++;
+    mc_owner_disk_inventory_stop(disk);
+    disk->state = MC_OWNER_DISK_LEAVING;
+    told_segment_set(disk, 0);
+}
+
+static void on_leave(void *argument)
+{
+    struct mc_owner *owner = argument;
+    bool is_old = owner->state == LINK_MOUNTED && !mc_wire_can(&owner->agreed, MC_FEATURE_FLUSH);
+    pthread_mutex_lock(&owner->lock);
+    owner->leave_code = is_old ? MC_ERR_NOT_SUPPORTED : 0;
+    pthread_cond_broadcast(&owner->changed);
+    pthread_mutex_unlock(&owner->lock);
+    for (uint32_t i = 0; i < owner->disk_count && !is_old; i++) {
+        owner->disks[i].wants_to_leave = owner->disks[i].state != MC_OWNER_DISK_LEAVING && !owner->disks[i].has_left;
+        leave_if_wanted(&owner->disks[i]);
+    }
+    mc_owner_disks_mount(owner);
+}
+
+int mc_owner_disks_leave(struct mc_owner *owner, uint64_t grace_ms)
+{
+    uint64_t wait_ms = grace_ms > MC_DISK_GRACE_MS ? grace_ms : MC_DISK_GRACE_MS;
+    uint64_t deadline_ns = mc_clock_ns() + wait_ms * 1000000ull;
+    int rc = 0;
+    pthread_mutex_lock(&owner->lock);
+    owner->leave_code = 0;
+    pthread_mutex_unlock(&owner->lock);
+    mc_serve_post(owner->serve, on_leave, owner);
+    pthread_mutex_lock(&owner->lock);
+    while (owner->disks_left < owner->disk_count && owner->leave_code == 0 && rc != ETIMEDOUT)
+        rc = mc_monitor_wait(&owner->lock, &owner->changed, deadline_ns);
+    int refusal = owner->leave_code;
+    bool are_left = owner->disks_left == owner->disk_count;
+    pthread_mutex_unlock(&owner->lock);
+    for (uint32_t i = 0; are_left && i < owner->disk_count; i++) { /* whoever comes next finds the directory free */
+        struct mc_disk *files = mc_owner_disk_unseen(&owner->disks[i]);
+        if (files != NULL)
+            mc_disk_close(files, MC_DISK_GRACE_MS);
+    }
+    return are_left ? 0 : refusal < 0 ? refusal : MC_ERR_RPC_TIMEOUT;
+}
+
 void mc_owner_disks_mount(struct mc_owner *owner)
 {
     if (owner->state != LINK_MOUNTED || owner->is_closing || !mc_wire_can(&owner->agreed, MC_FEATURE_DISKS))
@@ -274,6 +373,9 @@ void mc_owner_disks_mount(struct mc_owner *owner)
     for (uint32_t i = 0; i < owner->disk_count; i++)
         if (owner->disks[i].state == MC_OWNER_DISK_IDLE && owner->disks[i].under_way == 0)
             send_mount(&owner->disks[i]);
+        else if (owner->disks[i].state == MC_OWNER_DISK_LEAVING && owner->disks[i].under_way == 0 &&
+                 owner->disks[i].mount_id == 0)
+            send_unmount(&owner->disks[i]);
     mc_owner_link_send(owner);
 }
 
@@ -288,6 +390,8 @@ void mc_owner_disks_unlink(struct mc_owner *owner)
 {
     for (uint32_t i = 0; i < owner->disk_count; i++) {
         struct mc_owner_disk *disk = &owner->disks[i];
+        if (disk->state == MC_OWNER_DISK_LEAVING)
+            disk->mount_id = 0; /* said again over the next */
         if (disk->state != MC_OWNER_DISK_MOUNTING && disk->state != MC_OWNER_DISK_MOUNTED)
             continue;
         disk->state = MC_OWNER_DISK_IDLE;
@@ -329,6 +433,7 @@ void mc_owner_disk_emptied(struct mc_owner_disk *disk)
     keep_mark(disk);
     pthread_mutex_unlock(&disk->owner->lock);
     disk->state = MC_OWNER_DISK_IDLE;
+    leave_if_wanted(disk);
     mc_owner_disks_mount(disk->owner);
 }
 
@@ -344,7 +449,7 @@ static void meet(struct mc_owner_disk *disk, uint64_t epoch)
     pthread_mutex_unlock(&owner->lock);
 }
 
-int mc_owner_disk_mounted(struct mc_owner_disk *disk, const struct mc_wire_mount_reply *reply)
+static int mounted(struct mc_owner_disk *disk, const struct mc_wire_mount_reply *reply)
 {
     disk->mount_id = 0;
     if (reply->code == MC_ERR_STALE) {
@@ -372,6 +477,15 @@ int mc_owner_disk_mounted(struct mc_owner_disk *disk, const struct mc_wire_mount
     mc_log(INFO, "disk %s is mounted as number %" PRIu32 "%s", disk->path, reply->segment,
            reply->inventory != 1 ? "" : "; the master is told what lies there");
     return reply->inventory == 1 ? mc_owner_disk_inventory_start(disk) : 0;
+}
+
+int mc_owner_disk_mounted(struct mc_owner_disk *disk, const struct mc_wire_mount_reply *reply)
+{
+    int rc = mounted(disk, reply);
+    leave_if_wanted(disk);
+    if (rc == 0 && disk->state == MC_OWNER_DISK_LEAVING) /* not one that was refused: at once it would be again */
+        mc_owner_disks_mount(disk->owner);
+    return rc;
 }
 
 int mc_owner_disk_acknowledged(struct mc_owner_disk *disk, const struct mc_wire_inventory_ack *ack)

@@ -31,7 +31,8 @@ enum mc_owner_disk_state {
     MC_OWNER_DISK_IDLE,       /* waits for the link, and for moves to end */
     MC_OWNER_DISK_MOUNTING,
     MC_OWNER_DISK_MOUNTED,
-    MC_OWNER_DISK_OFF, /* it cannot be used: said in the log */
+    MC_OWNER_DISK_LEAVING, /* it is to be unmounted, and what lies there to stay: when nothing is under way any more */
+    MC_OWNER_DISK_OFF,     /* it cannot be used: said in the log */
 };
 
 struct clearing;
@@ -54,10 +55,12 @@ struct mc_owner_disk {
     uint32_t number; /* of the owner's disks */
     enum mc_owner_disk_state state;
     uint32_t segment, slot_count;
-    uint64_t mount_id;              /* of the MOUNT that has no answer yet */
-    uint64_t session;               /* counts mounts: what belongs to an earlier one is not told */
-    uint32_t under_way;             /* moves and clears that have not come back */
-    int refused;                    /* by the master, and said */
+    uint64_t mount_id;   /* of the MOUNT, or UNMOUNT, that has no answer yet */
+    uint64_t session;    /* counts mounts: what belongs to an earlier one is not told */
+    uint32_t under_way;  /* moves and clears that have not come back */
+    int refused;         /* by the master, and said */
+    bool wants_to_leave; /* as soon as it can; then it is LEAVING */
+    bool has_left;
     bool is_emptying;               /* what lies there is being cleared, since no master wants it */
     bool has_contents;              /* it was mounted, or something lies there */
     struct mc_move *stores;         /* under way, for CLEARs */
@@ -89,6 +92,8 @@ struct mc_owner_disk *mc_owner_disk_find(struct mc_owner *owner, uint32_t segmen
 struct mc_owner_disk *mc_owner_disk_asked(struct mc_owner *owner, uint64_t mount_id);
 /* 0, or negative: the link is of no use. */
 int mc_owner_disk_mounted(struct mc_owner_disk *disk, const struct mc_wire_mount_reply *reply);
+/* The answer to the UNMOUNT of a disk that is leaving; false: it is not. */
+bool mc_owner_disk_unmounted(struct mc_owner *owner, uint64_t unmount_id);
 /* An INVENTORY_ACK for it. 0 or MC_ERR_PROTOCOL. */
 int mc_owner_disk_acknowledged(struct mc_owner_disk *disk, const struct mc_wire_inventory_ack *ack);
 void mc_owner_disk_offered(struct mc_owner_disk *disk);

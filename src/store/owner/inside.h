@@ -4,6 +4,7 @@
  *   master.c     what the master says and what it is told
  *   inventory.c  what a master is told that does not know what lies in our memory
  *   disk.c, disk_inventory.c, disk_move.c, disk_seen.c   the disks
+ *   flush.c      memory that is stored on disks before it leaves
  *   epoch.c      which masters were met, and when something was last heard of them
  * Everything "on the serve thread" runs there and needs no lock. `lock` guards what other threads look at. */
 #ifndef MC_OWNER_INSIDE_H
@@ -80,9 +81,18 @@ struct mc_owner {
     pthread_cond_t changed;
     struct mc_segment_memory *memory;         /* changed on the serve thread under the lock */
     _Atomic(struct mc_segment_memory *) left; /* that is served no more: a forked child closes its descriptors */
+    uint32_t disks_left;                      /* of disks: unmounted for good */
+    int leave_code;                           /* why they are not */
     uint32_t disks_under_way;                 /* moves and clears of all disks */
     bool has_ended;                           /* nothing is left but to free it */
     bool was_mounted;
+    struct mc_owner_flush {       /* before it leaves */
+        bool is_known, is_looked; /* it was begun; and the master has looked at all of the memory */
+        int code;
+        uint64_t left, left_bytes;
+        uint64_t linked_ms,
+            moved_ms; /* when there was a master last, and when something came to a disk; 0 = it is not asked */
+    } flush;
     enum closing closing;
     int refusal; /* the last, 0 = none */
     /* The highest epoch of a master that was met; the highest of one that may have acted, and when such a one
@@ -139,6 +149,9 @@ void mc_owner_link_close(struct mc_owner *owner);
 void mc_owner_link_follow(struct mc_owner *owner);
 void mc_owner_on_timer(evutil_socket_t fd, short what, void *argument);
 void mc_owner_timer_set(struct event *timer, uint64_t ms);
+
+/* flush.c: what a FLUSHED says. Serve thread. */
+void mc_owner_flush_told(struct mc_owner *owner, const struct mc_wire_flushed *told);
 
 /* epoch.c */
 /* A frame of that time came from the master of that epoch just now; acts: it may have acted. */

@@ -630,6 +630,7 @@ int mc_owner_frame_handle(struct mc_owner *owner, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_wire_failed head;
+    struct mc_wire_flushed flushed;
     if (mc_wire_check(frame->type, frame->body) < 0)
         return MC_ERR_PROTOCOL;
     if (owner->master_epoch != 0)
@@ -656,6 +657,10 @@ int mc_owner_frame_handle(struct mc_owner *owner, const struct mc_frame *frame)
     case MC_MESSAGE_LOAD:
         load_handle(owner, &reader);
         return 0;
+    case MC_MESSAGE_FLUSHED:
+        mc_wire_flushed_read(&reader, &flushed);
+        mc_owner_flush_told(owner, &flushed);
+        return 0;
     case MC_MESSAGE_CHECK:
         check_handle(owner, &reader);
         return 0;
@@ -665,7 +670,7 @@ int mc_owner_frame_handle(struct mc_owner *owner, const struct mc_frame *frame)
     case MC_MESSAGE_PONG: /* to a nudge */
         return frame->request_id == 0 ? 0 : MC_ERR_PROTOCOL;
     case MC_MESSAGE_UNMOUNT_REPLY:
-        if (owner->state == LINK_UNMOUNTING)
+        if (!mc_owner_disk_unmounted(owner, frame->request_id) && owner->state == LINK_UNMOUNTING)
             mc_owner_closing_note(owner, UNMOUNTED);
         return 0;
     case MC_MESSAGE_FAILED:

@@ -84,6 +84,22 @@ void mc_owner_scrubbed(const struct mc_owner *owner, uint64_t *bytes, uint64_t *
 /* How its disks are: fills up to `capacity`, returns how many there are. Any thread; takes no lock that anybody holds
  * for long, or that whoever moves bytes takes. */
 int mc_owner_disks_seen(struct mc_owner *owner, struct mc_store_disk *disks, size_t capacity);
+/* Its disks leave the cluster: what lies there stays, for who opens them next. What is under way there has grace_ms to
+ * end, at least some seconds. 0; MC_ERR_RPC_TIMEOUT: something does not end, or no master answers, and it goes on by
+ * itself; MC_ERR_NOT_SUPPORTED: the master is of an older release. */
+int mc_owner_disks_leave(struct mc_owner *owner, uint64_t grace_ms);
+/* It has disks, mounted or not, that have not left. */
+bool mc_owner_has_disks(struct mc_owner *owner);
+/* It is going to leave: has what lies in its memory only stored on its disks, by whoever is master, and says how far that
+ * is. To be called again and again until it is over. */
+struct mc_owner_flushed {
+    bool is_over;
+    bool is_known; /* the master has looked: the rest says something */
+    int code; /* why it is over although something is left. UNAVAILABLE_IN_CURRENT_MODE, NOT_SUPPORTED: the master does
+                      not do that. RPC_FAIL: there is none. FILE_WRITE_FAIL: nothing more comes to a disk */
+    uint64_t left, left_bytes; /* values that are on no disk */
+};
+void mc_owner_flush(struct mc_owner *owner, struct mc_owner_flushed *flushed);
 /* Unmounts (waits at most 500 ms for the answer), stops serving, gives the memory back. Memory in a data_dir is left as
  * it is, and the master is not told, so that the next process takes it up where it was; unless drop_on_close. A child
  * may be forked until it is freed. */

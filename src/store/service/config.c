@@ -73,7 +73,13 @@ static const char *const of_others[] = {
         ROW("print_config", BOOL, "false", "shows the settings of the store as they would be used, as a config file"), \
         ROW("flagfile", TEXT, "", "flags from this file, one a line, # for comments"),                                 \
         ROW("max_wait_time", REAL, "60", "seconds to keep trying while there is no master yet; then it exits with 1",  \
-            LIMITS(0, 86400), INTO(max_wait_s))
+            LIMITS(0, 86400), INTO(max_wait_s)),                                                                       \
+        ROW("exit_grace_s", INT, "20",                                                                                 \
+            "seconds that SIGTERM and SIGINT give to what lies in memory only, to be stored on disks or moved; 0: "    \
+            "none",                                                                                                    \
+            LIMITS(0, 86400), INTO(exit_grace_s)),                                                                     \
+        ROW("drain_on_exit", BOOL, "false",                                                                            \
+            "on SIGTERM and SIGINT a node without disks moves its objects to other nodes", INTO(drain_on_exit))
 #define LOG                                                                                                            \
     ROW("v", INT, "0", "detail of the log: 1 debug, 2 every message", SECTION("Log"), LIMITS(0, 9)),                   \
         ROW("minloglevel", INT, "0", "0 info, 1 warnings and errors, 2 errors", LIMITS(0, 3)),                         \

@@ -24,8 +24,10 @@ struct mc_service_config {
     bool has_rest; /* the REST API on rest_host:rest_port; port 0: the kernel chooses */
     char rest_host[MC_SERVICE_TEXT_MAX];
     uint16_t rest_port;
-    uint16_t dummy_port; /* of mooncake_client: where clients without a pool of their own (setup_dummy) ask */
-    double max_wait_s;   /* for a first master */
+    uint16_t dummy_port;  /* of mooncake_client: where clients without a pool of their own (setup_dummy) ask */
+    double max_wait_s;    /* for a first master */
+    int64_t exit_grace_s; /* for what lies in memory only */
+    bool drain_on_exit;   /* without disks it is moved to other nodes */
 };
 
 enum mc_service_command {

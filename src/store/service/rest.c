@@ -401,18 +401,24 @@ static void reconfigure(struct mc_rest *rest, struct mc_web_request *request, si
     mc_web_bytes_free(request, &body);
 }
 
-/* There is no disk tier yet, so there is nothing to leave, and no read to wait for. */
 static void unmount_local_disk(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
     struct mc_web_bytes body;
     int64_t seconds;
-    (void)rest, (void)prefix;
+    (void)prefix;
     if (!read_object(request, &body))
         return;
-    if (take_grace(object_of(&body), &seconds))
-        succeed(request);
-    else
+    if (!take_grace(object_of(&body), &seconds)) {
         reply_error(request, 400, "Invalid grace_period_seconds, must be a non-negative integer no greater than 3600");
+    } else {
+        char text[64];
+        int rc = mc_store_unmount_disks(rest->store, (uint64_t)seconds * 1000);
+        snprintf(text, sizeof(text), "Unmount local disk failed, ret=%d", rc);
+        if (rc == 0)
+            succeed(request);
+        else
+            fail_code(request, text, rc);
+    }
     mc_web_bytes_free(request, &body);
 }
 

@@ -30,6 +30,7 @@ struct service {
     struct mc_web *web;
     int listeners[LISTENERS];
     int signal_fd;
+    bool is_hurried; /* a second signal has come */
 };
 
 /* ---- joining ---- */
@@ -210,6 +211,24 @@ static void serve(struct service *service)
     }
 }
 
+/* A second signal: whoever sent it has no time. */
+static bool is_hurried(void *context)
+{
+    struct service *service = context;
+    service->is_hurried = service->is_hurried || take_signal(service->signal_fd);
+    return service->is_hurried;
+}
+
+/* What lies in memory only is saved, while others still read it. The grace began with the signal. */
+static void retire(struct service *service, uint64_t signal_ms)
+{
+    const struct mc_service_config *config = &service->config;
+    uint64_t passed_ms = mc_clock_ms() - signal_ms, grace_ms = (uint64_t)config->exit_grace_s * 1000;
+    (void)mc_store_retire(service->rest.store, config->drain_on_exit ? MC_RETIRE_DRAIN : 0,
+                          grace_ms > passed_ms ? grace_ms - passed_ms : 0, is_hurried,
+                          service); /* what was left stands in the log */
+}
+
 /* ---- life ---- */
 
 static int watch_signals(struct service *service)
@@ -269,14 +288,17 @@ static int run(struct service *service, char *error, size_t error_size)
     if (rc < 0)
         return rc;
     serve(service);
+    uint64_t signal_ms = mc_clock_ms();
     for (int i = 0; i < LISTENERS; i++) { /* nobody new while those under way are answered */
         mc_fd_close(service->listeners[i]);
         service->listeners[i] = -1;
     }
-    if (!mc_web_stop(service->web)) {
+    bool is_answered = mc_web_stop(service->web);
+    retire(service, signal_ms);
+    if (!is_answered)
         mc_log(WARNING, "some requests are still under way: not waiting for them");
+    if (!is_answered || service->is_hurried)
         _exit(0);
-    }
     return 0;
 }
 
