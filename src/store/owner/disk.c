@@ -186,12 +186,41 @@ int mc_owner_disk_add(struct mc_owner *owner, const struct mc_owner_disk_config 
     return 0;
 }
 
+static void told_segment_set(struct mc_owner_disk *disk, uint32_t segment)
+{
+    pthread_mutex_lock(&disk->owner->lock);
+    disk->told_segment = segment;
+    pthread_mutex_unlock(&disk->owner->lock);
+}
+
+/* Nothing more is asked of the disks: what comes from them later, and from the master, finds them out of use. */
+static void on_close(void *argument)
+{
+    struct mc_owner *owner = argument;
+    for (uint32_t i = 0; i < owner->disk_count; i++) {
+        struct mc_owner_disk *disk = &owner->disks[i];
+        disk->state = MC_OWNER_DISK_OFF;
+        disk->session++;
+        disk->is_emptying = false;
+        mc_owner_disk_inventory_stop(disk);
+        told_segment_set(disk, 0);
+    }
+    pthread_mutex_lock(&owner->lock);
+    owner->disks_under_way--;
+    pthread_cond_broadcast(&owner->changed);
+    pthread_mutex_unlock(&owner->lock);
+}
+
 /* What was begun comes back by itself: reads by their deadline, stores by the disk's. */
 void mc_owner_disks_close(struct mc_owner *owner)
 {
     if (owner->disk_count == 0)
         return;
     uint64_t deadline_ns = mc_clock_ns() + MC_DISK_GRACE_MS * 1000000ull;
+    pthread_mutex_lock(&owner->lock);
+    owner->disks_under_way++;
+    pthread_mutex_unlock(&owner->lock);
+    mc_serve_post(owner->serve, on_close, owner);
     pthread_mutex_lock(&owner->lock);
     while (owner->disks_under_way > 0 && mc_monitor_wait(&owner->lock, &owner->changed, deadline_ns) != ETIMEDOUT)
         continue;
@@ -239,13 +268,6 @@ static bool may_tell(const struct mc_owner_disk *disk, uint64_t session)
 }
 
 /* ---- mounting ---- */
-
-static void told_segment_set(struct mc_owner_disk *disk, uint32_t segment)
-{
-    pthread_mutex_lock(&disk->owner->lock);
-    disk->told_segment = segment;
-    pthread_mutex_unlock(&disk->owner->lock);
-}
 
 static void send_mount(struct mc_owner_disk *disk)
 {
@@ -755,6 +777,14 @@ static void on_cleared(void *context, int code)
     mc_serve_post(clearing->disk->owner->serve, on_cleared_here, clearing);
 }
 
+static int disk_clear(struct clearing *clearing)
+{
+    struct mc_owner_disk *disk = clearing->disk;
+    if (disk->state == MC_OWNER_DISK_OFF) /* it may be closed */
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+    return mc_disk_clear(disk->disk, clearing->places, clearing->count, true, on_cleared, clearing);
+}
+
 static void clear_places(struct mc_owner_disk *disk, const struct mc_disk_place *places, size_t count, bool is_lost)
 {
     struct clearing *clearing = malloc(sizeof(*clearing) + count * sizeof(clearing->places[0]));
@@ -766,7 +796,7 @@ static void clear_places(struct mc_owner_disk *disk, const struct mc_disk_place 
         clearing->count = count;
         memcpy(clearing->places, places, count * sizeof(clearing->places[0]));
         count_under_way(disk, 1);
-        rc = mc_disk_clear(disk->disk, clearing->places, count, true, on_cleared, clearing);
+        rc = disk_clear(clearing);
     }
     if (rc < 0 && clearing != NULL)
         on_cleared(clearing, rc);
@@ -785,7 +815,7 @@ static void clear_again(struct mc_owner_disk *disk)
     while (waiting != NULL) {
         struct clearing *clearing = waiting;
         waiting = clearing->next;
-        int rc = mc_disk_clear(disk->disk, clearing->places, clearing->count, true, on_cleared, clearing);
+        int rc = disk_clear(clearing);
         if (rc < 0)
             on_cleared(clearing, rc);
     }
