@@ -1,6 +1,7 @@
 /* The processes of the cluster: masters, owners, clients, and what clients ask. */
 #include "cluster.h"
 
+#include "disk.h"
 #include "held.h"
 #include "jobs.h"
 #include "kept.h"
@@ -175,6 +176,10 @@ static void master_main(struct sim_process *process)
     config.core.put_discard_ms = sim_plan->put_discard_ms;
     config.core.depart_ms = sim_plan->depart_ms;
     config.core.recovery_window_ms = sim_plan->window_ms;
+    if (sim_plan->disks > 0) {
+        config.core.offload = MC_OFFLOAD_ON_PUT;
+        config.core.disk_ttl_ms = sim_plan->disk_ttl_ms;
+    }
     if (sim_plan->is_told || (sim_plan->has_foreign && sim_plan->is_noteless)) {
         config.core.cluster = (struct mc_id){0xabc, 0xdef};
         config.core.cluster_way = MC_CLUSTER_TOLD;
@@ -208,6 +213,10 @@ struct mc_store *sim_store_open(struct sim_process *process, uint64_t segment_si
                                      .local_buffer_size = 1 << 20,
                                      .data_dir = is_named ? "/shm" : NULL,
                                      .call_timeout_ms = sim_plan->timeout_ms};
+    if (segment_size > 0 && sim_plan->disks > 0) {
+        config.disk_paths = sim_plan->disks == 1 ? SIM_DISK_PATH : SIM_DISK_PATH "," SIM_DISK_PATH;
+        config.disk_bytes = sim_plan->disk_bytes;
+    }
     for (;;) {
         struct mc_store *store;
         struct oracle_call call = oracle_begin();

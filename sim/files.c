@@ -3,6 +3,9 @@
  * see as bytes that change. */
 #include "file.h"
 
+#include "disk.h"
+#include "pages.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -29,18 +32,23 @@ struct sim_memory {
     uint8_t *bytes;
     uint64_t size, capacity;
     char name[160];
-    bool is_named, is_unlinked;
+    bool is_named, is_unlinked, is_directory;
     uint32_t machine, opens, maps, mode;
     int seals;
     uint32_t flock_owner;
     uint64_t changed_ns, serial;
-    uint8_t *disk; /* of a file that was synced: what is on the disk, DISK_MAX bytes */
+    uint8_t *disk;           /* of a file that was synced: what is on the disk, DISK_MAX bytes */
+    struct sim_pages *pages; /* of a file on a node's disk: instead of that */
     struct sim_process *made_by;
     uint32_t made_life;
     struct byte_lock locks[LOCKS_MAX];
     uint32_t lock_count;
     struct sim_memory *next;
 };
+
+void *sim_calloc(size_t count, size_t size);
+void *sim_aligned_alloc(size_t alignment, size_t size);
+void sim_free(void *pointer);
 
 static struct sim_memory *memories;
 static uint32_t owner_next;
@@ -81,6 +89,7 @@ void sim_files_reset(void)
     for (struct sim_memory *memory = memories; memory != NULL; memory = memory->next)
         bytes_give(memory->bytes, memory->capacity);
     memories = NULL;
+    sim_pages_reset();
     owner_next = 0;
     serial_next = 0;
 }
@@ -136,10 +145,17 @@ static int memory_open(struct sim_memory *memory, int flags)
     return sim_fd_give(file);
 }
 
+static bool is_on_disk(const char *path)
+{
+    size_t length = strlen(SIM_DISK_PATH);
+    return strncmp(path, SIM_DISK_PATH, length) == 0 && (path[length] == '/' || path[length] == 0);
+}
+
+/* What lies on a disk stays. */
 void sim_files_lose(uint32_t machine)
 {
     for (struct sim_memory *memory = memories; memory != NULL; memory = memory->next) {
-        if (memory->is_named && memory->machine == machine)
+        if (memory->is_named && memory->machine == machine && !is_on_disk(memory->name))
             memory->is_unlinked = true;
     }
 }
@@ -147,6 +163,8 @@ void sim_files_lose(uint32_t machine)
 void sim_files_boot(uint32_t machine)
 {
     for (struct sim_memory *memory = memories; memory != NULL; memory = memory->next) {
+        if (memory->pages != NULL && memory->machine == machine && !memory->is_unlinked)
+            memory->size = sim_pages_lose(memory->pages, memory->name, memory->bytes, memory->size);
         if (memory->disk == NULL || memory->is_unlinked || memory->machine != machine)
             continue;
         for (uint64_t at = 0; at < memory->size; at += SECTOR) {
@@ -241,6 +259,8 @@ static int memory_resize(struct sim_memory *memory, uint64_t size)
         errno = ENOSPC;
         return -1;
     }
+    if (size < memory->size && memory->pages != NULL)
+        sim_pages_cut(memory->pages, size);
     if (size > memory->capacity) {
         uint64_t capacity;
         uint8_t *bytes = bytes_take(size, &capacity);
@@ -270,11 +290,16 @@ int sim_fallocate64(int fd, int mode, off_t offset, off_t length);
 int sim_fallocate64(int fd, int mode, off_t offset, off_t length)
 {
     struct sim_file *file = sim_fd_file(fd);
-    (void)mode;
     sim_preempt();
     if (file == NULL || file->kind != SIM_MEMORY)
         return -1;
+    if ((mode & FALLOC_FL_KEEP_SIZE) != 0)
+        return 0;
     uint64_t end = (uint64_t)(offset + length);
+    if (file->memory->pages != NULL && sim_disk_fails(file->memory->machine, ENOSPC)) {
+        errno = ENOSPC;
+        return -1;
+    }
     return end > file->memory->size ? memory_resize(file->memory, end) : 0; /* all is allocated from the start */
 }
 
@@ -324,6 +349,8 @@ int64_t sim_memory_read(struct sim_file *file, void *data, size_t size)
 
 int64_t sim_memory_write(struct sim_file *file, const void *data, size_t size)
 {
+    if (file->memory->pages != NULL)
+        sim_pages_write(file->memory->pages, file->memory->bytes, file->memory->size, file->position, size);
     if (file->position + size > file->memory->size && memory_resize(file->memory, file->position + size) != 0)
         return -1;
     memcpy(file->memory->bytes + file->position, data, size);
@@ -365,6 +392,42 @@ ssize_t sim_pwrite64(int fd, const void *data, size_t size, off_t offset)
     return (ssize_t)moved;
 }
 
+/* ---- for disk.c ---- */
+
+struct sim_memory *sim_memory_of(int fd)
+{
+    struct sim_file *file = sim_fd_file(fd);
+    return file == NULL || file->kind != SIM_MEMORY || file->memory->pages == NULL ? NULL : file->memory;
+}
+
+uint32_t sim_memory_read_at(const struct sim_memory *memory, uint8_t *bytes, uint32_t length, uint64_t offset)
+{
+    uint64_t left = offset < memory->size ? memory->size - offset : 0;
+    length = left < length ? (uint32_t)left : length;
+    if (length > 0)
+        memcpy(bytes, memory->bytes + offset, length);
+    return length;
+}
+
+int sim_memory_write_at(struct sim_memory *memory, const uint8_t *bytes, uint32_t length, uint64_t offset)
+{
+    if (memory->is_unlinked)
+        return 0;
+    sim_pages_write(memory->pages, memory->bytes, memory->size, offset, length);
+    if (offset + length > memory->size && memory_resize(memory, offset + length) != 0)
+        return errno;
+    memcpy(memory->bytes + offset, bytes, length);
+    return 0;
+}
+
+struct sim_pages *sim_memory_pages(struct sim_memory *memory, uint64_t *size)
+{
+    *size = memory->size;
+    return memory->pages;
+}
+
+/* ---- paths ---- */
+
 static struct sim_memory *named_find(const char *path)
 {
     struct sim_memory *memory = memories;
@@ -377,7 +440,15 @@ static struct sim_memory *named_find(const char *path)
 /* Where named files may be. */
 static bool is_in_directory(const char *path)
 {
-    return strncmp(path, "/shm/", 5) == 0;
+    return strncmp(path, "/shm/", 5) == 0 || is_on_disk(path);
+}
+
+static bool is_directory(const char *path)
+{
+    if (!is_on_disk(path) || strcmp(path, SIM_DISK_PATH) == 0)
+        return strncmp(path, "/shm", 4) == 0 || is_on_disk(path);
+    const struct sim_memory *memory = named_find(path);
+    return memory != NULL && memory->is_directory;
 }
 
 static int open_path(const char *path, int flags)
@@ -388,7 +459,7 @@ static int open_path(const char *path, int flags)
         return file == NULL || file->kind != SIM_MEMORY ? -1 : memory_open(file->memory, flags);
     }
     if ((flags & O_DIRECTORY) != 0 || strcmp(path, "/shm") == 0) {
-        if (strncmp(path, "/shm", 4) != 0) {
+        if (!is_directory(path)) {
             errno = ENOENT;
             return -1;
         }
@@ -408,6 +479,7 @@ static int open_path(const char *path, int flags)
     if (memory == NULL) {
         memory = memory_make(path);
         memory->is_named = true;
+        memory->pages = is_on_disk(path) ? sim_pages_make() : NULL;
     }
     if ((flags & O_TRUNC) != 0 && memory_resize(memory, 0) != 0)
         return -1;
@@ -472,7 +544,8 @@ int sim_stat64(const char *path, struct stat *status);
 int sim_stat64(const char *path, struct stat *status)
 {
     struct sim_memory *memory = named_find(path);
-    if (memory == NULL && strcmp(path, "/shm") == 0) {
+    bool is_top = strcmp(path, "/shm") == 0 || strcmp(path, SIM_DISK_PATH) == 0;
+    if (is_top || (memory != NULL && memory->is_directory)) {
         *status = (struct stat){.st_mode = S_IFDIR | 0700, .st_uid = 1000};
         return 0;
     }
@@ -482,6 +555,12 @@ int sim_stat64(const char *path, struct stat *status)
     }
     stat_fill(memory, status);
     return 0;
+}
+
+int sim_lstat64(const char *path, struct stat *status);
+int sim_lstat64(const char *path, struct stat *status)
+{
+    return sim_stat64(path, status);
 }
 
 int sim_fstatat64(int directory, const char *path, struct stat *status, int flags);
@@ -500,9 +579,6 @@ struct listing {
     struct dirent entry;
 };
 
-void *sim_calloc(size_t count, size_t size);
-void sim_free(void *pointer);
-
 /* Named memory lies in a tmpfs. */
 int sim_statfs64(const char *path, struct statfs *status);
 int sim_statfs64(const char *path, struct statfs *status)
@@ -515,10 +591,19 @@ int sim_statfs64(const char *path, struct statfs *status)
     return 0;
 }
 
+/* Nobody asks how much room a disk has: each is told how much it may take. */
+int sim_statvfs64(const char *path, void *status);
+int sim_statvfs64(const char *path, void *status)
+{
+    (void)path, (void)status;
+    errno = ENOSYS;
+    return -1;
+}
+
 struct listing *sim_opendir(const char *path);
 struct listing *sim_opendir(const char *path)
 {
-    if (strncmp(path, "/shm", 4) != 0) {
+    if (strncmp(path, "/shm", 4) != 0) { /* nobody lists a disk */
         errno = ENOENT;
         return NULL;
     }
@@ -558,8 +643,13 @@ int sim_mkdir(const char *path, unsigned mode);
 int sim_mkdir(const char *path, unsigned mode)
 {
     (void)mode;
-    errno = strncmp(path, "/shm", 4) == 0 ? EEXIST : EACCES;
-    return -1;
+    if (!is_on_disk(path) || is_directory(path)) {
+        errno = is_directory(path) ? EEXIST : EACCES;
+        return -1;
+    }
+    struct sim_memory *directory = memory_make(path);
+    directory->is_named = directory->is_directory = true;
+    return 0;
 }
 
 int sim_chmod(const char *path, unsigned mode);
@@ -679,12 +769,33 @@ int sim_fcntl64(int fd, int command, ...)
     }
 }
 
+/* Without a file: memory of the process. */
+static void *map_anonymous(size_t size)
+{
+    void *map = sim_aligned_alloc(4096, size);
+    if (map != NULL && size < (64u << 10)) /* larger ones are as empty as the host's are */
+        memset(map, 0, size);
+    if (map != NULL)
+        return map;
+    errno = ENOMEM;
+    return MAP_FAILED;
+}
+
+off_t sim_lseek64(int fd, off_t offset, int whence);
+off_t sim_lseek64(int fd, off_t offset, int whence)
+{
+    struct sim_file *file = sim_fd_file(fd);
+    return file == NULL || file->kind != SIM_MEMORY || whence != SEEK_END ? -1 : (off_t)file->memory->size + offset;
+}
+
 void *sim_mmap64(void *at, size_t size, int protection, int flags, int fd, off_t offset);
 void *sim_mmap64(void *at, size_t size, int protection, int flags, int fd, off_t offset)
 {
     struct sim_file *file = fd < 0 ? NULL : sim_fd_file(fd);
-    (void)at, (void)flags;
+    (void)at;
     sim_preempt();
+    if ((flags & MAP_ANONYMOUS) != 0)
+        return map_anonymous(size);
     if (file == NULL || file->kind != SIM_MEMORY ||
         (uint64_t)offset + size > ((file->memory->size + 4095) & ~4095ull)) {
         errno = EINVAL;
@@ -704,6 +815,10 @@ int sim_munmap(void *map, size_t size)
 {
     (void)size;
     sim_preempt();
+    if (sim_arena_has(map)) {
+        sim_free(map);
+        return 0;
+    }
     for (struct sim_memory *memory = memories; memory != NULL; memory = memory->next) {
         if (memory->bytes != NULL && (uint8_t *)map >= memory->bytes &&
             (uint8_t *)map < memory->bytes + memory->capacity) {
@@ -729,7 +844,9 @@ int sim_fsync(int fd)
 {
     struct sim_file *file = sim_fd_file(fd);
     struct sim_memory *memory = file == NULL || file->kind != SIM_MEMORY ? NULL : file->memory;
-    if (memory == NULL || memory->size > DISK_MAX)
+    if (memory != NULL && memory->pages != NULL)
+        sim_pages_sync_end(memory->pages, sim_pages_sync_begin(memory->pages, memory->size));
+    if (memory == NULL || memory->pages != NULL || memory->size > DISK_MAX)
         return 0;
     if (memory->disk == NULL)
         memory->disk = sim_allocate(DISK_MAX);

@@ -1,6 +1,7 @@
 /* Hard faults: single threads that stand still, ways that are cut in one direction, machines that reboot, sleep, or
  * whose clocks are off, a master that is there again at once. Drawn from a stream of their own, on top of the others.
  */
+#include "disk_watch.h"
 #include "members.h"
 #include "held.h"
 #include "oracle.h"
@@ -19,7 +20,7 @@ static uint32_t member_draw(void)
     return place <= sim_plan->owners ? place : SIM_PLACE_CLIENT + place - sim_plan->owners - 1;
 }
 
-static void end(uint32_t place)
+void sim_place_end(uint32_t place)
 {
     if (!sim_processes[place].alive || sim_processes[place].asleep)
         return;
@@ -73,9 +74,8 @@ static bool is_on(uint32_t place, uint32_t machine)
     return sim_is_member(place) && place % sim_plan->machines == machine;
 }
 
-static void fault_reboot(void)
+void sim_machine_reboot(uint32_t machine)
 {
-    uint32_t machine = sim_below(SIM_HARD, sim_plan->machines);
     uint64_t up_ns = pause_draw() + 100 * SIM_MS;
     if (sim_machine_sleeps(machine))
         return;
@@ -85,7 +85,7 @@ static void fault_reboot(void)
             continue;
         for (uint32_t other = 0; other < SIM_PROCESSES_MAX; other++)
             sim_cut_connections(place, other);
-        end(place);
+        sim_place_end(place);
         if (place >= SIM_PLACE_OWNER && place < SIM_PLACE_CLIENT)
             oracle_owner_lost(place);
         sim_at(up_ns + sim_below(SIM_HARD, 300) * SIM_MS, sim_place_restart, (void *)(uintptr_t)place);
@@ -98,6 +98,7 @@ static void fault_reboot(void)
             oracle_note_lost();
     }
     sim_files_boot(machine);
+    oracle_disks_lose_power(machine);
     sim_machine_boot(machine);
 }
 
@@ -142,7 +143,7 @@ static void fault_quick_master(void)
     uint32_t place = sim_master()->place;
     if (!sim_processes[place].alive || sim_processes[place].asleep)
         return;
-    end(place);
+    sim_place_end(place);
     sim_at(sim_now_ns + sim_below(SIM_HARD, 20000) * 1000ull, sim_place_restart, (void *)(uintptr_t)place);
 }
 
@@ -165,7 +166,7 @@ static void on_hard_fault(void *argument)
         fault_one_way();
         break;
     case SIM_FAULT_reboot:
-        fault_reboot();
+        sim_machine_reboot(sim_below(SIM_HARD, sim_plan->machines));
         break;
     case SIM_FAULT_quick_master:
         fault_quick_master();
@@ -212,7 +213,7 @@ static void on_election_fault(void *argument)
     oracle_fault(true);
     switch (sim_below(SIM_ELECTION, 7)) {
     case 0:
-        end(place);
+        sim_place_end(place);
         sim_at(end_ns, sim_place_restart, (void *)(uintptr_t)place);
         break;
     case 1:

@@ -13,6 +13,7 @@ extern struct sim_cluster {
     uint64_t absent_until_ns;   /* one story of absence after the other */
     uint64_t first_story_ns;    /* some begin when there is something to lose */
     uint64_t removing_until_ns; /* clients remove, and put nothing, until then */
+    bool has_broken_disks;      /* some may have failed, which their processes do not use again */
     bool ends_on_heartbeat;     /* the master's machine, soon after it has heard an owner */
     /* by place: it is to leave; it is stopped once more before its next commit */
     bool leaving[SIM_PROCESSES_MAX], is_slow[SIM_PROCESSES_MAX];
@@ -39,6 +40,12 @@ void sim_foreign_main(struct sim_process *process);
 
 /* hard.c: what happens to machines and threads */
 void sim_hard_start(void);
+void sim_place_end(uint32_t place);        /* it is killed, if it runs; nobody starts it again */
+void sim_machine_reboot(uint32_t machine); /* with all that is on it */
+
+/* disk_faults.c: what happens to disks */
+void sim_disk_faults_start(void);
+void sim_disk_stores(void); /* an owner begins to store something */
 
 /* limits.c: counters near their end, small tables, peers of an earlier build */
 void sim_limits_start(void);

@@ -1,4 +1,5 @@
 /* The command: runs seeds, replays one, shrinks what fails. */
+#include "disk_watch.h"
 #include "plan.h"
 
 #include "env/log.h"
@@ -19,7 +20,8 @@ struct options {
     const char *list;
     uint64_t skipped[256];
     size_t skipped_count;
-    bool plain, mild, narrow, wide, hard, noteless, forgets, trace, keep_going, no_shrink, check_hash, is_single;
+    bool plain, mild, narrow, wide, hard, noteless, disks, diskless, forgets, trace, keep_going, no_shrink, check_hash,
+        is_single;
     uint32_t only, has_only;
 };
 
@@ -60,7 +62,10 @@ static void plan_make(const struct options *options, uint64_t seed, struct sim_p
                                   : 4,
                   options->narrow ? 0
                   : options->wide ? 1
-                                  : 3);
+                                  : 3,
+                  options->diskless ? 0
+                  : options->disks  ? 1
+                                    : 4);
     plan->is_noteless = options->noteless;
     plan->all_forget = plan->all_forget && !options->noteless; /* without a note nobody can know of that master */
     plan->is_durable = plan->is_durable && !options->forgets;
@@ -92,9 +97,10 @@ static void print_replay(const struct options *options, uint64_t seed)
         if ((options->without >> i & 1u) != 0)
             printf(" --without %s", sim_fault_names[i]);
     }
-    printf("%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
+    printf("%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
            options->narrow ? " --narrow" : "", options->wide ? " --wide" : "", options->hard ? " --hard" : "",
-           options->noteless ? " --noteless" : "");
+           options->noteless ? " --noteless" : "", options->disks ? " --disks" : "",
+           options->diskless ? " --diskless" : "");
 }
 
 /* Does it fail so? In a process of its own: a failure may be a crash. kind: the word before the colon. */
@@ -211,6 +217,10 @@ static bool parse(int argc, char **argv, struct options *options)
             options->wide = true;
         } else if (strcmp(name, "--noteless") == 0) { /* masters have no directory for a note to the next one */
             options->noteless = true;
+        } else if (strcmp(name, "--disks") == 0) { /* in each seed owners have disks */
+            options->disks = true;
+        } else if (strcmp(name, "--diskless") == 0) { /* as before there were disks */
+            options->diskless = true;
         } else if (strcmp(name, "--check-hash") == 0) {
             options->check_hash = true;
         } else if (value == NULL) {
@@ -317,14 +327,13 @@ int main(int argc, char **argv)
     struct options options = {.seed = 1, .seeds = 1000, .operations = OPERATIONS};
     struct sim_sums sums = {0};
     if (!parse(argc, argv, &options)) {
-        fprintf(
-            stderr,
-            "usage: mooncake_sim [--seed S | --from S --seeds N | --list FILE] [--skip FILE] [--operations "
-            "N] [--trace] "
-            "[--keep-going] "
-            "[--no-shrink] [--check-hash] [--forgets] [--plain] [--mild] [--narrow] [--wide] [--hard] [--noteless]\n"
-            "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
-            "--only FAULT|none]...\nfaults:");
+        fprintf(stderr, "usage: mooncake_sim [--seed S | --from S --seeds N | --list FILE] [--skip FILE] [--operations "
+                        "N] [--trace] "
+                        "[--keep-going] "
+                        "[--no-shrink] [--check-hash] [--forgets] [--plain] [--mild] [--narrow] [--wide] [--hard] "
+                        "[--noteless] [--disks | --diskless]\n"
+                        "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
+                        "--only FAULT|none]...\nfaults:");
         for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++)
             fprintf(stderr, " %s", sim_fault_names[i]);
         fprintf(stderr, "\n");
@@ -354,5 +363,8 @@ int main(int argc, char **argv)
            (unsigned long long)sums.seeds, (unsigned long long)sums.failures, (unsigned long long)sums.operations,
            (unsigned long long)sums.messages, (unsigned long long)sums.events, passed_s,
            (double)sums.messages / passed_s, (double)sums.events / (double)sums.seeds, (unsigned long long)sums.hash);
+    if (oracle_disk_stores > 0)
+        printf("disks: %llu values stored, %llu loaded, %llu found again\n", (unsigned long long)oracle_disk_stores,
+               (unsigned long long)oracle_disk_loads, (unsigned long long)oracle_disk_returns);
     return sums.failures == 0 ? 0 : 1;
 }

@@ -23,7 +23,8 @@ static struct oracle_placement { /* of one replica */
     uint64_t generation, cleared_ns; /* SIM_NEVER: it is there */
     uint32_t put, key, slot, place;  /* place: of its owner */
     bool is_offered;                 /* by a master, and nobody has removed, evicted or replaced it since */
-    bool is_lost;                    /* something has happened to its owner that may cost it */
+    bool is_lost;                    /* something has happened to its owner that may cost it; or it is on a disk */
+    bool is_move;                    /* of what was there already: no master decided anything by it */
 } placements[PLACEMENTS_MAX];
 
 static struct meeting { /* the owner has heard that this master offers the segment */
@@ -96,8 +97,19 @@ void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uin
     bool is_lost = flipped_ns != 0 && since_ns <= flipped_ns; /* its bytes may have been there when the bit was */
     sim_say("  put %u is live in slot %u, generation %llx", put, slot, (unsigned long long)generation);
     if (placement_count < PLACEMENTS_MAX)
-        placements[placement_count++] = (struct oracle_placement){segment, generation,           SIM_NEVER, put,    key,
-                                                                  slot,    sim_process()->place, false,     is_lost};
+        placements[placement_count++] = (struct oracle_placement){
+            segment, generation, SIM_NEVER, put, key, slot, sim_process()->place, false, is_lost, false};
+}
+
+void oracle_placed_move(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put, uint32_t key,
+                        bool is_disk)
+{
+    uint32_t before = placement_count;
+    oracle_placed(segment, slot, generation, put, key, SIM_NEVER);
+    if (placement_count == before)
+        return;
+    placements[before].is_move = true;
+    placements[before].is_lost |= is_disk;
 }
 
 /* ---- what must be there: held.c ---- */
@@ -190,7 +202,8 @@ static bool is_replaced(const struct oracle_placement *old, bool (*is_being_put)
     uint32_t key = old->key;
     for (uint32_t i = 0; i < placement_count; i++) {
         if (placements[i].generation > old->generation &&
-            (placements[i].put != old->put || sim_plan->has_jobs || sim_plan->has_drains) && placements[i].key == key)
+            (placements[i].put != old->put || sim_plan->has_jobs || sim_plan->has_drains || sim_plan->disks > 0) &&
+            placements[i].key == key)
             return true;
     }
     return is_being_put(key, old->put);
@@ -242,7 +255,7 @@ bool oracle_both_live(uint32_t newer, uint32_t older, uint64_t by_ns, bool newer
     for (uint32_t i = 0; i < placement_count; i++) {
         const struct oracle_placement *one = &placements[i];
         uint64_t epoch = one->generation >> MC_EPOCH_SHIFT;
-        if (one->put != newer || has_aged(epoch, by_ns, newer_was_read))
+        if (one->put != newer || one->is_move || has_aged(epoch, by_ns, newer_was_read))
             continue;
         for (uint32_t k = 0; k < placement_count; k++) {
             const struct oracle_placement *other = &placements[k];

@@ -12,6 +12,9 @@ void oracle_placed_reset(const struct sim_plan *plan);
 /* since_ns: the put runs since then; SIM_NEVER: it is over, as with a copy. */
 void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put, uint32_t key,
                    uint64_t since_ns);
+/* By its owner, from a disk or to one (is_disk: it is never certain to be there). */
+void oracle_placed_move(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put, uint32_t key,
+                        bool is_disk);
 void oracle_placed_flip(void); /* a bit has flipped: also of what is written, and not live yet */
 /* is_being_put: is a put of the key under way, other than that one? */
 void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation,

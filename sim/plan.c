@@ -1,6 +1,8 @@
 /* What a seed draws: the cluster, its workload, its faults and stories. */
 #include "plan.h"
 
+#include "sizes.h"
+
 const struct sim_plan *sim_plan;
 
 const char *const sim_fault_names[SIM_FAULTS_COUNT] = {
@@ -269,8 +271,46 @@ static void wide_draw(struct sim_plan *made)
         made->capacity = 64u << 10;
 }
 
+/* Owners have disks. In most of these seeds memory is too small for what is put, so that it comes back from there. In a
+ * quarter nothing happens, in an eighth only masters end, in a half something happens to disks and owners, mostly
+ * nothing else. */
+static void disks_draw(struct sim_plan *made)
+{
+    uint32_t kind = sim_below(SIM_DISKS, 8);
+    if (made->is_rewritten)
+        kind = 7;
+    if (kind < 6)
+        nothing_happens(made);
+    if (kind >= 2 && kind < 7) {
+        made->depart_ms = 3000;
+        made->timeout_ms = made->timeout_ms < 1000 ? 1000 : made->timeout_ms;
+    }
+    if (kind == 2) {
+        made->faults = 1u << SIM_FAULT_kill_master;
+        made->is_durable = false;
+    }
+    if (kind >= 3 && kind < 7)
+        made->disk_gap_ms = 100u << sim_below(SIM_DISKS, 6);
+    made->disks = sim_once_in(SIM_DISKS, 4) ? 2 : 1;
+    made->disk_bytes = (4 + sim_below(SIM_DISKS, 5)) * SIM_DISK_REGION;
+    made->disk_ttl_ms = 1000u << sim_below(SIM_DISKS, 6);
+    if (made->is_rewritten)
+        return;
+    made->is_named = made->is_named && sim_once_in(SIM_DISKS, 3);
+    made->has_upserts |= sim_once_in(SIM_DISKS, 2);
+    uint32_t think_us = 20000u << sim_below(SIM_DISKS, 6);
+    made->think_us_max = made->disk_gap_ms > 0 && made->think_us_max < think_us ? think_us : made->think_us_max;
+    made->owners = 1 + (made->owners - 1) % 3;
+    if (sim_once_in(SIM_DISKS, 4))
+        return;
+    made->value_max = sim_once_in(SIM_DISKS, 2) ? 9000 : 20480;
+    made->capacity = 64u << 10;
+    made->keys = 6 + made->keys % 5;
+    made->lease_ms = made->lease_ms < 100 ? made->lease_ms : 100;
+}
+
 void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bool is_plain, uint32_t hard_in,
-                   uint32_t wide_in)
+                   uint32_t wide_in, uint32_t disks_in)
 {
     static const char *const paths[] = {NULL, NULL, "tcp", "local,tcp", "local,shm,tcp"};
     static const uint64_t capacities[] = {64u << 10, 96u << 10, 128u << 10, 256u << 10};
@@ -333,6 +373,8 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bo
         rewritten_prepare(made);
     if (!is_plain && hard_in > 0 && wide_in > 0 && sim_once_in(SIM_WIDE, wide_in))
         wide_draw(made);
+    if (!is_plain && hard_in > 0 && wide_in > 0 && disks_in > 0 && sim_once_in(SIM_DISKS, disks_in))
+        disks_draw(made);
     /* All values of all keys together fit far below where eviction begins, with those that are to replace them. */
     uint64_t most = made->keys * 3ull + (made->has_upserts ? made->clients * made->threads * made->batch_max : 0);
     made->is_roomy =

@@ -80,7 +80,10 @@ struct sim_plan {
     bool has_old;                         /* half of the processes are of an earlier build */
     bool few_tombstones, few_generations; /* soon there are no more */
     uint32_t few_clearing;                /* replicas that an object counts while they are cleared; 0: all */
-    uint32_t want_gap_ms;                 /* something runs out so often; 0: never */
+    uint32_t disks;                       /* of each owner; 0: none */
+    uint64_t disk_bytes, disk_ttl_ms;
+    uint32_t disk_gap_ms; /* something happens to disks so often; 0: never */
+    uint32_t want_gap_ms; /* something runs out so often; 0: never */
 };
 
 extern const struct sim_plan *sim_plan; /* of this run */
@@ -92,9 +95,10 @@ struct sim_result {
 };
 
 /* Draws everything from the seed. plain: without stories, and without hard faults. hard_in: once in so many seeds there
- * are hard faults; 0: never. wide_in: the same for what clients ask beyond puts, gets and removals. */
+ * are hard faults; 0: never. wide_in: the same for what clients ask beyond puts, gets and removals; disks_in: for owners
+ * that have disks. */
 void sim_plan_draw(struct sim_plan *plan, uint64_t seed, uint32_t operations, bool is_plain, uint32_t hard_in,
-                   uint32_t wide_in);
+                   uint32_t wide_in, uint32_t disks_in);
 void sim_plan_run(const struct sim_plan *plan, struct sim_result *result);
 
 #endif

@@ -146,6 +146,11 @@ static bool is_arena(const void *pointer)
     return address >= ARENAS_BASE && address < ARENAS_BASE + SIM_PROCESSES_MAX * ARENA_BYTES;
 }
 
+bool sim_arena_has(const void *pointer)
+{
+    return is_arena(pointer);
+}
+
 void *sim_malloc(size_t size);
 void *sim_calloc(size_t count, size_t size);
 void *sim_realloc(void *old, size_t size);

@@ -1,5 +1,7 @@
 /* One run: begins the world anew, starts the processes, lets happen what happens, and brings all to rest. */
 #include "cluster.h"
+#include "disk.h"
+#include "disk_watch.h"
 #include "held.h"
 #include "jobs.h"
 #include "kept.h"
@@ -27,8 +29,8 @@ static bool is_settled(void)
         return false;
     mc_core_statistics(master->core, &statistics);
     return statistics.used == 0 && statistics.clearing_bytes == 0 && statistics.quarantine_bytes == 0 &&
-           statistics.objects == 0 && statistics.segments == sim_plan->owners &&
-           statistics.populated == statistics.capacity;
+           statistics.objects == 0 && statistics.disk_objects == 0 && statistics.promotions == 0 &&
+           statistics.segments == sim_plan->owners && statistics.populated == statistics.capacity;
 }
 
 static void sure_keys_check(struct sim_worker *worker)
@@ -92,6 +94,9 @@ static void all_well(void)
         sim_process_wake(&sim_processes[a]);
         sim_process_continue(&sim_processes[a]);
     }
+    sim_disks_well();
+    for (uint32_t owner = 0; owner < sim_plan->owners && sim_cluster.has_broken_disks; owner++)
+        sim_place_end(SIM_PLACE_OWNER + owner); /* whose removals wait, until another process has the disk */
     sim_etcd_slow(0), sim_etcd_away(0), sim_etcd_full(0);
     for (uint32_t place = 0; place < SIM_PROCESSES_MAX; place++) {
         bool is_client = place >= SIM_PLACE_CLIENT && place < SIM_PLACE_STANDBY;
@@ -124,6 +129,7 @@ static void run_to_the_end(void)
 
 static void on_end(struct sim_process *process)
 {
+    sim_disks_end(process);
     sim_process_close_files(process);
     sim_arena_reset(process);
 }
@@ -135,6 +141,7 @@ static void world_reset(void)
         sim_arena_reset(&sim_processes[place]);
     sim_net_reset();
     sim_files_reset();
+    sim_disks_reset();
     sim_clocks_reset();
     sim_etcd_reset();
     sim_want_reset();
@@ -163,6 +170,7 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
     oracle_held_reset(sim_plan);
     oracle_kept_reset();
     oracle_watch_reset();
+    oracle_disks_reset();
     oracle_states_reset();
     sim_on_change = oracle_changed;
     for (uint32_t machine = 0; sim_has_fault(SIM_FAULT_skew) && machine < sim_plan->machines; machine++)
@@ -175,6 +183,7 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
         (void)sim_process_start(SIM_PLACE_FOREIGN, "foreign", SIM_PLACE_FOREIGN, sim_foreign_main);
     sim_faults_start();
     sim_hard_start();
+    sim_disk_faults_start();
     sim_drains_start();
     sim_want_start();
     run_to_the_end();

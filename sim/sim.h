@@ -45,6 +45,7 @@ enum sim_stream {
     SIM_LIMIT,
     SIM_FOREIGN,
     SIM_DISK,
+    SIM_DISKS,
     SIM_STREAMS
 };
 
@@ -251,5 +252,6 @@ bool sim_flip_bit(void);
 void sim_each_segment(void (*visit)(const char *owner, const uint8_t *index, uint64_t index_size, const uint8_t *data,
                                     uint64_t data_size));
 void sim_arena_reset(struct sim_process *process);
+bool sim_arena_has(const void *pointer);
 
 #endif

@@ -3,6 +3,8 @@
 #ifndef SIM_SIZES_H
 #define SIM_SIZES_H
 
+#define SIM_DISK_REGION (64u << 10)
+
 #include "store/segment/layout.h"
 #include "store/path/path.h"
 #include "store/path/paths.h"
@@ -10,6 +12,7 @@
 #include "store/segment/serve_shares.h"
 #include "env/resolve.h"
 #include "store/owner/master_address.h"
+#include "store/disk/inside.h"
 #include "store/wire/wire.h"
 
 #undef MC_WRITERS_MAX
@@ -36,6 +39,28 @@
 #define MC_SHARES_SPARE_MS 100u
 #undef MC_LANE_IDLE_MS
 #define MC_LANE_IDLE_MS 3000u
+
+/* Disks: regions that a few values fill, a journal that a few removals fill. */
+#undef MC_DISK_REGION_BYTES
+#define MC_DISK_REGION_BYTES SIM_DISK_REGION
+#undef MC_DISK_REGION_BYTES_MIN
+#define MC_DISK_REGION_BYTES_MIN SIM_DISK_REGION
+#undef MC_DISK_OBJECT_BYTES
+#define MC_DISK_OBJECT_BYTES 4096u
+#undef MC_DISK_BUFFER_BYTES
+#define MC_DISK_BUFFER_BYTES (512ull << 10)
+#undef MC_DISK_SMALL_BYTES /* a quarter of a region holds one, and its table */
+#define MC_DISK_SMALL_BYTES (8u << 10)
+#undef MC_DISK_TASKS_MAX
+#define MC_DISK_TASKS_MAX 64u
+#undef MC_DISK_CLEARS_MAX
+#define MC_DISK_CLEARS_MAX 512u
+#undef MC_DISK_CLEARS_TASKS_MAX
+#define MC_DISK_CLEARS_TASKS_MAX 256u
+#undef MC_DISK_CLEARS_LEAST
+#define MC_DISK_CLEARS_LEAST 32u
+#undef MC_DISK_COMPACT_LEAST
+#define MC_DISK_COMPACT_LEAST 4u
 
 /* Clients know as a constant how long a master lets an owner be silent; here some masters are quicker. */
 extern uint32_t sim_depart_ms;

@@ -6,6 +6,7 @@
  * rise, and who had to refuse then has to refuse later. */
 #include "watch.h"
 
+#include "disk_watch.h"
 #include "members.h"
 #include "oracle.h"
 #include "placed.h"
@@ -95,7 +96,13 @@ int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_
                  (unsigned long long)commit->generation, (unsigned long long)top);
     raise_to(&account->top[commit->slot], commit->generation);
     uint32_t put = oracle_put_of(commit->hash_low, commit->hash_high, commit->length, commit->crc);
-    if (put != UINT32_MAX) {
+    if (commit->replica == MC_REPLICA_LOADED) {
+        oracle_disk_loads++;
+        if (put == UINT32_MAX)
+            sim_fail("content: slot %u takes from a disk what nobody put", commit->slot);
+        else
+            oracle_placed_move(account->segment, commit->slot, commit->generation, put, oracle_put_key(put), false);
+    } else if (put != UINT32_MAX) {
         oracle_placed(account->segment, commit->slot, commit->generation, put, oracle_put_key(put),
                       oracle_put_runs_since(put));
         oracle_put_live(put);
@@ -160,6 +167,8 @@ static void check_version(const struct mc_node *node)
     if (!object->visible || !sim_key_of(object, &key))
         return;
     uint64_t version = mc_node_version(offering, node);
+    if (node->replica == MC_REPLICA_LOADED) /* that version is of the loading */
+        return;
     if (last_offers[key].epoch == offering->epoch && version < last_offers[key].version)
         sim_fail("offered: key %u with version %llx, and %llx was offered before", key, (unsigned long long)version,
                  (unsigned long long)last_offers[key].version);
