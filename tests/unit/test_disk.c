@@ -676,6 +676,30 @@ static void test_unlisted_region(void **state)
     rig_stop(disk);
 }
 
+/* What was removed from the first region, while that is open, is still named when the journal was copied twice. */
+static void test_copied_journal(void **state)
+{
+    (void)state;
+    struct mc_disk *disk = rig_start(&config);
+    uint32_t slots[2];
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(rig_store(disk, i + 1, i, 50000, &slots[i]), 0);
+    assert_int_equal(rig_clear(disk, slots[0], 1, true), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        uint64_t number = disk->journal.number;
+        disk->journal.compact_at = 0;
+        for (unsigned k = 0; disk->journal.number == number; k++) {
+            assert_true(k < 1000);
+            mc_disk_turn(disk, 1);
+        }
+    }
+    assert_int_equal(rig_clear(disk, slots[1], 2, true), 0); /* over the page that named the first one */
+    rig_end(disk, false, 0);
+    disk = rig_start(&config);
+    assert_int_equal(list(disk), 0);
+    rig_stop(disk);
+}
+
 static void on_opened(void *context, int code, uint32_t objects)
 {
     (void)objects;
@@ -1062,6 +1086,7 @@ int main(void)
         TEST(test_read_errors),
         TEST(test_unread_region),
         TEST(test_unlisted_region),
+        TEST(test_copied_journal),
         TEST(test_unread_journal),
         TEST(test_lost_without_a_journal),
         TEST(test_misdirected),

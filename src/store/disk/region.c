@@ -175,6 +175,8 @@ static void region_open(struct mc_disk *disk)
     struct mc_disk_region *region = &disk->regions[number];
     region->state = MC_DISK_REGION_OPEN;
     region->sequence = ++disk->sequence;
+    if (region->durable_sequence == UINT64_MAX) /* from now on there is one, which a power failure may show */
+        region->durable_sequence = region->sequence;
     region->salt = mc_random_u64();
     region->opened_wall_ms = mc_disk_wall_ms();
     region->first = MC_DISK_NO_SLOT;
