@@ -800,6 +800,8 @@ static void clear_places(struct mc_owner_disk *disk, const struct mc_disk_place 
     }
     if (rc < 0 && clearing != NULL)
         on_cleared(clearing, rc);
+    if (clearing == NULL && !is_lost)
+        disk->owner->out.failed = true; /* the link breaks, and with the next one the master tells it again */
 }
 
 void mc_owner_disk_clear_places(struct mc_owner_disk *disk, const struct mc_disk_place *places, size_t count)
