@@ -75,6 +75,8 @@ static void is_gone(struct mc_id disk, struct mc_disk_place place)
     if (kept == NULL)
         return;
     kept->fate = GONE;
+    sim_say("  slot %u of disk %llx, generation %llx, is gone", place.slot, (unsigned long long)disk.low,
+            (unsigned long long)place.generation);
     oracle_cleared(disk, place.slot, place.generation, oracle_is_being_put);
 }
 
@@ -153,6 +155,8 @@ static void on_stored(void *context, int code, uint32_t slot)
     if (kept != NULL && code == 0 && (kept->fate == IN_DOUBT || kept->fate == MISSING))
         kept->fate = THERE;
     oracle_disk_stores += code == 0;
+    sim_say("  slot %u of disk %llx, generation %llx, is stored: %s", call->place.slot,
+            (unsigned long long)call->disk.low, (unsigned long long)call->place.generation, mc_error_name(code));
     call->answer.stored(call->context, code, slot);
 }
 

@@ -56,7 +56,7 @@ static struct key_state {
 } key_states[SIM_KEY_NAMES_MAX];
 static bool may_rot;          /* bits flip */
 static uint64_t note_lost_ns; /* when the last note of a master was lost; 0: none was */
-static bool is_told;          /* a master has said so since */
+static uint64_t told_ns;      /* when the last was lost of which a master has said so */
 static bool is_named;         /* memory outlives its process */
 
 void oracle_reset(const struct sim_plan *plan)
@@ -69,8 +69,7 @@ void oracle_reset(const struct sim_plan *plan)
         }
     }
     put_count = 0;
-    note_lost_ns = 0;
-    is_told = false;
+    note_lost_ns = told_ns = 0;
     is_named = plan->is_named;
     may_rot = (plan->faults >> SIM_FAULT_flip & 1u) != 0;
     for (uint32_t i = 0; i < SIM_KEY_NAMES_MAX; i++) {
@@ -321,21 +320,20 @@ static void not_found(const struct oracle_call *call, uint32_t key)
 void oracle_note_lost(void)
 {
     note_lost_ns = sim_plan->standbys == 0 ? sim_now_ns : 0;
-    is_told = false;
 }
 
 void oracle_told(void)
 {
-    is_told = note_lost_ns != 0;
-    if (is_told)
-        oracle_words_lost(note_lost_ns);
+    told_ns = note_lost_ns;
+    if (told_ns != 0)
+        oracle_words_lost(told_ns);
 }
 
 /* Of what was removed before the note was lost nobody may know any more, and the operator has been told. */
 static void may_be_back(uint32_t key)
 {
-    for (uint32_t i = 0; i < put_count && is_told; i++) {
-        if (all_puts[i].key != key || all_puts[i].gone_ns == 0 || all_puts[i].gone_ns >= note_lost_ns)
+    for (uint32_t i = 0; i < put_count && told_ns != 0; i++) {
+        if (all_puts[i].key != key || all_puts[i].gone_ns == 0 || all_puts[i].gone_ns >= told_ns)
             continue;
         all_puts[i].gone_ns = SIM_NEVER;
         all_puts[i].proof_count = 0;
