@@ -126,9 +126,7 @@ static bool may_go(const struct mc_core *core, const struct mc_object *object)
 {
     bool may = object->visible && !object->hard && !object->soft && !mc_key_hides(core, object), is_in_memory = false;
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
-        if (at.segment->kind == MC_SEGMENT_DISK) /* it stays there */
-            continue;
-        is_in_memory = true;
+        is_in_memory |= at.segment->kind == MC_SEGMENT_MEMORY;
         may &= at.segment->state == MC_SEGMENT_OK &&
                (mc_segment_node(at.segment, at.slot)->base != 0 || !mc_recover_hides(core));
     }

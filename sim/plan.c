@@ -277,6 +277,8 @@ static void wide_draw(struct sim_plan *made)
 static void disks_draw(struct sim_plan *made)
 {
     uint32_t kind = sim_below(SIM_DISKS, 8);
+    if (made->few_generations) /* its master begins again and again as it is */
+        kind = 0;
     if (made->is_rewritten)
         kind = 7;
     if (kind < 6)
