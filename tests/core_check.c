@@ -11,7 +11,7 @@
 
 struct sums {
     uint64_t used, clearing, quarantine, hard;
-    uint32_t granted, live, aged, clears, cuts, late, moves, sent;
+    uint32_t granted, live, aged, clears, cuts, late, refused, moves, sent;
 };
 
 /* All of its nodes name the same item, which waits; or none. */
@@ -127,6 +127,7 @@ static const char *check_node(const struct mc_core *core, const struct mc_segmen
         sums->clearing += node->size;
         sums->clears++;
         sums->late += node->seen & MC_CLEARING_LATE;
+        sums->refused += (node->seen & MC_CLEARING_REFUSED) != 0;
         if (mc_node_held(node) != NULL && mc_node_held(node)->clearing == 0)
             return "a held key that does not know it";
         return NULL;
@@ -185,7 +186,7 @@ static const char *check_segment(const struct mc_core *core, const struct mc_seg
         sums.hard != segment->hard)
         return "sums of a segment";
     if (sums.granted != segment->granted || sums.live != segment->live ||
-        (segment->state != MC_SEGMENT_GONE && sums.late != segment->late))
+        (segment->state != MC_SEGMENT_GONE && (sums.late != segment->late || sums.refused != segment->refused)))
         return "counts of a segment";
     if (sums.moves != segment->moves.count || sums.sent != segment->moves_sent)
         return "what the owner is to move";

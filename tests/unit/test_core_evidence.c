@@ -53,7 +53,7 @@ static void test_no_cliff(void **state)
         if (i == 18)
             assert_true(fake_return(&world, c));
         send_inventory(&world, a->owner, a->segment, i, i + 1 == count, &item, 1);
-        (void)world_receive(&world, a->owner);
+        (void)fake_obey(&world, a);
     }
     world_beat(&world, c->heartbeat);
     world_pass(&world, 200);

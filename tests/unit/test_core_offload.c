@@ -868,18 +868,72 @@ static void test_value_over_one_on_disk(void **state)
         send_inventory(&world, store.owner, disk, 0, true, i == 0 ? &memory : &stored, 1);
         assert_int_equal(world_receive(&world, store.owner).type, MC_MESSAGE_INVENTORY_ACK);
         world_settle(&world, 100);
-        assert_int_equal(world_receive(&world, store.owner).type, MC_MESSAGE_OFFERED);
+        if (i == 0)
+            assert_int_equal(world_receive(&world, store.owner).type, MC_MESSAGE_OFFERED);
     }
     world_owner_told(&world, store.owner, &told);
     assert_int_equal(told.type, MC_MESSAGE_CLEAR);
     assert_int_equal(told.segment, disk);
     assert_int_equal(world_remove(&world, store.call, "k", true), MC_ERR_BUSY);
     world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
+    world_settle(&world, 1);
+    assert_int_equal(world_receive(&world, store.owner).type, MC_MESSAGE_OFFERED);
     world_remove_one_send(&world, store.call, "k");
     assert_int_equal(owner_clears(&world, store.owner), 1);
     int32_t code = 1;
     assert_true(world_remove_answer(&world, store.call, &code, 1));
     assert_int_equal(code, 0);
+    world_close_all(&world);
+}
+
+/* One whose owner ends before it has cleared what was refused holds up nobody, and who brings it back hears that first. */
+static void test_refused_on_a_disk_that_is_away(void **state)
+{
+    struct world world;
+    struct world_told told;
+    (void)state;
+    struct mc_wire_inventory_item memory = item_in_memory(GENERATION(8), 0),
+                                  stored = item_on_disk(GENERATION(7), GENERATION(9));
+    world_start(&world, NEXT_EPOCH, NULL);
+    uint64_t client = world_client(&world, CLIENT), beat = world_join(&world, MC_ROLE_HEARTBEAT, CLIENT, FIRST_LIFE);
+    struct world_store store = {.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, NODE_A, FIRST_LIFE),
+                                .owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE),
+                                .call = world_join(&world, MC_ROLE_CALL, NODE_A, FIRST_LIFE)};
+    struct mc_wire_mount mounts[2] = {world_mount_of(NODE_A, MIB, "a"), disk_mount(DISK_A)};
+    for (unsigned i = 0; i < 2; i++) {
+        mounts[i].epoch = FIRST_EPOCH;
+        mounts[i].slot_top = memory.slot + 1;
+        uint32_t segment = world_mount(&world, store.owner, &mounts[i]).segment;
+        send_inventory(&world, store.owner, segment, 0, true, i == 0 ? &memory : &stored, 1);
+        assert_int_equal(world_receive(&world, store.owner).type, MC_MESSAGE_INVENTORY_ACK);
+        world_settle(&world, 100);
+        if (i == 0)
+            assert_int_equal(world_receive(&world, store.owner).type, MC_MESSAGE_OFFERED);
+    }
+    assert_int_equal(world_remove(&world, client, "k", true), MC_ERR_BUSY);
+    node_ends(&world, &store, beat);
+    assert_int_equal(world_remove(&world, client, "k", true), MC_ERR_OBJECT_NOT_FOUND);
+    store = world_store(&world, NODE_B, MIB, "again");
+    struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mounts[1]);
+    assert_int_equal(reply.code, 0);
+    assert_int_equal(reply.inventory, 1);
+    send_inventory(&world, store.owner, reply.segment, 0, true, &stored, 1);
+    world_pass_beating(&world, 100, beat);
+    do {
+        struct mc_frame frame = world_receive(&world, store.owner);
+        assert_true(frame.type == MC_MESSAGE_CLEAR || frame.type == MC_MESSAGE_INVENTORY_ACK);
+        if (frame.type == MC_MESSAGE_CLEAR) {
+            struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+            struct mc_wire_segment head;
+            mc_wire_segment_read(&reader, &head);
+            told = (struct world_told){.segment = head.segment, .count = mc_list_read(&reader)};
+            mc_wire_slot_read(&reader, &told.slots[0]);
+        }
+    } while (world.connections[store.owner].out.length > 0);
+    assert_int_equal(told.count, 1);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
+    world_settle(&world, 1);
+    assert_int_equal(world_receive(&world, store.owner).type, MC_MESSAGE_OFFERED);
     world_close_all(&world);
 }
 
@@ -938,6 +992,7 @@ int main(void)
         cmocka_unit_test(test_version_of_memory),
         cmocka_unit_test(test_value_on_two_disks),
         cmocka_unit_test(test_value_over_one_on_disk),
+        cmocka_unit_test(test_refused_on_a_disk_that_is_away),
         cmocka_unit_test(test_entries_that_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

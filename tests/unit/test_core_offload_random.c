@@ -24,9 +24,8 @@
 enum value_state { PUTTING, PUT, UNKNOWN }; /* UNKNOWN: it may have been put, or may still be */
 struct value {
     enum value_state state;
-    bool dead;  /* nobody may see it any more */
-    bool unmet; /* but the master that said so had not met an owner that has it */
-    bool kept;  /* nothing has happened since it was put that may lose it */
+    bool dead; /* nobody may see it any more */
+    bool kept; /* nothing has happened since it was put that may lose it */
     uint8_t key;
     uint64_t length, ended; /* ended: when the put was over, in steps */
 };
@@ -174,46 +173,15 @@ static bool is_met(const struct model *model, const struct medium *medium)
     return medium->mounted && segment != NULL && !segment->recovering;
 }
 
-/* How many places owners have it in; unmet: those alone that the master has not taken in. */
-static unsigned lies_at(const struct model *model, uint32_t value, bool unmet)
-{
-    unsigned count = 0;
-    for (unsigned i = 0; i < model->process_count; i++)
-        for (unsigned which = 0; which < MEDIA; which++)
-            for (uint32_t slot = 0; slot < KEPT_MAX; slot++) {
-                const struct medium *medium = &model->processes[i].media[which];
-                count +=
-                    medium->slots[slot].live && medium->slots[slot].value == value && !(unmet && is_met(model, medium));
-            }
-    return count;
-}
-static void value_goes(struct model *model, uint32_t value)
-{
-    model->values[value].unmet = lies_at(model, value, true) > 0;
-    value_dies(model, value, "removed");
-}
-
 /* Those of these keys whose puts were over when the removal began are gone for good. */
 static void removed(struct model *model, const struct remover *remover)
 {
     for (uint32_t i = 0; i < model->value_count; i++) {
         struct value *value = &model->values[i];
         if ((remover->keys >> value->key & 1) != 0 && value->ended != 0 && value->ended <= remover->began)
-            value_goes(model, i);
+            value_dies(model, i, "removed");
     }
 }
-/* What was refused when its owner came later is offered with the rest, before it is cleared: if the master ends in
- * between, the next one takes it in. */
-static void lose_memory_of_removals(struct model *model)
-{
-    for (uint32_t i = 0; i < model->value_count; i++) {
-        struct value *value = &model->values[i];
-        if (value->dead && value->unmet && lies_at(model, i, false) > 0)
-            *value =
-                (struct value){.state = UNKNOWN, .key = value->key, .length = value->length, .ended = value->ended};
-    }
-}
-
 /* Who removes or replaces some of these keys just now may have done so: what is put there need not stay. */
 static void may_go(struct model *model, uint32_t keys)
 {
@@ -506,7 +474,6 @@ static void next_master(struct model *model)
             process_works(model, &model->processes[i]);
     master_start(world, ++model->epoch, &model->config);
     model_lossy(model);
-    lose_memory_of_removals(model);
     model->evicted = 0;
     connect_clients(model);
 }

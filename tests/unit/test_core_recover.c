@@ -381,11 +381,12 @@ static void test_versions(void **state)
         assert_true(fake_return(&world, order == 0 ? b : a));
         world_pass(&world, GRACE_OVER_MS);
         assert_int_equal(found(&world, a, "k"), SMALL + 1);
+        (void)fake_obey(&world, a);
+        assert_int_equal(of_k->state, 0); /* the loser was cleared */
+        world_pass(&world, 1);            /* before what else is there is offered */
         struct mc_wire_found what;
         assert_int_equal(world_get(&world, a->call, "t", 0, &what, NULL), 0);
         assert_int_equal(what.replica_count, 2);
-        (void)fake_obey(&world, a);
-        assert_int_equal(of_k->state, 0); /* the loser was cleared */
         assert_int_equal(statistics_of(&world).clearing_bytes, 0);
         finish(&world, a, b);
     }
@@ -472,6 +473,81 @@ static void test_removed_while_away(void **state)
     }
     assert_int_equal(statistics_of(&world).tombstones, 0);
     finish(&world, a, b);
+}
+
+/* Tells what it has in one frame, and obeys nothing. */
+static void tell_only(struct world *world, struct fake_owner *owner)
+{
+    static struct fake_slot *order[SLOTS];
+    struct mc_wire_inventory_item items[4];
+    assert_int_equal(fake_join(world, owner).inventory, 1);
+    uint32_t count = slots_in_order(owner, order);
+    assert_in_range(count, 1, 4);
+    for (uint32_t i = 0; i < count; i++)
+        items[i] = item_of(owner, order[i]);
+    send_inventory(world, owner->owner, owner->segment, 0, true, items, count);
+}
+
+/* Hears all that there is for it without a word; what it is to clear, which must be something. */
+static struct world_told hear_clears(struct world *world, const struct fake_owner *owner)
+{
+    struct world_told told = {0};
+    for (struct mc_frame frame = world_receive(world, owner->owner); frame.type != 0;
+         frame = world_receive(world, owner->owner)) {
+        struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+        struct mc_wire_segment head;
+        assert_int_not_equal(frame.type, MC_MESSAGE_OFFERED);
+        if (frame.type != MC_MESSAGE_CLEAR)
+            continue;
+        mc_wire_segment_read(&reader, &head);
+        told.segment = head.segment;
+        for (uint32_t count = mc_list_read(&reader); count > 0; count--)
+            mc_wire_slot_read(&reader, &told.slots[told.count++]);
+    }
+    assert_true(told.count > 0);
+    return told;
+}
+
+/* What is refused of contents, since it was removed before their owner came, or since another owner has a later value,
+ * is cleared before they are ours: a master after us would take it up with the rest. */
+static void test_refused_is_cleared_first(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned is_removed = 0; is_removed < 2; is_removed++) {
+        struct fake_owner *a = start_with_value(&world, "k0"), *b = fake(NODE_B);
+        assert_int_equal(fake_put(&world, a, "k1", SMALL, 0), 0);
+        struct fake_slot *of_k0 = held(a, "k0"), old = *of_k0;
+        if (!is_removed) {
+            assert_int_equal(fake_join(&world, b).code, 0);
+            assert_int_equal(fake_remove(&world, a, a, "k0"), 0);
+            assert_int_equal(fake_put(&world, b, "k0", SMALL + 1, 0), 0);
+            *of_k0 = old; /* its CLEAR did not arrive, say */
+        }
+        crash(&world, NEXT_EPOCH, SHORTLY_MS);
+        if (is_removed) {
+            assert_int_equal(fake_join(&world, b).code, 0);
+            grow_old(&world, b);
+            assert_int_equal(fake_remove(&world, b, NULL, "k0"), MC_ERR_OBJECT_NOT_FOUND);
+        }
+        tell_only(&world, a);
+        if (!is_removed)
+            assert_true(fake_return(&world, b));
+        world_pass(&world, GRACE_OVER_MS);
+        struct world_told told = hear_clears(&world, a);
+        assert_int_equal(told.count, 1);
+        assert_int_equal(told.slots[0].slot, of_k0 - a->slots);
+        assert_int_equal(found(&world, b, "k1"), 0);
+        unsigned before = a->offered;
+        world_owner_says(&world, a->owner, MC_MESSAGE_CLEARED, &told);
+        of_k0->state = 0;
+        world_pass(&world, 1);
+        (void)fake_obey(&world, a);
+        assert_int_equal(a->offered, before + 1);
+        assert_int_equal(found(&world, b, "k1"), SMALL);
+        assert_int_equal(found(&world, b, "k0"), is_removed ? 0 : SMALL + 1);
+        finish(&world, a, b);
+    }
 }
 
 /* A put that fails has changed nothing: what lies in a segment that comes later is still the key's value, unless the
@@ -869,6 +945,7 @@ int main(void)
         cmocka_unit_test(test_versions),
         cmocka_unit_test(test_evicted_before_the_other_replica_is_back),
         cmocka_unit_test(test_removed_while_away),
+        cmocka_unit_test(test_refused_is_cleared_first),
         cmocka_unit_test(test_half_dead_in_its_inventory),
         cmocka_unit_test(test_reports_after_a_takeover),
         cmocka_unit_test(test_put_before_the_segments_are_back),

@@ -214,12 +214,20 @@ static bool is_stale(const struct mc_core *core, const struct mc_segment *segmen
            mc_evidence_against(core, segment->cluster, segment->earlier_epoch, segment->contact_ms);
 }
 
+/* What was refused is not cleared yet. Of a disk whose owner is absent that is not waited for, since it may take an hour:
+ * who brings it back is told first, and waits then (mc_segment_mount). */
+static bool awaits_clears(const struct mc_core *core, const struct mc_segment *segment)
+{
+    return segment->refused > 0 && (segment->owner != NULL || !mc_segment_departed(core, segment));
+}
+
 /* Offers the segment if nothing is left to wait for. */
 static void offer(struct mc_core *core, struct mc_segment *segment)
 {
     bool grace =
         segment->is_earlier && core->config.predecessor_end_ms == 0 && core->now_ms < core->config.recovery_grace_ms;
-    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping || grace || core->veiled ||
+    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping ||
+        awaits_clears(core, segment) || grace || core->veiled ||
         is_stale(core, segment)) /* given up in the next tick */
         return;
     mc_recover_judged(core, segment);
@@ -272,6 +280,16 @@ bool mc_recover_work(struct mc_core *core, struct mc_segment *segment)
 
 /* ---- merging what was placed under an earlier epoch ---- */
 
+/* The slot, which is to be cleared, has lost against what is known of its key: its segment is not ours before it is. */
+static void await_clear(struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    if (!segment->is_earlier || node->state != MC_NODE_CLEARING)
+        return;
+    node->seen |= MC_CLEARING_REFUSED;
+    segment->refused++;
+}
+
 /* The extent is placed and belongs to nobody; its owner is to clear it. Until then the key is not free: if we end
  * before, the master after us meets the same entry. */
 static void refuse(struct mc_core *core, struct mc_segment *segment, uint32_t slot, uint64_t generation,
@@ -281,6 +299,7 @@ static void refuse(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     struct mc_node *node = mc_segment_node(segment, slot);
     bool counted = set_generation(core, node, generation);
     mc_node_clear(core, segment, slot, NULL);
+    await_clear(segment, slot);
     if (counted && key.length > 0)
         mc_key_hold_entry(core, node, key);
     if (!counted) {
@@ -323,8 +342,11 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_segment *se
         if (known > version)
             return NULL;
         for (uint32_t left = object->live; left > 0; left--) {
+            struct mc_segment *loser = core->segments[object->first_segment];
+            uint32_t slot = object->first_slot;
             core->statistics.recovery_refused++;
-            mc_object_lose_replica(core, object, core->segments[object->first_segment], object->first_slot);
+            mc_object_lose_replica(core, object, loser, slot);
+            await_clear(loser, slot);
         }
         object = mc_objects_find(&core->objects, item->key);
     }

@@ -149,6 +149,7 @@ static void leave_clears(struct mc_core *core, struct mc_segment *segment, uint3
     mc_list_remove(segment, &segment->clears, slot);
     segment->clearing -= node->size;
     segment->late -= node->seen & MC_CLEARING_LATE;
+    segment->refused -= (node->seen & MC_CLEARING_REFUSED) != 0;
     mc_key_release(core, node);
     if (writer != NULL)
         rest(core, segment, slot, writer);

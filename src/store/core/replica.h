@@ -18,7 +18,8 @@ static inline struct mc_object *mc_node_object(const struct mc_node *node)
 }
 enum { /* `seen` of a CLEARING node */
        MC_CLEARING_LATE = 1,
-       MC_CLEARING_REMAINS = 2 /* it counts among what remains of its key */
+       MC_CLEARING_REMAINS = 2, /* it counts among what remains of its key */
+       MC_CLEARING_REFUSED = 4  /* its segment is not offered before */
 };
 /* Who may still write into the extent of a CLEARING node, and is cut off once that is cleared; NULL = nobody. */
 static inline struct mc_writer *mc_node_clearing_writer(const struct mc_node *node)

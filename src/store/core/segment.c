@@ -435,7 +435,7 @@ static int32_t mount_known(struct mc_core *core, struct mounting *mounting)
     if (!own || segment->inventory == MC_INVENTORY_TAKEOVER ||
         (segment->dropping && segment->owner != mounting->connection))
         mounting->inventory = MC_INVENTORY_TAKEOVER;
-    if (mounting->inventory != MC_INVENTORY_NONE)
+    if (mounting->inventory != MC_INVENTORY_NONE || (segment->refused > 0 && !segment->recovering))
         (void)mc_recover_begin(core, segment, mounting->inventory, 0);
     return 0;
 }

@@ -86,6 +86,7 @@ struct mc_segment {
     uint8_t inventory;
     uint16_t round;       /* of inventories of this segment; nodes that were met carry it */
     uint32_t sequence;    /* wanted next */
+    uint32_t refused;     /* nodes of `clears` (MC_CLEARING_REFUSED) that must be no more when it is offered */
     uint32_t drop_cursor; /* while recovering after a takeover: nodes before this one were looked at */
     bool dropping;
     struct mc_id cluster; /* to which they belong that it was mounted with; zero = there were none, or it did not say */
