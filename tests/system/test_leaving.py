@@ -192,6 +192,18 @@ def test_drains_to_nobody(client, master):
         assert left(only.log()).endswith("leaving: 3 objects was left in memory and is lost: no other node takes it")
 
 
+def test_without_a_master(folder):
+    """As when all of a cluster is ended at once: nobody waits for the whole grace."""
+    for disk, flags, why in ((None, ["--drain_on_exit"], "no other node takes it"), (folder, [], "no master answers")):
+        with cluster.Master("--enable_offload") as master, node(master, disk, "--exit_grace_s=600", *flags) as only:
+            client = joined(master, 0)
+            fill(client, 3)
+            assert client.close() == 0
+            master.kill()
+            assert only.stop(signal.SIGTERM) == 0
+            assert "was left in memory and is lost" in left(only.log()) and left(only.log()).endswith(why)
+
+
 def test_without_disk_or_drain_it_ends_at_once(client, master):
     with node(master) as only:
         fill(client, 3)

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 
 #define ASK_MS 2000u
-#define PASS_MS 1000u  /* from one pass to the next while there is something to move */
-#define STUCK_MAX 3u   /* passes in which nothing could be moved: nothing can */
-#define IDLE_MS 10000u /* and when there is not: a put that was under way may still end there */
+#define PASS_MS 1000u    /* from one pass to the next while there is something to move */
+#define STALLED_MS 5000u /* nothing could be moved for so long: nothing can */
+#define IDLE_MS 10000u   /* and when there is not: a put that was under way may still end there */
 
 struct keys { /* of one answer */
     uint32_t next_slot;
@@ -27,9 +27,10 @@ struct mc_drain {
     struct mc_sleeper sleeper; /* its lock guards what follows; held for no longer than it takes to look */
     bool wanted;
     uint32_t segment;
-    uint32_t passes, stuck; /* since it is wanted; of them, the last in which nothing could be moved */
-    bool is_empty;          /* the last has met nothing */
-    size_t left;            /* after it */
+    uint64_t moved_ms; /* when the last object was moved, or it was wanted */
+    uint32_t passes;   /* since it is wanted, whole ones */
+    bool is_empty;     /* the last has met nothing */
+    size_t left;       /* after it */
 };
 
 static void build_keys(struct mc_buffer *out, uint64_t request_id, const void *context)
@@ -82,19 +83,30 @@ static bool is_wanted(struct mc_drain *drain)
     return wanted;
 }
 
-/* All objects once. Returns how many there were; *left: of them, those that still are. */
-static size_t pass(struct mc_drain *drain, uint32_t segment, size_t *left)
+static void note_moved(struct mc_drain *drain)
+{
+    pthread_mutex_lock(&drain->sleeper.lock);
+    drain->moved_ms = mc_clock_ms();
+    pthread_mutex_unlock(&drain->sleeper.lock);
+}
+
+/* All objects once. Returns how many there were; *left: of them, those that still are; *is_whole: the master has named
+ * them all. */
+static size_t pass(struct mc_drain *drain, uint32_t segment, size_t *left, bool *is_whole)
 {
     struct keys *keys = &drain->keys;
     size_t met = 0, failed = 0;
     int last = 0;
     keys->next_slot = 0;
     do {
-        if (ask_keys(drain->store, segment, keys) < 0)
+        *is_whole = ask_keys(drain->store, segment, keys) == 0;
+        if (!*is_whole)
             break;
         for (size_t i = 0; i < keys->count && is_wanted(drain); i++) {
             int rc = mc_store_move_away(drain->store, keys->keys[i], drain->store->hostname);
             failed += rc < 0;
+            if (rc >= 0)
+                note_moved(drain);
             last = rc < 0 ? rc : last;
             met++;
         }
@@ -116,13 +128,13 @@ static void *drain_main(void *argument)
         }
         uint32_t segment = drain->segment;
         pthread_mutex_unlock(&drain->sleeper.lock);
-        size_t left, met = pass(drain, segment, &left);
+        bool is_whole;
+        size_t left, met = pass(drain, segment, &left, &is_whole);
         uint64_t next_ns = mc_clock_ns() + (met > 0 ? PASS_MS : IDLE_MS) * 1000000ull;
         pthread_mutex_lock(&drain->sleeper.lock);
-        drain->passes++;
-        drain->left = left;
-        drain->stuck = met > 0 && left == met ? drain->stuck + 1 : 0;
-        drain->is_empty = met == 0;
+        drain->passes += is_whole;
+        drain->left = is_whole ? left : drain->left;
+        drain->is_empty = is_whole && met == 0;
         while (!drain->sleeper.stop && drain->wanted &&
                mc_monitor_wait(&drain->sleeper.lock, &drain->sleeper.changed, next_ns) == 0)
             continue;
@@ -157,7 +169,8 @@ void mc_drain_told(struct mc_store *store, uint32_t segment, bool wanted)
     atomic_store(&store->draining, wanted);
     pthread_mutex_lock(&drain->sleeper.lock);
     if (drain->wanted != wanted) {
-        drain->passes = drain->stuck = 0;
+        drain->passes = 0;
+        drain->moved_ms = mc_clock_ms();
         drain->is_empty = false;
         pthread_cond_signal(&drain->sleeper.changed);
     }
@@ -166,15 +179,15 @@ void mc_drain_told(struct mc_store *store, uint32_t segment, bool wanted)
     pthread_mutex_unlock(&drain->sleeper.lock);
 }
 
-bool mc_drain_look(struct mc_store *store, bool *is_known, uint64_t *left)
+bool mc_drain_look(struct mc_store *store, uint64_t since_ms, bool *is_known, uint64_t *left)
 {
     struct mc_drain *drain = atomic_load(&store->drain);
     if (drain == NULL)
-        return false; /* no heartbeat was answered yet */
+        return mc_clock_ms() - since_ms > STALLED_MS; /* no heartbeat was answered yet */
     pthread_mutex_lock(&drain->sleeper.lock);
     *is_known = drain->passes > 0;
     *left = drain->left;
-    bool is_over = drain->is_empty || drain->stuck >= STUCK_MAX;
+    bool is_over = drain->is_empty || mc_clock_ms() - drain->moved_ms > STALLED_MS;
     pthread_mutex_unlock(&drain->sleeper.lock);
     return is_over;
 }

@@ -36,13 +36,14 @@ uint64_t mc_retire_grace_ms(void)
     return MC_EXIT_GRACE_S * 1000ull;
 }
 
-static void look_how_far(struct mc_store *store, struct mc_owner *owner, bool drains, struct mc_retiring *now)
+static void look_how_far(struct mc_store *store, struct mc_owner *owner, bool drains, uint64_t since_ms,
+                         struct mc_retiring *now)
 {
     struct mc_owner_flushed flushed;
     *now = (struct mc_retiring){0};
     if (drains) {
-        now->is_over = mc_drain_look(store, &now->is_known, &now->left);
-        now->code = now->is_over && now->left > 0 ? MC_ERR_NO_AVAILABLE_HANDLE : 0;
+        now->is_over = mc_drain_look(store, since_ms, &now->is_known, &now->left);
+        now->code = now->is_over && (!now->is_known || now->left > 0) ? MC_ERR_NO_AVAILABLE_HANDLE : 0;
         return;
     }
     mc_owner_flush(owner, &flushed);
@@ -105,8 +106,9 @@ int mc_store_retire(struct mc_store *store, unsigned flags, uint64_t grace_ms, b
     struct mc_retiring now;
     uint64_t start_ms = mc_clock_ms(), said_ms = start_ms;
     bool is_stopped = false;
-    for (look_how_far(store, owner, drains, &now); !now.is_over && !is_stopped && mc_clock_ms() - start_ms < grace_ms;
-         look_how_far(store, owner, drains, &now)) {
+    for (look_how_far(store, owner, drains, start_ms, &now);
+         !now.is_over && !is_stopped && mc_clock_ms() - start_ms < grace_ms;
+         look_how_far(store, owner, drains, start_ms, &now)) {
         usleep(LOOK_MS * 1000);
         is_stopped = stops != NULL && stops(context);
         if (now.is_known && mc_clock_ms() - said_ms >= SAY_MS) {

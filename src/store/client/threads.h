@@ -11,8 +11,9 @@ void mc_tasks_end(struct mc_store *store);
 /* Of drain.c: the master's wish, as each heartbeat's answer tells it; called by the heartbeat thread. The end: when it has
  * stopped. */
 void mc_drain_told(struct mc_store *store, uint32_t segment, bool wanted);
-/* True: nothing is left, or nothing of it can be moved. *left, if is_known: objects that are still there. */
-bool mc_drain_look(struct mc_store *store, bool *is_known, uint64_t *left);
+/* True: nothing is left, or nothing of it could be moved for some seconds. It is wanted since
+ * that time. *left, if is_known: objects that are still there. */
+bool mc_drain_look(struct mc_store *store, uint64_t since_ms, bool *is_known, uint64_t *left);
 void mc_drain_end(struct mc_store *store);
 
 #endif
