@@ -146,12 +146,20 @@ static const char *check_node(const struct mc_core *core, const struct mc_segmen
 static const char *check_list(const struct mc_segment *segment, const struct mc_node_list *list, uint64_t state)
 {
     uint32_t previous = MC_NODE_NONE, count = 0;
+    uint64_t ahead = 0;
+    bool is_past = false; /* the mark */
     for (uint32_t slot = list->head; slot != MC_NODE_NONE; slot = mc_segment_node(segment, slot)->list_next) {
         const struct mc_node *node = mc_segment_node(segment, slot);
         if (node->state != state || node->list_previous != previous || ++count > list->count)
             return "a list of nodes";
+        is_past |= slot == list->mark;
+        if (node->ahead == is_past)
+            return "the mark of a list";
+        ahead += node->ahead ? node->size : 0;
         previous = slot;
     }
+    if (is_past != (list->mark != MC_NODE_NONE) || ahead != list->ahead)
+        return "what is ahead of a list's mark";
     return list->tail == previous && count == list->count ? NULL : "the ends of a list";
 }
 

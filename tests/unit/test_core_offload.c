@@ -207,7 +207,7 @@ static void test_what_cannot_be_loaded(void **state)
     assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
     told_moves(&world, store.owner, &moves);
     owner_did(&world, store.owner, &moves, MC_ERR_TRANSFER_FAIL);
-    assert_int_equal(owner_clears(&world, store.owner), 1);
+    assert_int_equal(owner_clears(&world, store.owner), 2); /* a CUT, too: it may be at it once more, if told twice */
     assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
     assert_int_equal(world_get(&world, store.call, "l", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
     world_pass_beating(&world, MC_DISK_REST_MS, store.heartbeat);

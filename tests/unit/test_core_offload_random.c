@@ -24,8 +24,10 @@
 enum value_state { PUTTING, PUT, UNKNOWN }; /* UNKNOWN: it may have been put, or may still be */
 struct value {
     enum value_state state;
-    bool dead; /* nobody may see it any more */
-    bool kept; /* nothing has happened since it was put that may lose it */
+    bool dead;  /* nobody may see it any more */
+    bool unmet; /* but the master that said so had not met an owner that has it */
+    bool hides; /* one before it may be back without it: the page of ordering, "What is still open" */
+    bool kept;  /* nothing has happened since it was put that may lose it */
     uint8_t key;
     uint64_t length, ended; /* ended: when the put was over, in steps */
 };
@@ -157,7 +159,8 @@ static void value_counts(struct model *model, uint32_t value)
     const struct value *counts = &model->values[value];
     model->values[value].state = PUT;
     for (uint32_t i = 0; i < model->value_count; i++)
-        if (i != value && model->values[i].key == counts->key && model->values[i].state == PUT)
+        if (i != value && model->values[i].key == counts->key && model->values[i].state == PUT &&
+            !model->values[i].hides)
             value_dies(model, i, "replaced");
 }
 static bool anything_lives(const struct model *model, unsigned key)
@@ -247,7 +250,9 @@ static void value_is_read(struct model *model, unsigned key, const struct mc_wir
     if (model->values[kept->value].dead)
         model_wrong(model, "a value is back");
     /* What two segments bring to a new master is not one yet: the winner is offered, the loser still to be cleared. */
-    if (model->values[kept->value].state == PUT || lies_elsewhere(model, kept->value, false) == 0)
+    if (model->values[kept->value].hides)
+        model->values[kept->value].state = PUT;
+    else if (model->values[kept->value].state == PUT || lies_elsewhere(model, kept->value, false) == 0)
         value_counts(model, kept->value);
 }
 
@@ -379,7 +384,8 @@ static void put_ends(struct model *model, struct writer *writer, int32_t code)
         return;
     if (value->dead)
         model_wrong(model, "a put ends well whose value was seen to be no more");
-    if (writer->is_over_unmet) /* the page of ordering, "What is still open": it hides what may be back without it */
+    value->hides = writer->is_over_unmet;
+    if (value->hides)
         value->state = PUT;
     else
         value_counts(model, writer->value);
@@ -766,7 +772,11 @@ static void model_begin(struct model *model, unsigned seed)
     for (unsigned i = 0; i < 10; i++)
         (void)model_random(model, 1);
     model->config = mc_core_config_default();
-    model->config.offload = MC_OFFLOAD_ON_PUT;
+    static const char *const policies[] = {"s3fifo", "clock", "lru"};
+    model->config.offload = seed % 2 == 0 ? MC_OFFLOAD_ON_EVICT : MC_OFFLOAD_ON_PUT;
+    model->config.policy = mc_eviction_find(policies[seed / 2 % 3]);
+    model->config.offload_force_evict = seed % 5 == 0;
+    model->config.promotion_on_hit = seed % 3 == 0;
     model->config.client_ttl_ms = 6000;
     model->config.disk_ttl_ms = 15000;
     model->config.offload_queue_limit = 4;

@@ -25,7 +25,11 @@ enum mc_cluster_way { /* how a master knows which cluster it is */
                       MC_CLUSTER_MADE
 };
 
-enum mc_offload { MC_OFFLOAD_NEVER, MC_OFFLOAD_ON_PUT }; /* when values are stored on the disks of their owners */
+enum mc_offload { /* when values are stored on the disks of their owners */
+                  MC_OFFLOAD_NEVER,
+                  MC_OFFLOAD_ON_PUT,
+                  MC_OFFLOAD_ON_EVICT /* ahead of that: when their turn comes near */
+};
 
 #define MC_CORE_DISK_PATH_MAX 768u /* with its end */
 
@@ -46,7 +50,14 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     bool disk_keeps;                         /* nothing is evicted there */
     uint64_t disk_ttl_ms; /* 3600000: for so long after its owner was heard last a disk may come back as it was */
     uint32_t offload_queue_limit; /* 50000: values that wait for one disk; what comes beyond that is not stored */
-    uint64_t put_discard_ms;      /* 30000: a grant older than this is cut */
+    double offload_cap_ratio;     /* 0.5: part of it that may be taken by those that are soon evicted */
+    bool offload_force_evict;     /* false: what is on its way to a disk is evicted later, if something else can be */
+    bool promotion_on_hit; /* false: what was loaded from a disk is evicted first. True: like what was put, if it was
+                              read often enough, and so many are not loaded already */
+    uint32_t promotion_threshold;     /* 2: loads from its disk, this one included */
+    uint32_t promotion_queue_limit;   /* 50000: values that are being loaded */
+    uint32_t promotion_per_heartbeat; /* 1: of one member, from one heartbeat to the next */
+    uint64_t put_discard_ms;          /* 30000: a grant older than this is cut */
     uint64_t depart_ms; /* 3000: a segment that was silent so long may be acted upon: until then a remove of what lies
                            there waits, and no new value takes the key */
     uint64_t recovery_grace_ms;  /* 1000: contents of an earlier epoch are offered only so long after the start, unless
@@ -155,7 +166,8 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(recovery_refused) X(recovery_in_doubt) X(recovery_dropped) X(segments_recovered) X(tombstones_made) X(probes) X(probes_failed)        \
     X(rotten_reports) X(rotten_replicas) X(epochs_doubted) X(owners_stuck) X(reports_refuted) X(foreign_refused)        \
     X(offload_begun) X(offload_done) X(offload_failed) X(offload_skipped) X(promotion_begun) X(promotion_done)         \
-    X(promotion_failed) X(disk_lost)
+    X(promotion_failed) X(promotion_admitted) X(promotion_rare) X(promotion_capped) X(offload_ahead) X(offload_late)     \
+    X(disk_lost)
 /* clang-format on */
 struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;

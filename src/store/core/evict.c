@@ -10,6 +10,7 @@
  * was used: the others are when they are to go, so a group costs its users nothing. */
 #include "store/core/limits.h"
 #include "store/core/list.h"
+#include "store/core/offload.h"
 #include "store/core/place.h"
 #include "store/core/recover.h"
 #include "store/core/replica.h"
@@ -59,21 +60,41 @@ static void pass_soft(struct mc_segment *segment, uint32_t slot)
 
 static const struct mc_eviction_policy soft_policy = {.oldest = oldest_soft, .pass = pass_soft};
 
-/* The first of `count` that is not kept; those it passes are not the next. Each costs one of *skips. */
+struct passing { /* how many may be passed over in this step */
+    unsigned skips, spares;
+};
+
+/* On its way to a disk: it goes a little later, if anything else can, and is not lost. */
+static bool is_spared(const struct mc_core *core, const struct mc_node *node, struct passing *passing)
+{
+    if (!mc_node_object(node)->moving || core->config.offload_force_evict || passing->spares == 0)
+        return false;
+    passing->spares--;
+    return true;
+}
+
+/* The first of `count` that is not kept or spared; those it passes are not the next. */
 static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, const struct mc_eviction_policy *policy,
-                       uint32_t count, unsigned *skips)
+                       uint32_t count, struct passing *passing)
 {
     while (count > 0) {
         uint32_t slot = policy->oldest(core, segment);
         const struct mc_node *node = mc_segment_node(segment, slot);
         if (!is_kept(core, node)) {
-            if (!is_turned(core, mc_node_object(node)))
+            if (is_turned(core, mc_node_object(node)))
+                continue;
+            if (!is_spared(core, node, passing))
                 return slot;
+            count--;
+            if (policy == &soft_policy)
+                pass_soft(segment, slot);
+            else
+                mc_eviction_turn(segment, slot);
             continue;
         }
-        if (*skips == 0)
+        if (passing->skips == 0)
             return MC_NODE_NONE;
-        --*skips;
+        passing->skips--;
         count--;
         policy->pass(segment, slot);
     }
@@ -82,23 +103,23 @@ static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, const s
 
 /* The first that is not kept, by the order of the lists: a policy that moves what is kept between two lists may come to
  * the same few again, and not to the one that can go. */
-static uint32_t any_that_may_go(const struct mc_core *core, const struct mc_segment *segment, unsigned *skips)
+static uint32_t any_that_may_go(const struct mc_core *core, const struct mc_segment *segment, struct passing *passing)
 {
     const struct mc_node_list *lists[] = {&segment->normal, &segment->proven};
     for (unsigned i = 0; i < 2; i++) {
         for (uint32_t slot = lists[i]->head; slot != MC_NODE_NONE; slot = mc_segment_node(segment, slot)->list_next) {
             if (!is_kept(core, mc_segment_node(segment, slot)))
                 return slot;
-            if (*skips == 0)
+            if (passing->skips == 0)
                 return MC_NODE_NONE;
-            --*skips;
+            passing->skips--;
         }
     }
     return MC_NODE_NONE;
 }
 
 /* The slot to evict next, or MC_NODE_NONE. */
-static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, unsigned *skips)
+static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, struct passing *passing)
 {
     for (uint32_t soft = segment->soft.head; soft != MC_NODE_NONE; soft = segment->soft.head) {
         /* A soft pin that has run out was not used for all its time: it is older than anything unpinned is likely to
@@ -109,11 +130,11 @@ static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, unsi
         if (!is_turned(core, mc_node_object(node)))
             return soft;
     }
-    uint32_t slot = oldest(core, segment, core->config.policy, segment->normal.count + segment->proven.count, skips);
+    uint32_t slot = oldest(core, segment, core->config.policy, segment->normal.count + segment->proven.count, passing);
     if (slot == MC_NODE_NONE)
-        slot = any_that_may_go(core, segment, skips);
+        slot = any_that_may_go(core, segment, passing);
     if (slot == MC_NODE_NONE && core->config.allow_evict_soft_pinned)
-        slot = oldest(core, segment, &soft_policy, segment->soft.count, skips);
+        slot = oldest(core, segment, &soft_policy, segment->soft.count, passing);
     return slot;
 }
 
@@ -144,11 +165,15 @@ static bool may_go(const struct mc_core *core, const struct mc_group *group, con
     return true;
 }
 
-static void note_evicted(struct mc_core *core, const struct mc_object *object)
+/* It leaves memory for room, and that replica is its last there. */
+static void note_evicted(struct mc_core *core, const struct mc_object *object, struct mc_replica last, bool is_on_disk)
 {
+    bool was_proven = !object->soft && mc_segment_node(last.segment, last.slot)->proven;
     core->statistics.evicted_objects++;
+    if (!is_on_disk && mc_offload_expects(core, last.segment->member))
+        core->statistics.offload_late++;
     if (core->config.policy->evicted != NULL)
-        core->config.policy->evicted(core, object);
+        core->config.policy->evicted(core, object, was_proven);
 }
 
 /* What lies on a disk stays: the replicas in memory go. */
@@ -165,12 +190,15 @@ static void drop_from_memory(struct mc_core *core, struct mc_object *object)
 /* Evicts it from all memory; the units that this frees in that segment. */
 static uint64_t drop_whole(struct mc_core *core, struct mc_object *object, const struct mc_segment *segment)
 {
+    struct mc_replica last = {0};
     uint64_t units = 0;
     bool is_on_disk = mc_object_on_disk(core, object).segment != NULL;
-    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
         units += at.segment == segment ? mc_segment_node(at.segment, at.slot)->size : 0;
+        last = at.segment->kind == MC_SEGMENT_MEMORY ? at : last;
+    }
     core->statistics.evicted_bytes += object->length * (object->live - is_on_disk);
-    note_evicted(core, object);
+    note_evicted(core, object, last, is_on_disk);
     if (is_on_disk)
         drop_from_memory(core, object);
     else
@@ -202,8 +230,9 @@ static uint64_t drop_here(struct mc_core *core, struct mc_segment *segment, uint
     struct mc_object *object = mc_node_object(node);
     uint64_t units = node->size;
     core->statistics.evicted_bytes += object->length;
-    if (object->live == 1)
-        note_evicted(core, object);
+    bool is_on_disk = object->live > 1 && mc_object_on_disk(core, object).segment != NULL;
+    if (object->live == 1u + is_on_disk)
+        note_evicted(core, object, (struct mc_replica){segment, slot}, is_on_disk);
     mc_object_lose_replica(core, object, segment, slot);
     return units;
 }
@@ -240,10 +269,10 @@ bool mc_evict_groups(struct mc_core *core)
 /* Evicts at least `units` if it can with `*count` evictions; what it evicted, *count lowered. */
 static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t units, uint32_t *count)
 {
-    unsigned skips = MC_EVICT_SKIPS_MAX;
+    struct passing passing = {MC_EVICT_SKIPS_MAX, MC_EVICT_SPARES_MAX};
     uint64_t evicted = 0;
     while (*count > 0 && evicted < units) {
-        uint32_t slot = candidate(core, segment, &skips);
+        uint32_t slot = candidate(core, segment, &passing);
         if (slot == MC_NODE_NONE)
             break;
         const struct mc_node *node = mc_segment_node(segment, slot);
@@ -282,6 +311,7 @@ void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t u
         segment->full = true;
         mc_segment_update_room(core, segment);
     }
+    mc_offload_mark(core, segment);
     if (!segment->full)
         return;
     /* What is being cleared already is as good as free: only `used` counts against the lower mark, so nothing is
@@ -316,6 +346,7 @@ bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t uni
         segment->want_size = units;
         goal = goal > segment->want ? goal : segment->want;
     }
+    mc_offload_mark(core, segment);
     if (goal > segment->clearing + segment->debt)
         evict_now(core, segment, goal - segment->clearing);
     return anything_evictable(core, segment) || segment->clearing > 0 || segment->quarantine > 0 ||

@@ -20,6 +20,11 @@
 #define MC_REPLACE_HOPE_MS 1000u /* readers of a key that waits are told for so long to ask again, then: not ready */
 #define MC_LOADS_MAX 4096u       /* values that are being loaded from disks into one segment */
 #define MC_MOVES_SENT_MAX 1024u  /* STOREs or LOADs for one segment that are not answered */
+#define MC_AHEAD (4ull << 30)    /* bytes of a segment that are stored before they are evicted, */
+#define MC_AHEAD_PART 8u         /* or this part of it if that is less */
+#define MC_AHEAD_STEPS 64u       /* objects that are looked at for that at once */
+#define MC_AHEAD_MEMBERS 128u    /* of a group */
+#define MC_DISK_READS_MAX 255u   /* so far the loads of one value are counted */
 #define MC_DISK_REST_MS 1000u    /* after a disk has failed to read something in time */
 #define MC_JOBS_MAX 64u          /* removals of all or by pattern at the same time */
 #define MC_WALK_MAX 100u         /* segments looked at for one replica */
@@ -38,6 +43,7 @@
 #define MC_EVICT_ITEM_MAX 256u   /* evictions that one item of a put may cause */
 #define MC_EVICT_INPUT_MAX 2048u /* that one message may cause; the rest is done by ticks */
 #define MC_EVICT_SKIPS_MAX 64u   /* objects in use that one eviction step passes over */
+#define MC_EVICT_SPARES_MAX 64u  /* objects on their way to a disk that one eviction step passes over */
 #define MC_EVICT_TURNS_MAX 2048u /* members of groups that were used since, passed over for one message */
 
 /* What evictions keep free of a segment, twice: between its marks, and above them. Bytes, or this part of it if that is

@@ -35,6 +35,8 @@ static inline void mc_link_append(struct mc_link *list, struct mc_link *link)
 
 struct mc_node_list { /* through list_previous and list_next of nodes; head = oldest */
     uint32_t head, tail, count;
+    uint32_t mark;  /* the first node that is not `ahead`; MC_NODE_NONE = all are */
+    uint64_t ahead; /* units of those before it */
 };
 
 struct mc_table { /* small numbers for things that nodes refer to */

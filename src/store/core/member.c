@@ -382,6 +382,7 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
     mc_wire_heartbeat_read(&reader, &head);
     core->statistics.heartbeats++;
     disks_off_told(core, member, head.disks_off);
+    member->promoted = 0;
     bool contact = has_contact(core, member);
     if (contact)
         mc_member_seen(core, member);

@@ -31,6 +31,7 @@ struct mc_member {
     bool departed;     /* silent for depart_ms: its segments may be acted upon, if the core may do so at all */
     bool absent;       /* given up, but for its disks: another process may bring them back */
     uint8_t disks_off; /* how many of its disks cannot be used, as it says */
+    uint32_t promoted; /* values of its disks since its last heartbeat, see offload.c */
     char build[MC_BUILD_TEXT_MAX];
 };
 

@@ -59,36 +59,36 @@ static struct mc_object *end_move(struct mc_core *core, struct mc_segment *segme
 
 /* ---- storing ---- */
 
-static struct mc_segment *least_busy_disk(const struct mc_core *core, const struct mc_member *member)
+/* limit: values that may wait for it. */
+static struct mc_segment *least_busy_disk(const struct mc_member *member, uint32_t limit)
 {
     struct mc_segment *best = NULL;
     const struct mc_link *link = member->segments.next;
     for (unsigned walk = MC_WALK_MAX; link != &member->segments && walk > 0; link = link->next, walk--) {
         struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
         if (segment->kind == MC_SEGMENT_DISK && segment->state == MC_SEGMENT_OK && !segment->leaving &&
-            segment->moves.count < core->config.offload_queue_limit &&
-            (best == NULL || segment->moves.count < best->moves.count))
+            segment->moves.count < limit && (best == NULL || segment->moves.count < best->moves.count))
             best = segment;
     }
     return best;
 }
 
-/* A disk of an owner that has the value in memory; *from is there. NULL: there is none. */
-static struct mc_segment *find_disk(const struct mc_core *core, const struct mc_object *object, struct mc_replica *from)
+/* A disk of an owner that has the value in memory. NULL: there is none. */
+static struct mc_segment *find_disk(const struct mc_core *core, const struct mc_object *object, uint32_t limit)
 {
-    for (*from = mc_replica_first(core, object); from->segment != NULL; *from = mc_replica_next(core, *from)) {
-        if (from->segment->state != MC_SEGMENT_OK)
+    struct mc_replica from;
+    for (from = mc_replica_first(core, object); from.segment != NULL; from = mc_replica_next(core, from)) {
+        if (from.segment->state != MC_SEGMENT_OK)
             continue;
-        struct mc_segment *disk = least_busy_disk(core, from->segment->member);
+        struct mc_segment *disk = least_busy_disk(from.segment->member, limit);
         if (disk != NULL)
             return disk;
     }
     return NULL;
 }
 
-bool mc_offload_store(struct mc_core *core, struct mc_object *object)
+static bool store_within(struct mc_core *core, struct mc_object *object, uint32_t limit)
 {
-    struct mc_replica from;
     if (!object->visible || object->moving || mc_object_on_disk(core, object).segment != NULL ||
         object->live >= MC_REPLICA_COUNT_MAX || mc_jobs_will_meet(core, object) ||
         core->counter_end - core->counter <= MC_BATCH_MAX)
@@ -98,7 +98,7 @@ bool mc_offload_store(struct mc_core *core, struct mc_object *object)
     uint64_t version = mc_object_version_put(core, object);
     if (version == 0)
         return false;
-    struct mc_segment *disk = find_disk(core, object, &from);
+    struct mc_segment *disk = find_disk(core, object, limit);
     uint32_t slot = disk == NULL ? MC_NODE_NONE : mc_space_number_take(&disk->space);
     if (slot == MC_NODE_NONE) {
         core->statistics.offload_skipped += disk != NULL;
@@ -114,6 +114,40 @@ bool mc_offload_store(struct mc_core *core, struct mc_object *object)
     mc_node_set_version(node, version);
     core->statistics.offload_begun++;
     return true;
+}
+
+bool mc_offload_store(struct mc_core *core, struct mc_object *object)
+{
+    return store_within(core, object, core->config.offload_queue_limit);
+}
+
+/* All of its members leave memory together: those that were not looked at for longest come first. */
+static void store_group(struct mc_core *core, struct mc_group *group, uint32_t limit)
+{
+    uint32_t left = group->count < MC_AHEAD_MEMBERS ? group->count : MC_AHEAD_MEMBERS;
+    for (; left > 0 && group->going_left == 0; left--) {
+        struct mc_object *object = group->first;
+        mc_group_turn(group);
+        if (!object->hard)
+            core->statistics.offload_ahead += store_within(core, object, limit);
+    }
+}
+
+bool mc_offload_ahead(struct mc_core *core, const struct mc_member *member, struct mc_object *object)
+{
+    uint32_t limit = (uint32_t)((double)core->config.offload_queue_limit * core->config.offload_cap_ratio);
+    struct mc_group *group = mc_object_group(object);
+    if (least_busy_disk(member, limit) == NULL)
+        return false;
+    core->statistics.offload_ahead += store_within(core, object, limit);
+    if (group != NULL)
+        store_group(core, group, limit);
+    return true;
+}
+
+bool mc_offload_expects(const struct mc_core *core, const struct mc_member *member)
+{
+    return core->config.offload != MC_OFFLOAD_NEVER && member != NULL && least_busy_disk(member, UINT32_MAX) != NULL;
 }
 
 void mc_offload_appeared(struct mc_core *core, struct mc_object *object)
@@ -149,6 +183,28 @@ static uint32_t find_memory(struct mc_core *core, const struct mc_member *member
     return MC_NODE_NONE;
 }
 
+/* Is the value, which is being loaded once more, to stay in memory like one that was put? Else it makes room first. */
+static bool is_promoted(struct mc_core *core, struct mc_replica from)
+{
+    struct mc_core_statistics *counts = &core->statistics;
+    struct mc_node *node = mc_segment_node(from.segment, from.slot);
+    struct mc_member *member = from.segment->member;
+    node->list_next += node->list_next < MC_DISK_READS_MAX; /* it is in no list; counted since it lies there */
+    if (!core->config.promotion_on_hit)
+        return false;
+    bool is_rare = node->list_next < core->config.promotion_threshold;
+    bool is_over = counts->promotion_begun - counts->promotion_done - counts->promotion_failed >=
+                       core->config.promotion_queue_limit ||
+                   member->promoted >= core->config.promotion_per_heartbeat;
+    counts->promotion_rare += is_rare;
+    counts->promotion_capped += !is_rare && is_over;
+    if (is_rare || is_over)
+        return false;
+    counts->promotion_admitted++;
+    member->promoted++;
+    return true;
+}
+
 int32_t mc_offload_load(struct mc_core *core, struct mc_object *object)
 {
     struct mc_replica from = mc_object_on_disk(core, object);
@@ -171,6 +227,7 @@ int32_t mc_offload_load(struct mc_core *core, struct mc_object *object)
         mc_node_free(core, memory, slot);
         return MC_ERR_OBJECT_NOT_FOUND;
     }
+    mc_segment_node(memory, slot)->awaited = !is_promoted(core, from);
     core->statistics.promotion_begun++;
     mc_segment_update_room(core, memory);
     mc_evict_ahead(core, memory, mc_segment_node(memory, slot)->size);
@@ -179,12 +236,30 @@ int32_t mc_offload_load(struct mc_core *core, struct mc_object *object)
 
 /* ---- the end ---- */
 
+/* What was a move is to be cleared. In memory the owner itself is the writer, and says when it does no more: also what
+ * it has answered it may be at once again, if it was told twice. */
+static void let_go(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object)
+{
+    if (segment->kind == MC_SEGMENT_DISK || segment->member == NULL)
+        mc_node_clear(core, segment, slot, object);
+    else
+        mc_node_cut(core, segment, slot, object, segment->member->writer);
+}
+
 /* Its bytes could not be had in time: for a while whoever wants something from that disk has a miss at once. */
 static void rest_disk(const struct mc_core *core, const struct mc_object *object)
 {
     struct mc_replica disk = mc_object_on_disk(core, object);
     if (disk.segment != NULL)
         disk.segment->rest_until_ms = core->now_ms + MC_DISK_REST_MS;
+}
+
+/* There is room in the queue of one of its disks again. */
+static void go_on(struct mc_core *core, const struct mc_member *member)
+{
+    const struct mc_link *link = member->segments.next;
+    for (unsigned walk = MC_WALK_MAX; link != &member->segments && walk > 0; link = link->next, walk--)
+        mc_offload_mark(core, mc_link_of(link, struct mc_segment, of_member));
 }
 
 /* Other places of the value may have come to us meanwhile. And where a removal that has passed this segment has still to
@@ -205,13 +280,15 @@ void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t
         mc_object_join(core, object, segment, slot);
         core->statistics.offload_done += is_store;
         core->statistics.promotion_done += !is_store;
-        return;
+    } else {
+        core->statistics.offload_failed += is_store;
+        core->statistics.promotion_failed += !is_store;
+        if (!done && !is_store && segment->state != MC_SEGMENT_GONE)
+            rest_disk(core, object);
+        let_go(core, segment, slot, object);
     }
-    core->statistics.offload_failed += is_store;
-    core->statistics.promotion_failed += !is_store;
-    if (!done && !is_store && segment->state != MC_SEGMENT_GONE)
-        rest_disk(core, object);
-    mc_node_clear(core, segment, slot, object);
+    if (is_store && segment->member != NULL)
+        go_on(core, segment->member);
 }
 
 void mc_offload_cancel(struct mc_core *core, struct mc_object *object)
@@ -222,10 +299,7 @@ void mc_offload_cancel(struct mc_core *core, struct mc_object *object)
     (void)end_move(core, at.segment, at.slot);
     core->statistics.offload_failed += at.segment->kind == MC_SEGMENT_DISK;
     core->statistics.promotion_failed += at.segment->kind != MC_SEGMENT_DISK;
-    if (at.segment->kind == MC_SEGMENT_DISK || at.segment->member == NULL)
-        mc_node_clear(core, at.segment, at.slot, object);
-    else /* the owner writes there itself, and says when it does no more */
-        mc_node_cut(core, at.segment, at.slot, object, at.segment->member->writer);
+    let_go(core, at.segment, at.slot, object);
 }
 
 /* ---- telling the owner ---- */

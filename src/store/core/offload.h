@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 struct mc_core;
+struct mc_member;
 struct mc_object;
 struct mc_segment;
 
@@ -21,6 +22,13 @@ void mc_offload_appeared(struct mc_core *core, struct mc_object *object);
 /* Begins to store the value of a visible object on a disk of an owner that has it in memory. False: it is there, or
  * being moved, or no disk takes it now. */
 bool mc_offload_store(struct mc_core *core, struct mc_object *object);
+/* The same for one that is soon evicted from memory of that member, with the others of its group. False: all queues of
+ * its disks hold as many of those as they may, or it has none. */
+bool mc_offload_ahead(struct mc_core *core, const struct mc_member *member, struct mc_object *object);
+/* Stores what is evicted from that memory before long: see ahead.c. After anything was placed there. */
+void mc_offload_mark(struct mc_core *core, struct mc_segment *segment);
+/* Has it a disk, that could have had what is evicted? */
+bool mc_offload_expects(const struct mc_core *core, const struct mc_member *member);
 /* Begins to load the value of a visible object that lies on a disk only, for a reader. PUT_IN_PROGRESS: it comes, ask
  * again. OBJECT_NOT_FOUND: it cannot be had in time. May evict. */
 int32_t mc_offload_load(struct mc_core *core, struct mc_object *object);

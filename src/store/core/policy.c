@@ -32,6 +32,14 @@ void mc_eviction_append(struct mc_segment *segment, uint32_t slot, bool proven)
     mc_list_append(segment, proven ? &segment->proven : &segment->normal, slot);
 }
 
+void mc_eviction_enter_first(struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    node->uses = 0;
+    node->proven = 0;
+    mc_list_insert_ahead(segment, &segment->normal, slot);
+}
+
 void mc_eviction_turn(struct mc_segment *segment, uint32_t slot)
 {
     struct mc_node_list *list = mc_eviction_list(segment, slot);

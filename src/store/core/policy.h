@@ -27,10 +27,14 @@ struct mc_eviction_policy {
     void (*use)(struct mc_segment *segment, uint32_t slot);
     /* Which goes next, or MC_NODE_NONE. */
     uint32_t (*oldest)(struct mc_core *core, struct mc_segment *segment);
+    /* Its turn came near, but it was used (`uses`): it is passed over, as `oldest` does. NULL: uses is 0 throughout. */
+    void (*spare)(struct mc_segment *segment, uint32_t slot);
+    /* How many of `normal` go before any of `proven` does. NULL: the policy keeps none apart. */
+    uint64_t (*before_proven)(const struct mc_core *core, const struct mc_segment *segment);
     /* That one, which `oldest` has answered, may not go now: another one is to be answered next. */
     void (*pass)(struct mc_segment *segment, uint32_t slot);
-    /* The last replica of an object goes to make room. NULL: the policy does not care. */
-    void (*evicted)(struct mc_core *core, const struct mc_object *object);
+    /* The last replica in memory of an object goes to make room. NULL: the policy does not care. */
+    void (*evicted)(struct mc_core *core, const struct mc_object *object, bool was_proven);
 };
 
 extern const struct mc_eviction_policy mc_eviction_lru, mc_eviction_clock, mc_eviction_s3fifo;
@@ -42,6 +46,8 @@ const struct mc_eviction_policy *mc_eviction_default(void);
 /* What policies share. The list that the replica is in: */
 struct mc_node_list *mc_eviction_list(struct mc_segment *segment, uint32_t slot);
 void mc_eviction_append(struct mc_segment *segment, uint32_t slot, bool proven);
+/* As the youngest of those that go next, and lie on a disk: where what is only passing through begins to age. */
+void mc_eviction_enter_first(struct mc_segment *segment, uint32_t slot);
 /* To the young end of its list. */
 void mc_eviction_turn(struct mc_segment *segment, uint32_t slot);
 /* It leaves its list, for whatever reason. */

@@ -18,18 +18,23 @@ static void use(struct mc_segment *segment, uint32_t slot)
         node->uses++;
 }
 
+static void spare(struct mc_segment *segment, uint32_t slot)
+{
+    mc_segment_node(segment, slot)->uses--;
+    mc_eviction_turn(segment, slot);
+}
+
 static uint32_t oldest(struct mc_core *core, struct mc_segment *segment)
 {
     for (;;) {
         uint32_t slot = segment->normal.head;
-        struct mc_node *node = slot == MC_NODE_NONE ? NULL : mc_segment_node(segment, slot);
+        const struct mc_node *node = slot == MC_NODE_NONE ? NULL : mc_segment_node(segment, slot);
         if (node == NULL || node->uses == 0 || core->turns_left == 0)
             return slot;
         core->turns_left--;
-        node->uses--;
-        mc_eviction_turn(segment, slot);
+        spare(segment, slot);
     }
 }
 
 const struct mc_eviction_policy mc_eviction_clock = {
-    .name = "clock", .enter = enter, .use = use, .oldest = oldest, .pass = mc_eviction_turn};
+    .name = "clock", .enter = enter, .use = use, .oldest = oldest, .spare = spare, .pass = mc_eviction_turn};

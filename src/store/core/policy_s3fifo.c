@@ -44,24 +44,35 @@ static void use(struct mc_segment *segment, uint32_t slot)
     mc_segment_node(segment, slot)->uses = 1;
 }
 
+static uint64_t before_proven(const struct mc_core *core, const struct mc_segment *segment)
+{
+    double fresh = segment->normal.count, most = (fresh + segment->proven.count) * core->fresh_part;
+    return fresh > most ? (uint64_t)(fresh - most) : 0;
+}
+
 static struct mc_node_list *next_list(const struct mc_core *core, struct mc_segment *segment)
 {
     double fresh = segment->normal.count, all = fresh + segment->proven.count;
     return segment->proven.count == 0 || fresh > all * core->fresh_part ? &segment->normal : &segment->proven;
 }
 
+static void spare(struct mc_segment *segment, uint32_t slot)
+{
+    mc_segment_node(segment, slot)->uses = 0;
+    mc_eviction_leave(segment, slot);
+    mc_eviction_append(segment, slot, true);
+}
+
 static uint32_t oldest(struct mc_core *core, struct mc_segment *segment)
 {
     for (;;) {
-        struct mc_node_list *list = next_list(core, segment);
+        const struct mc_node_list *list = next_list(core, segment);
         uint32_t slot = list->head;
-        struct mc_node *node = slot == MC_NODE_NONE ? NULL : mc_segment_node(segment, slot);
+        const struct mc_node *node = slot == MC_NODE_NONE ? NULL : mc_segment_node(segment, slot);
         if (node == NULL || node->uses == 0 || core->turns_left == 0)
             return slot;
         core->turns_left--;
-        node->uses = 0;
-        mc_list_remove(segment, list, slot);
-        mc_eviction_append(segment, slot, true);
+        spare(segment, slot);
     }
 }
 
@@ -75,12 +86,16 @@ static void pass(struct mc_segment *segment, uint32_t slot)
     mc_eviction_append(segment, slot, !proven);
 }
 
-static void evicted(struct mc_core *core, const struct mc_object *object)
+static void evicted(struct mc_core *core, const struct mc_object *object, bool was_proven)
 {
-    const struct mc_node *node = mc_segment_node(core->segments[object->first_segment], object->first_slot);
-    bool proven = !object->soft && node->proven;
-    mc_ghosts_add(&core->ghosts, mc_object_hash(&core->objects, object), proven, core->visible_count);
+    mc_ghosts_add(&core->ghosts, mc_object_hash(&core->objects, object), was_proven, core->visible_count);
 }
 
-const struct mc_eviction_policy mc_eviction_s3fifo = {
-    .name = "s3fifo", .enter = enter, .use = use, .oldest = oldest, .pass = pass, .evicted = evicted};
+const struct mc_eviction_policy mc_eviction_s3fifo = {.name = "s3fifo",
+                                                      .enter = enter,
+                                                      .use = use,
+                                                      .oldest = oldest,
+                                                      .spare = spare,
+                                                      .before_proven = before_proven,
+                                                      .pass = pass,
+                                                      .evicted = evicted};

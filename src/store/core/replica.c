@@ -18,6 +18,9 @@ void mc_list_append(struct mc_segment *segment, struct mc_node_list *list, uint3
     struct mc_node *node = mc_segment_node(segment, slot);
     node->list_previous = list->tail;
     node->list_next = MC_NODE_NONE;
+    node->ahead = 0;
+    if (list->mark == MC_NODE_NONE)
+        list->mark = slot;
     if (list->tail == MC_NODE_NONE)
         list->head = slot;
     else
@@ -28,7 +31,11 @@ void mc_list_append(struct mc_segment *segment, struct mc_node_list *list, uint3
 
 void mc_list_remove(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot)
 {
-    const struct mc_node *node = mc_segment_node(segment, slot);
+    struct mc_node *node = mc_segment_node(segment, slot);
+    list->ahead -= node->ahead ? node->size : 0;
+    node->ahead = 0;
+    if (list->mark == slot)
+        list->mark = node->list_next;
     if (node->list_previous == MC_NODE_NONE)
         list->head = node->list_next;
     else
@@ -38,6 +45,35 @@ void mc_list_remove(struct mc_segment *segment, struct mc_node_list *list, uint3
     else
         mc_segment_node(segment, node->list_next)->list_previous = node->list_previous;
     list->count--;
+}
+
+void mc_list_advance(struct mc_segment *segment, struct mc_node_list *list)
+{
+    struct mc_node *node = mc_segment_node(segment, list->mark);
+    node->ahead = 1;
+    list->ahead += node->size;
+    list->mark = node->list_next;
+}
+
+void mc_list_insert_ahead(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    if (list->mark == MC_NODE_NONE) {
+        mc_list_append(segment, list, slot);
+        mc_list_advance(segment, list);
+        return;
+    }
+    struct mc_node *next = mc_segment_node(segment, list->mark);
+    node->list_next = list->mark;
+    node->list_previous = next->list_previous;
+    if (next->list_previous == MC_NODE_NONE)
+        list->head = slot;
+    else
+        mc_segment_node(segment, next->list_previous)->list_next = slot;
+    next->list_previous = slot;
+    list->count++;
+    node->ahead = 1;
+    list->ahead += node->size;
 }
 
 /* A live replica of the object ages there. The lists of a segment that is gone are no longer kept. */
@@ -76,6 +112,7 @@ void mc_node_remains(struct mc_node *node)
 void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
+    node->awaited = 0;
     segment->used -= node->size;
     if (segment->state == MC_SEGMENT_GONE) { /* nobody is left to be told, the sweep frees it all */
         node->state = MC_NODE_DEAD;
@@ -355,12 +392,17 @@ void mc_object_appear(struct mc_core *core, struct mc_object *object)
 static void begin_to_age(struct mc_core *core, struct mc_segment *segment, const struct mc_object *object,
                          uint32_t slot)
 {
+    struct mc_node *node = mc_segment_node(segment, slot);
     if (ages(segment, object) && object->soft)
         mc_list_append(segment, &segment->soft, slot);
+    else if (ages(segment, object) && node->awaited)
+        mc_eviction_enter_first(segment, slot);
     else if (ages(segment, object))
         core->config.policy->enter(core, segment, slot);
     if (object->hard)
-        segment->hard += mc_segment_node(segment, slot)->size;
+        segment->hard += node->size;
+    if (segment->kind == MC_SEGMENT_DISK)
+        node->list_next = 0; /* how often it was loaded from there: offload.c */
 }
 
 /* The group is as young as the youngest of its members. */
@@ -557,8 +599,13 @@ void mc_object_rejuvenate(struct mc_core *core, struct mc_object *object)
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
         if (!ages(at.segment, object))
             continue;
+        struct mc_node *node = mc_segment_node(at.segment, at.slot);
+        bool was_awaited = node->awaited; /* then this is what it was loaded for, and no further use */
+        if (was_awaited)
+            node->awaited = object->readers > 0; /* the end of a read is a use, too */
         if (!object->soft) {
-            core->config.policy->use(at.segment, at.slot);
+            if (!was_awaited)
+                core->config.policy->use(at.segment, at.slot);
         } else if (at.segment->soft.tail != at.slot) {
             mc_list_remove(at.segment, &at.segment->soft, at.slot);
             mc_list_append(at.segment, &at.segment->soft, at.slot);

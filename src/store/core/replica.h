@@ -98,6 +98,10 @@ static inline struct mc_replica mc_replica_next(const struct mc_core *core, stru
 
 void mc_list_append(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot);
 void mc_list_remove(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot);
+/* The node at the mark, which must be there, is ahead of it. */
+void mc_list_advance(struct mc_segment *segment, struct mc_node_list *list);
+/* As the youngest of those that are ahead. */
+void mc_list_insert_ahead(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot);
 /* Gives the extent back. */
 void mc_node_free(struct mc_core *core, struct mc_segment *segment, uint32_t slot);
 /* A node that belongs to no object any more: its slot is to be cleared; then the extent is free. object: whose it was,

@@ -48,15 +48,16 @@ static void lease(const struct mc_core *core, struct mc_object *object)
 
 static void reading_add(struct mc_core *core, struct mc_connection *connection, struct mc_object *object)
 {
-    lease(core, object);
-    mc_object_touch(core, object);
-    if (connection->reading_count == connection->reading_capacity || object->readers == MC_OBJECT_READERS_MAX)
-        return; /* read without protection: the slot check still stands */
     struct mc_group *group = mc_object_group(object);
-    object->readers++;
-    if (group != NULL)
-        group->readers++;
-    connection->reading[connection->reading_count++] = (struct mc_reading){object, object->serial};
+    lease(core, object);
+    /* Else it is read without protection: the slot check still stands. */
+    if (connection->reading_count < connection->reading_capacity && object->readers < MC_OBJECT_READERS_MAX) {
+        object->readers++;
+        if (group != NULL)
+            group->readers++;
+        connection->reading[connection->reading_count++] = (struct mc_reading){object, object->serial};
+    }
+    mc_object_touch(core, object);
 }
 
 static void reading_reserve(struct mc_connection *connection, uint32_t count)

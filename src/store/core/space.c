@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define UNITS_MASK ((1ull << 40) - 1)
+#define OFFSET_MASK ((1ull << 39) - 1)
 
 /* Stands for every chunk none of whose numbers is in use: all UNUSED. Never written: numbers get into use by node_take
  * and rebuild_place only, which give the chunk memory first. */
@@ -170,7 +171,7 @@ bool mc_space_grow(struct mc_space *space, uint64_t units)
         if (number == MC_NODE_NONE)
             return false;
         struct mc_node *node = mc_space_node(space, number);
-        node->offset = space->end & UNITS_MASK;
+        node->offset = space->end & OFFSET_MASK;
         node->size = units & UNITS_MASK;
         node->physical_previous = space->last;
         node->physical_next = MC_NODE_NONE;
@@ -247,7 +248,7 @@ uint32_t mc_space_allocate(struct mc_space *space, uint64_t units)
     if (from->physical_previous != MC_NODE_NONE)
         mc_space_node(space, from->physical_previous)->physical_next = number;
     from->physical_previous = number;
-    from->offset = (from->offset + units) & UNITS_MASK;
+    from->offset = (from->offset + units) & OFFSET_MASK;
     from->size = rest & UNITS_MASK;
     bin_insert(space, block);
     space->free -= units;
@@ -363,7 +364,7 @@ enum mc_space_placed mc_space_rebuild_place(struct mc_space *space, uint32_t num
     if (!chunk_make(space, number) || !rebuild_gap(space, offset))
         return MC_SPACE_NO_MEMORY;
     struct mc_node *node = mc_space_node(space, number);
-    node->offset = offset & UNITS_MASK;
+    node->offset = offset & OFFSET_MASK;
     node->size = units & UNITS_MASK;
     node->state = MC_NODE_GRANTED;
     node->physical_previous = space->last;

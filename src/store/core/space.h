@@ -33,12 +33,14 @@ enum mc_node_state {
 
 struct mc_node {
     /* of the space */
-    uint64_t offset : 40; /* units */
-    uint64_t state : 4;   /* enum mc_node_state */
+    uint64_t offset : 39; /* units, of the 2^39 that there can be */
+    uint64_t state : 3;   /* enum mc_node_state */
     uint64_t generation_high : 8;
     uint64_t base : 8;             /* of the core: what the generation counts from */
     uint64_t listed : 1;           /* UNUSED: the number has been in use and is in the list of those given back */
     uint64_t uses : 2, proven : 1; /* of the core, while LIVE and not pinned: see policy.h */
+    uint64_t ahead : 1;            /* of the core, while in a list: it is before the list's mark */
+    uint64_t awaited : 1;          /* of the core, while LIVE: whoever had it loaded has not come for it yet */
     uint64_t size : 40;            /* units */
     uint64_t replica : 8;          /* of the core: generation - replica = version */
     uint64_t seen : 16; /* of the core: the inventory that this node was last met in; of CLEARING: flags; of MOVING: its
