@@ -132,8 +132,8 @@ def test_flag_file(tmp_path):
 
 
 def test_unfinished_flag_warns_once():
-    with Master("--offload_on_evict=true", "--max_threads=4", "--enable_oplog=false") as master:
-        assert master.log().count("--offload_on_evict is accepted but not done yet") == 1
+    with Master("--snapshot_backup_dir=/x", "--max_threads=4", "--enable_oplog=false") as master:
+        assert master.log().count("--snapshot_backup_dir is accepted but not done yet") == 1
         assert "--max_threads has no effect here" in master.log()
         assert "--enable_oplog" not in master.log()
 

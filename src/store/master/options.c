@@ -75,14 +75,14 @@ static const struct mc_option table[] = {
     ROW("enable_disk_eviction", BOOL, "true", "false: what lies on such a disk stays, and when it is full nothing more is stored there"),
     ROW("quota_bytes", INT, "0", "bytes of each such disk at most; 0: 90 % of what is free there", LIMITS(0, INT64_MAX)),
     ROW("enable_offload", BOOL, "false", "store nodes that have a disk of their own store objects there, when they are put"),
-    LATER("offload_on_evict", BOOL, "false", "copies when an object is evicted instead of when it is put"),
-    LATER("offload_force_evict", BOOL, "false", "evicts also what is not yet on disk"),
-    LATER("offloading_queue_limit", INT, "50000", "objects that wait for their copy", LIMITS(1, 100000000)),
-    LATER("offload_cap_ratio", REAL, "0.5", "part of the queue that eviction may fill", LIMITS(0, 1)),
-    LATER("promotion_on_hit", BOOL, "false", "copies an object from disk to memory when it is read"),
-    LATER("promotion_admission_threshold", INT, "2", "reads that are needed for it", LIMITS(1, 255)),
-    LATER("promotion_queue_limit", INT, "50000", "objects that wait for it", LIMITS(1, 100000000)),
-    LATER("promotion_max_per_heartbeat", INT, "1", "promotions that a node is given with one heartbeat", LIMITS(1, 65536)),
+    ROW("offload_on_evict", BOOL, "false", "with enable_offload: stores them shortly before they are evicted instead"),
+    ROW("offload_force_evict", BOOL, "false", "evicts strictly in order; else what is on its way to the disk goes after what is not, if there is anything", INTO(core.offload_force_evict)),
+    ROW("offloading_queue_limit", INT, "50000", "objects that wait for one disk; beyond that none is stored", LIMITS(1, 100000000), INTO(core.offload_queue_limit)),
+    ROW("offload_cap_ratio", REAL, "0.5", "part of that queue that eviction may fill", LIMITS(0, 1), INTO(core.offload_cap_ratio)),
+    ROW("promotion_on_hit", BOOL, "false", "what is read from disk stays in memory like what is put; else it is evicted again first", INTO(core.promotion_on_hit)),
+    ROW("promotion_admission_threshold", INT, "2", "reads from disk that are needed for that", LIMITS(1, 255), INTO(core.promotion_threshold)),
+    ROW("promotion_queue_limit", INT, "50000", "it is not done while so many objects are being read from disks", LIMITS(1, 100000000), INTO(core.promotion_queue_limit)),
+    ROW("promotion_max_per_heartbeat", INT, "1", "objects of one node for which it is done, from one heartbeat to the next", LIMITS(1, 65536), INTO(core.promotion_per_heartbeat)),
 
     LATER("dynamic_replication_mode", TEXT, "off", "more replicas of hot objects", SECTION("Dynamic replication and tasks"), CHOICES("off|observe|enforce")),
     LATER("dynamic_replication_heat_window_seconds", S, "10", "time over which reads are counted", LIMITS(SECOND, DAY)),
@@ -570,7 +570,10 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
         return MC_ERR_INVALID_PARAMS;
     }
     config->core.cluster_way = MC_CLUSTER_TOLD;
-    config->core.offload = mc_options_bool(options, "enable_offload") ? MC_OFFLOAD_ON_PUT : MC_OFFLOAD_NEVER;
+    bool is_on_evict = mc_options_bool(options, "offload_on_evict");
+    config->core.offload = !mc_options_bool(options, "enable_offload") ? MC_OFFLOAD_NEVER
+                           : is_on_evict                               ? MC_OFFLOAD_ON_EVICT
+                                                                       : MC_OFFLOAD_ON_PUT;
     config->core.policy = mc_eviction_find(mc_options_text(options, "eviction_policy"));
     mc_assert(config->core.policy != NULL); /* it is one of the choices */
     rc = choose_root(options, &config->core, error, error_size);
