@@ -20,6 +20,16 @@ static const struct mc_option option_table[] = {
     ROW("block_bytes", TEXT, "32MiB", "bytes of a block; only the reserve depends on it"),
     ROW("eviction_ratio", REAL, "0", "as the master's", .minimum = 0, .maximum = 1),
     ROW("eviction_high_watermark_ratio", REAL, "1", "as the master's", .minimum = 0, .maximum = 1),
+    ROW("disk_blocks", INT, "0", "blocks that fit on a disk behind that memory; 0: there is none", .section = "Disk",
+        .minimum = 0, .maximum = BLOCKS_MAX),
+    ROW("offload", TEXT, "put,evict", "when they are stored there, comma separated: put, evict"),
+    ROW("disk_policy", TEXT, "lru",
+        "what happens to the oldest there that was read since it was written: lru writes it once more",
+        .choices = "lru|fifo"),
+    ROW("disk_stores", INT, "0", "blocks that the disk stores in the time of one request; 0: all that it is told",
+        .minimum = 0, .maximum = BLOCKS_MAX),
+    ROW("promotion_on_hit", BOOL, "false", "as the master's"),
+    ROW("promotion_admission_threshold", INT, "2", "as the master's", .minimum = 1, .maximum = 255),
     ROW("synthetic", TEXT, "", "makes a trace of this kind instead of reading one", .section = "Trace",
         .choices = "|" MC_SYNTHETIC_KINDS),
     ROW("seed", INT, "1", "of the trace that is made", .minimum = 0, .maximum = INT64_MAX),
@@ -121,7 +131,8 @@ static int take_trace(struct comparison *comparison, const char *path)
 
 /* ---- rows ---- */
 
-static int64_t pool_hits(const struct comparison *comparison, const char *policy, uint32_t capacity)
+static int64_t pool_hits(const struct comparison *comparison, const char *policy, uint32_t capacity,
+                         struct mc_pool_counts *counts)
 {
     const struct mc_trace *trace = &comparison->trace;
     struct mc_pool_settings settings = comparison->settings;
@@ -134,9 +145,31 @@ static int64_t pool_hits(const struct comparison *comparison, const char *policy
         int64_t more = mc_pool_request(pool, trace->block_ids + request->first_block, request->block_count);
         hits = more < 0 ? -1 : hits + more;
     }
-    if (pool != NULL)
+    if (pool != NULL) {
+        *counts = mc_pool_counts(pool);
         mc_pool_close(pool);
+    }
     return hits;
+}
+
+/* What of that the disk has done. */
+static void print_disk(struct comparison *comparison, const struct mc_pool_counts *counts)
+{
+    fprintf(comparison->out, "%-20s", "  of them from disk");
+    for (uint32_t i = 0; i < comparison->capacity_count; i++)
+        fprintf(comparison->out, " %8.2f", 100.0 * (double)counts[i].disk_hits / comparison->references.count);
+    fprintf(comparison->out, "\n%-20s", "  written for each");
+    mc_json_begin(&comparison->writer, "written_for_each_disk_hit", '[');
+    for (uint32_t i = 0; i < comparison->capacity_count; i++) {
+        double each = (double)counts[i].disk_writes / (double)(counts[i].disk_hits > 0 ? counts[i].disk_hits : 1);
+        fprintf(comparison->out, " %8.2f", each);
+        mc_json_add_real(&comparison->writer, NULL, each);
+    }
+    mc_json_end(&comparison->writer, ']');
+    fprintf(comparison->out, "\n%-20s", "  evicted too early");
+    for (uint32_t i = 0; i < comparison->capacity_count; i++)
+        fprintf(comparison->out, " %8" PRIu64, counts[i].late);
+    fprintf(comparison->out, "\n");
 }
 
 /* policy NULL: not one of ours. An exit code. */
@@ -148,9 +181,11 @@ static int print_row(struct comparison *comparison, const char *name, const char
     mc_json_add_text(&comparison->writer, "policy", name);
     mc_json_begin(&comparison->writer, "hits_percent", '[');
     int64_t hits = 0;
+    struct mc_pool_counts counts[CAPACITIES_MAX] = {0};
     for (uint32_t i = 0; i < comparison->capacity_count && hits >= 0; i++) {
         uint32_t capacity = comparison->capacities[i];
-        hits = policy == NULL ? reference(&comparison->references, capacity) : pool_hits(comparison, policy, capacity);
+        hits = policy == NULL ? reference(&comparison->references, capacity)
+                              : pool_hits(comparison, policy, capacity, &counts[i]);
         double percent = 100.0 * (double)hits / comparison->references.count;
         fprintf(comparison->out, " %8.2f", percent);
         fflush(comparison->out);
@@ -158,8 +193,28 @@ static int print_row(struct comparison *comparison, const char *name, const char
     }
     fprintf(comparison->out, "\n");
     mc_json_end(&comparison->writer, ']');
+    if (policy != NULL && comparison->settings.disk_blocks > 0)
+        print_disk(comparison, counts);
     mc_json_end(&comparison->writer, '}');
     return hits < 0 ? mc_bench_fail(MC_BENCH_TROUBLE, "%s: no such policy, or it could not run", name) : MC_BENCH_OK;
+}
+
+/* Of one policy: without a disk, or with one in each way that was asked for. */
+static int print_policy(struct comparison *comparison, const char *name)
+{
+    const char *ways = mc_options_text(&comparison->options, "offload");
+    char title[64];
+    int rc = MC_BENCH_OK;
+    if (comparison->settings.disk_blocks == 0)
+        return print_row(comparison, name, name, NULL);
+    for (unsigned on_evict = 0; on_evict < 2 && rc == MC_BENCH_OK; on_evict++) {
+        if (strstr(ways, on_evict ? "evict" : "put") == NULL)
+            continue;
+        comparison->settings.disk_on_evict = on_evict != 0;
+        (void)snprintf(title, sizeof(title), "%s, on %s", name, on_evict ? "evict" : "put");
+        rc = print_row(comparison, title, name, NULL);
+    }
+    return rc;
 }
 
 static int print_policies(struct comparison *comparison)
@@ -168,7 +223,7 @@ static int print_policies(struct comparison *comparison)
     int rc = names == NULL ? MC_BENCH_TROUBLE : MC_BENCH_OK;
     for (char *name = rc == MC_BENCH_OK ? strtok_r(names, ",", &rest) : NULL; name != NULL && rc == MC_BENCH_OK;
          name = strtok_r(NULL, ",", &rest))
-        rc = print_row(comparison, name, name, NULL);
+        rc = print_policy(comparison, name);
     free(names);
     return rc;
 }
@@ -237,7 +292,12 @@ int mc_bench_policy(int argc, char **argv)
     comparison.settings = (struct mc_pool_settings){
         .segments = (uint32_t)mc_options_int(&comparison.options, "segments"),
         .high_watermark = mc_options_real(&comparison.options, "eviction_high_watermark_ratio"),
-        .ratio = mc_options_real(&comparison.options, "eviction_ratio")};
+        .ratio = mc_options_real(&comparison.options, "eviction_ratio"),
+        .disk_blocks = (uint32_t)mc_options_int(&comparison.options, "disk_blocks"),
+        .disk_keeps_hit = strcmp(mc_options_text(&comparison.options, "disk_policy"), "lru") == 0,
+        .disk_stores = (uint32_t)mc_options_int(&comparison.options, "disk_stores"),
+        .promotion = mc_options_bool(&comparison.options, "promotion_on_hit"),
+        .promotion_threshold = (uint32_t)mc_options_int(&comparison.options, "promotion_admission_threshold")};
     if (!take_capacities(&comparison))
         rc = mc_bench_fail(MC_BENCH_USAGE, "--capacities: at most %u numbers of blocks, one for each segment at least",
                            CAPACITIES_MAX);

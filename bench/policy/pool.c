@@ -16,10 +16,36 @@
 #define FOR_EVER_MS (1ull << 40)
 #define KEY_BYTES 24u
 
+#define DISK_NUMBER 1000u  /* its segment's id */
+#define DISK_SPARE 4096u   /* slots beyond what fits, for what is being stored and cleared */
+#define STORES_MAX 100000u /* that wait */
+
 enum { CALLER = 1, OWNER, CONNECTIONS };
+
+struct entry { /* of the disk, by slot */
+    uint64_t generation;
+    bool lives, was_read;
+};
+struct stored { /* in the order in which they were written */
+    uint32_t slot;
+    uint64_t generation;
+};
+
+struct disk {
+    uint32_t segment, blocks, slots, lives;
+    struct entry *entries;
+    struct stored *order; /* a ring of twice as many as there are slots: some name what lives no more */
+    uint32_t head, tail;
+    struct stored *waiting; /* a ring, too: what it was told to store and has not done */
+    uint32_t waiting_head, waiting_tail, stores_left;
+    bool keeps_hit;
+};
 
 struct mc_pool {
     struct mc_core *core;
+    struct disk disk;
+    uint32_t disk_stores;
+    struct mc_pool_counts counts;
     struct mc_buffer out[CONNECTIONS], in;
     uint64_t block_bytes, now_ms;
     bool broken; /* it closed a connection, or said what was not expected */
@@ -70,7 +96,135 @@ static struct mc_reader answer(struct mc_pool *pool, enum mc_message type)
     return mc_reader(frame.body.data, frame.body.length);
 }
 
-/* The owner clears what it is told to, until there is nothing more to tell. */
+/* ---- the disk ---- */
+
+static void tell_slot(struct mc_pool *pool, enum mc_message type, uint32_t segment, struct stored slot)
+{
+    size_t at = begin(pool, type);
+    if (type == MC_MESSAGE_LIVE) {
+        struct mc_wire_live head = {.segment = segment};
+        struct mc_wire_live_item item = {.slot = slot.slot, .generation = slot.generation};
+        mc_wire_live_write(&pool->in, &head);
+        size_t list = mc_list_begin(&pool->in);
+        mc_wire_live_item_write(&pool->in, &item);
+        mc_list_end(&pool->in, list, 1);
+    } else {
+        struct mc_wire_segment head = {.segment = segment};
+        struct mc_wire_slot item = {.slot = slot.slot, .generation = slot.generation};
+        size_t list = mc_wire_segment_head(&pool->in, &head);
+        mc_wire_slot_write(&pool->in, &item);
+        mc_list_end(&pool->in, list, 1);
+    }
+    send(pool, OWNER, at);
+}
+
+static void write_young(struct mc_pool *pool, struct stored what)
+{
+    struct disk *disk = &pool->disk;
+    disk->order[disk->tail++ % (2 * disk->slots)] = what;
+    pool->broken |= disk->tail - disk->head > 2 * disk->slots;
+    pool->counts.disk_writes++;
+}
+
+/* The oldest goes, or is written once more. */
+static void make_room(struct mc_pool *pool)
+{
+    struct disk *disk = &pool->disk;
+    while (disk->lives >= disk->blocks) {
+        struct stored oldest = disk->order[disk->head++ % (2 * disk->slots)];
+        struct entry *entry = &disk->entries[oldest.slot];
+        if (!entry->lives || entry->generation != oldest.generation)
+            continue;
+        if (disk->keeps_hit && entry->was_read) {
+            entry->was_read = false;
+            write_young(pool, oldest);
+            continue;
+        }
+        entry->lives = false;
+        disk->lives--;
+        tell_slot(pool, MC_MESSAGE_LOST, disk->segment, oldest);
+    }
+}
+
+static void store_one(struct mc_pool *pool, struct stored what)
+{
+    struct disk *disk = &pool->disk;
+    struct entry *entry = &disk->entries[what.slot];
+    if (entry->generation >= what.generation)
+        return; /* cleared meanwhile */
+    make_room(pool);
+    *entry = (struct entry){.generation = what.generation, .lives = true};
+    disk->lives++;
+    write_young(pool, what);
+    tell_slot(pool, MC_MESSAGE_LIVE, disk->segment, what);
+}
+
+static void hear_stores(struct mc_pool *pool, const struct mc_frame *frame)
+{
+    struct disk *disk = &pool->disk;
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_segment head;
+    mc_wire_segment_read(&reader, &head);
+    for (uint32_t count = mc_list_read(&reader); count > 0; count--) {
+        struct mc_wire_store_item item;
+        mc_wire_store_item_read(&reader, &item);
+        disk->waiting[disk->waiting_tail++ % STORES_MAX] = (struct stored){item.slot, item.generation};
+    }
+}
+
+static void hear_loads(struct mc_pool *pool, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_segment head;
+    mc_wire_segment_read(&reader, &head);
+    for (uint32_t count = mc_list_read(&reader); count > 0; count--) {
+        struct mc_wire_load_item item;
+        mc_wire_load_item_read(&reader, &item);
+        struct entry *entry = &pool->disk.entries[item.disk_slot];
+        pool->broken |= !entry->lives || entry->generation != item.disk_generation;
+        entry->was_read = true;
+        tell_slot(pool, MC_MESSAGE_LIVE, head.segment, (struct stored){item.slot, item.generation});
+    }
+}
+
+static void hear_clear(struct mc_pool *pool, struct mc_frame *frame)
+{
+    struct disk *disk = &pool->disk;
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_segment head;
+    mc_wire_segment_read(&reader, &head);
+    for (uint32_t count = mc_list_read(&reader); count > 0 && disk->blocks > 0 && head.segment == disk->segment;
+         count--) {
+        struct mc_wire_slot item;
+        mc_wire_slot_read(&reader, &item);
+        struct entry *entry = &disk->entries[item.slot];
+        if (entry->generation > item.generation)
+            continue;
+        disk->lives -= entry->lives;
+        *entry = (struct entry){.generation = item.generation};
+    }
+    frame->type = MC_MESSAGE_CLEARED; /* the same records */
+    mc_core_input(pool->core, pool->now_ms, OWNER, frame);
+}
+
+static void hear(struct mc_pool *pool, struct mc_frame *frame)
+{
+    if (frame->type == MC_MESSAGE_STORE)
+        hear_stores(pool, frame);
+    else if (frame->type == MC_MESSAGE_LOAD)
+        hear_loads(pool, frame);
+    else if (frame->type == MC_MESSAGE_CLEAR)
+        hear_clear(pool, frame);
+}
+
+static void store_some(struct mc_pool *pool)
+{
+    struct disk *disk = &pool->disk;
+    for (; disk->waiting_head != disk->waiting_tail && disk->stores_left > 0 && !pool->broken; disk->stores_left--)
+        store_one(pool, disk->waiting[disk->waiting_head++ % STORES_MAX]);
+}
+
+/* The owner clears what it is told to, and moves it, until there is nothing more to tell. */
 static void obey(struct mc_pool *pool)
 {
     while (pool->out[OWNER].length > 0) {
@@ -81,12 +235,10 @@ static void obey(struct mc_pool *pool)
         for (size_t at = 0; at < told.length; at += used) {
             if (mc_frame_parse(told.data + at, told.length - at, &frame, &used) != 1)
                 break;
-            if (frame.type != MC_MESSAGE_CLEAR)
-                continue;
-            frame.type = MC_MESSAGE_CLEARED; /* the same records */
-            mc_core_input(pool->core, pool->now_ms, OWNER, &frame);
+            hear(pool, &frame);
         }
         mc_buffer_free(&told);
+        store_some(pool);
         (void)mc_core_tick(pool->core, ++pool->now_ms);
     }
 }
@@ -108,17 +260,43 @@ static void join(struct mc_pool *pool, uint64_t connection, uint8_t role)
     pool->out[connection].length = 0;
 }
 
-static void mount(struct mc_pool *pool, uint64_t number, uint64_t capacity)
+/* slots 0: as many as an owner would have. */
+static void mount(struct mc_pool *pool, uint64_t number, uint64_t capacity, uint32_t slots)
 {
     struct mc_wire_mount mount = {.segment_id = {number, number},
                                   .capacity = capacity,
                                   .populated = capacity,
-                                  .slot_count = mc_slot_count(capacity),
-                                  .name = mc_span_string("policy")};
+                                  .slot_count = slots > 0 ? slots : mc_slot_count(capacity),
+                                  .name = mc_span_string("policy"),
+                                  .kind = slots > 0 ? MC_SEGMENT_DISK : MC_SEGMENT_MEMORY};
     size_t at = begin(pool, MC_MESSAGE_MOUNT);
     mc_wire_mount_write(&pool->in, &mount);
     send(pool, OWNER, at);
+    struct mc_frame frame;
+    size_t used;
+    struct mc_wire_mount_reply reply = {0};
+    if (mc_frame_parse(pool->out[OWNER].data, pool->out[OWNER].length, &frame, &used) == 1) {
+        struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+        mc_wire_mount_reply_read(&reader, &reply);
+    }
+    pool->disk.segment = reply.segment; /* the last one is the disk, if there is any */
     pool->out[OWNER].length = 0;
+}
+
+/* False when memory is out. */
+static bool open_disk(struct mc_pool *pool, const struct mc_pool_settings *settings)
+{
+    struct disk *disk = &pool->disk;
+    pool->disk_stores = settings->disk_stores == 0 ? UINT32_MAX : settings->disk_stores;
+    disk->blocks = settings->disk_blocks;
+    disk->keeps_hit = settings->disk_keeps_hit;
+    if (disk->blocks == 0)
+        return true;
+    disk->slots = disk->blocks + DISK_SPARE;
+    disk->entries = calloc(disk->slots, sizeof(*disk->entries));
+    disk->order = calloc(2ull * disk->slots, sizeof(*disk->order));
+    disk->waiting = calloc(STORES_MAX, sizeof(*disk->waiting));
+    return disk->entries != NULL && disk->order != NULL && disk->waiting != NULL;
 }
 
 struct mc_pool *mc_pool_open(const struct mc_pool_settings *settings)
@@ -131,10 +309,16 @@ struct mc_pool *mc_pool_open(const struct mc_pool_settings *settings)
     config.policy = mc_eviction_find(settings->policy);
     config.eviction_high_watermark = settings->high_watermark;
     config.eviction_ratio = settings->ratio;
-    if (pool != NULL && config.policy != NULL)
+    if (settings->disk_blocks > 0)
+        config.offload = settings->disk_on_evict ? MC_OFFLOAD_ON_EVICT : MC_OFFLOAD_ON_PUT;
+    config.promotion_on_hit = settings->promotion;
+    config.promotion_threshold = settings->promotion_threshold;
+    config.promotion_per_heartbeat = UINT32_MAX;
+    if (pool != NULL && config.policy != NULL && open_disk(pool, settings))
         pool->core = mc_core_create(&config, &output, (struct mc_id){1, 2}, 1, 7, 0);
     if (pool == NULL || pool->core == NULL) {
-        free(pool);
+        if (pool != NULL)
+            mc_pool_close(pool);
         return NULL;
     }
     uint64_t extent = mc_extent_size(settings->block_bytes, KEY_BYTES);
@@ -143,8 +327,10 @@ struct mc_pool *mc_pool_open(const struct mc_pool_settings *settings)
     join(pool, OWNER, MC_ROLE_OWNER);
     for (uint32_t i = 0; i < settings->segments; i++) { /* what does not divide goes to the first ones */
         uint32_t share = settings->blocks / settings->segments + (i < settings->blocks % settings->segments);
-        mount(pool, i + 1u, share * extent);
+        mount(pool, i + 1u, share * extent, 0);
     }
+    if (settings->disk_blocks > 0)
+        mount(pool, DISK_NUMBER, settings->disk_blocks * extent, pool->disk.slots);
     return pool;
 }
 
@@ -154,6 +340,9 @@ void mc_pool_close(struct mc_pool *pool)
     for (unsigned i = 0; i < CONNECTIONS; i++)
         mc_buffer_free(&pool->out[i]);
     mc_buffer_free(&pool->in);
+    free(pool->disk.entries);
+    free(pool->disk.order);
+    free(pool->disk.waiting);
     free(pool);
 }
 
@@ -165,8 +354,9 @@ static struct mc_span key_of(char key[KEY_BYTES + 1], uint64_t block)
     return mc_span(key, KEY_BYTES);
 }
 
-/* Those that are missing stay in `blocks`; how many. */
-static uint32_t get_some(struct mc_pool *pool, uint64_t *blocks, uint32_t count)
+/* Those that are missing stay in `blocks`; how many. `coming` gets those that are on their way from the disk; *comings
+ * says how many. */
+static uint32_t get_round(struct mc_pool *pool, uint64_t *blocks, uint32_t count, uint64_t *coming, uint32_t *comings)
 {
     struct mc_wire_get head = {0};
     struct mc_wire_none none;
@@ -187,10 +377,31 @@ static uint32_t get_some(struct mc_pool *pool, uint64_t *blocks, uint32_t count)
     pool->broken |= mc_list_read(&reader) != count;
     for (uint32_t i = 0; i < count && !pool->broken; i++) {
         mc_wire_found_read(&reader, &found);
-        if (found.code != 0)
+        if (found.code == MC_ERR_PUT_IN_PROGRESS)
+            coming[(*comings)++] = blocks[i];
+        else if (found.code != 0)
             blocks[missing++] = blocks[i];
     }
     pool->out[CALLER].length = 0;
+    return missing;
+}
+
+/* Those that are missing stay in `blocks`; how many. */
+static uint32_t get_some(struct mc_pool *pool, uint64_t *blocks, uint32_t count)
+{
+    uint64_t coming[BATCH], next[BATCH];
+    uint32_t comings = 0, missing = get_round(pool, blocks, count, coming, &comings);
+    for (uint32_t rounds = 0; comings > 0 && !pool->broken; rounds++) {
+        uint32_t nexts = 0;
+        obey(pool);
+        uint32_t lost = get_round(pool, coming, comings, next, &nexts);
+        memcpy(blocks + missing, coming, lost * sizeof(*blocks));
+        missing += lost;
+        pool->counts.disk_hits += comings - nexts - lost;
+        memcpy(coming, next, nexts * sizeof(*next));
+        comings = nexts;
+        pool->broken |= rounds == ROUNDS_MAX;
+    }
     return missing;
 }
 
@@ -209,18 +420,6 @@ static void put_frame(struct mc_pool *pool, const uint64_t *blocks, uint32_t cou
     mc_list_empty(&pool->in);
     mc_list_empty(&pool->in);
     send(pool, CALLER, at);
-}
-
-static void live(struct mc_pool *pool, const struct mc_wire_place *place)
-{
-    struct mc_wire_live head = {.segment = place->segment};
-    struct mc_wire_live_item item = {.slot = place->slot, .generation = place->generation};
-    size_t at = begin(pool, MC_MESSAGE_LIVE);
-    mc_wire_live_write(&pool->in, &head);
-    size_t list = mc_list_begin(&pool->in);
-    mc_wire_live_item_write(&pool->in, &item);
-    mc_list_end(&pool->in, list, 1);
-    send(pool, OWNER, at);
 }
 
 /* Those that found no room yet stay in `blocks`; how many. */
@@ -247,7 +446,7 @@ static uint32_t put_round(struct mc_pool *pool, uint64_t *blocks, uint32_t count
         mc_wire_place_read(&reader, &places[i]);
     pool->out[CALLER].length = 0;
     for (uint32_t i = 0; i < place_count && !pool->broken; i++)
-        live(pool, &places[i]);
+        tell_slot(pool, MC_MESSAGE_LIVE, places[i].segment, (struct stored){places[i].slot, places[i].generation});
     pool->out[CALLER].length = 0; /* that the put is done */
     obey(pool);
     return again;
@@ -256,6 +455,7 @@ static uint32_t put_round(struct mc_pool *pool, uint64_t *blocks, uint32_t count
 int64_t mc_pool_request(struct mc_pool *pool, const uint64_t *blocks, uint32_t count)
 {
     int64_t hits = 0;
+    pool->disk.stores_left = pool->disk_stores;
     for (uint32_t done = 0; done < count && !pool->broken; done += BATCH) {
         uint64_t some[BATCH];
         uint32_t all = count - done < BATCH ? count - done : BATCH;
@@ -268,4 +468,13 @@ int64_t mc_pool_request(struct mc_pool *pool, const uint64_t *blocks, uint32_t c
         }
     }
     return pool->broken ? -1 : hits;
+}
+
+struct mc_pool_counts mc_pool_counts(const struct mc_pool *pool)
+{
+    struct mc_core_statistics statistics;
+    struct mc_pool_counts counts = pool->counts;
+    mc_core_statistics(pool->core, &statistics);
+    counts.late = statistics.offload_late;
+    return counts;
 }

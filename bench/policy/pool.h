@@ -13,6 +13,17 @@ struct mc_pool_settings {
     uint32_t blocks, segments; /* blocks: that fit into all segments together */
     uint64_t block_bytes;
     double high_watermark, ratio;
+    /* One disk for all segments; 0 blocks: there is none. When it is full the oldest goes, or, if it keeps what was read,
+     * is written once more if it was read since. */
+    uint32_t disk_blocks;
+    bool disk_on_evict, disk_keeps_hit;
+    uint32_t disk_stores; /* that it does for one call; 0: all that it is told */
+    bool promotion;
+    uint32_t promotion_threshold;
+};
+
+struct mc_pool_counts { /* blocks; late: evicted before the disk had them */
+    uint64_t disk_hits, disk_writes, late;
 };
 
 /* NULL: no such policy, or memory is out. */
@@ -21,5 +32,6 @@ void mc_pool_close(struct mc_pool *pool);
 /* One request: looks up all blocks, then puts those that are missing. The hits, or -1 when the core did what it must
  * not. */
 int64_t mc_pool_request(struct mc_pool *pool, const uint64_t *blocks, uint32_t count);
+struct mc_pool_counts mc_pool_counts(const struct mc_pool *pool);
 
 #endif

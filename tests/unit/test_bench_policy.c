@@ -102,13 +102,49 @@ static void test_pool(void **state)
     assert_null(mc_pool_open(&settings));
 }
 
+/* Behind too small a memory a disk that is large enough has all of a loop that memory has not; no block is written
+ * twice. A smaller one has nothing of it. */
+static void test_pool_with_disk(void **state)
+{
+    (void)state;
+    for (unsigned way = 0; way < 3; way++) {
+        struct mc_pool_settings settings = {.policy = "lru",
+                                            .blocks = 500,
+                                            .segments = 2,
+                                            .block_bytes = 1 << 20,
+                                            .high_watermark = 1,
+                                            .disk_blocks = way == 2 ? 300 : 2000,
+                                            .disk_on_evict = way > 0};
+        struct mc_pool *pool = mc_pool_open(&settings);
+        int64_t hits = 0;
+        assert_non_null(pool);
+        for (uint64_t i = 0; i < 3000; i += 10) {
+            uint64_t ids[10];
+            for (unsigned k = 0; k < 10; k++)
+                ids[k] = (i + k) % 1000;
+            int64_t more = mc_pool_request(pool, ids, 10);
+            assert_true(more >= 0);
+            hits += more;
+        }
+        struct mc_pool_counts counts = mc_pool_counts(pool);
+        if (way < 2) {
+            assert_int_equal(hits, 2000);
+            assert_true(counts.disk_hits > 1000 && counts.disk_hits <= 2000);
+            assert_true(way == 0 ? counts.disk_writes == 1000 : counts.disk_writes < 1000);
+            assert_int_equal(counts.late, 0);
+        } else {
+            assert_true(hits < 200);
+            assert_true(counts.disk_writes > 2000);
+        }
+        mc_pool_close(pool);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_belady),
-        cmocka_unit_test(test_original),
-        cmocka_unit_test(test_synthetic),
-        cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_belady), cmocka_unit_test(test_original),       cmocka_unit_test(test_synthetic),
+        cmocka_unit_test(test_pool),   cmocka_unit_test(test_pool_with_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
