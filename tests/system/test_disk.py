@@ -33,6 +33,12 @@ def master():
         yield running
 
 
+@pytest.fixture
+def late_master():
+    with cluster.Master("--enable_offload", "--offload_on_evict", "--default_kv_lease_ttl=100") as running:
+        yield running
+
+
 def node(master, folder, monkeypatch):
     monkeypatch.setenv("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", str(512 * MIB))
     store = MooncakeDistributedStore()
@@ -72,6 +78,38 @@ def test_more_than_memory_and_again(master, folder, monkeypatch):
     for number in range(COUNT):
         if number != 3:
             wait_until(lambda number=number: store.get(f"key-{number}") == value_of(number), 20)
+    assert store.close() == 0
+
+
+def lies_on_disk(master, key):
+    answer = json.loads(master.get(f"/batch_query_keys?keys={key}")[1])["data"][key]
+    return answer["ok"] and bool(answer["local_disk_values"])
+
+
+def test_stored_before_they_are_evicted(late_master, folder, monkeypatch):
+    master, store = late_master, node(late_master, folder, monkeypatch)
+    wait_until(lambda: master.metrics()["mooncake_disks"] == 1)
+    for number in range(8):  # half of the memory
+        assert store.put(f"key-{number}", value_of(number)) == 0
+    assert master.metrics()["mooncake_offload_begun_total"] == 0
+    for number in range(8, COUNT):
+        wait_until(lambda number=number: store.put(f"key-{number}", value_of(number)) == 0)
+        wait_until(lambda: (now := master.metrics())["mooncake_offload_begun_total"] == now["mooncake_offload_done_total"], 20)
+    metrics = master.metrics()
+    assert metrics["master_evicted_key_count"] >= COUNT - 16
+    assert metrics["mooncake_offload_late_total"] == 0
+    assert metrics["mooncake_offload_ahead_total"] == metrics["mooncake_offload_done_total"] < COUNT
+    for number in range(COUNT):
+        wait_until(lambda number=number: store.get(f"key-{number}") == value_of(number), 20)
+    assert master.metrics()["mooncake_offload_late_total"] == 0
+    there = [number for number in range(COUNT) if lies_on_disk(master, f"key-{number}")]
+    assert len(there) >= COUNT - 16
+    assert store.close() == 0
+
+    store = node(master, folder, monkeypatch)
+    wait_until(lambda: store.is_exist(f"key-{there[-1]}") == 1, 20)
+    for number in there:
+        wait_until(lambda number=number: store.get(f"key-{number}") == value_of(number), 20)
     assert store.close() == 0
 
 

@@ -289,7 +289,7 @@ static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t
 }
 
 /* The same within what this message may still cause; the rest becomes debt. */
-static void evict_now(struct mc_core *core, struct mc_segment *segment, uint64_t units)
+static uint64_t evict_now(struct mc_core *core, struct mc_segment *segment, uint64_t units)
 {
     uint32_t count = core->evictions_left < MC_EVICT_ITEM_MAX ? core->evictions_left : MC_EVICT_ITEM_MAX;
     core->evictions_left -= count;
@@ -298,10 +298,11 @@ static void evict_now(struct mc_core *core, struct mc_segment *segment, uint64_t
     core->statistics.eviction_successes += evicted > 0;
     core->evictions_left += count;
     if (count > 0 || evicted >= units)
-        return; /* done, or nothing more is evictable */
+        return evicted; /* done, or nothing more is evictable */
     segment->debt = units - evicted;
     if (mc_link_alone(&segment->busy))
         mc_link_append(&core->busy, &segment->busy);
+    return evicted;
 }
 
 void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t units)
@@ -318,7 +319,7 @@ void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t u
      * evicted twice for one need. */
     uint64_t excess = segment->used > marks.low ? segment->used - marks.low : 0;
     if (excess > 0)
-        evict_now(core, segment, units * 2 < excess ? units * 2 : excess);
+        (void)evict_now(core, segment, units * 2 < excess ? units * 2 : excess);
 }
 
 static bool anything_evictable(const struct mc_core *core, const struct mc_segment *segment)
@@ -339,7 +340,7 @@ bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t uni
         segment->demand = 0;
     }
     segment->demand += units;
-    uint64_t goal = segment->demand;
+    uint64_t goal = segment->demand, want = segment->want;
     if (segment->clearing == 0 && segment->debt == 0) {
         /* All that was evicted before is free, and still there is no hole. */
         segment->want = segment->want_size >= units && segment->want > 0 ? segment->want * 2 : units;
@@ -347,8 +348,8 @@ bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t uni
         goal = goal > segment->want ? goal : segment->want;
     }
     mc_offload_mark(core, segment);
-    if (goal > segment->clearing + segment->debt)
-        evict_now(core, segment, goal - segment->clearing);
+    if (goal > segment->clearing + segment->debt && evict_now(core, segment, goal - segment->clearing) == 0)
+        segment->want = want; /* nothing may go just now: that was no try */
     return anything_evictable(core, segment) || segment->clearing > 0 || segment->quarantine > 0 ||
            segment->granted > 0 || segment->moves.count > 0;
 }
