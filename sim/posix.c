@@ -554,6 +554,9 @@ int sim_sched_getaffinity(int process, size_t size, void *set)
     return -1;
 }
 
+extern char **sim_environ;
+char **sim_environ; /* of a simulated process nothing is set */
+
 char *sim_getenv(const char *name);
 char *sim_getenv(const char *name)
 {
