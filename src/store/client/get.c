@@ -18,11 +18,11 @@
 #define LEARN_MS 50u      /* to learn the way to replicas that were not needed now */
 #define LEARN_SEGMENTS 8u /* of a batch that are looked up only once */
 #define ASK_AGAIN_MAX 2u  /* times a batch is asked for again because the master changed while it was read */
-/* To wait for a value that comes from a disk, or whose predecessor is being cleared: an eighth of what has passed, so
+/* To wait for a value that comes from a disk, or whose predecessor is being cleared: a quarter of what has passed, so
  * that little of it is waited in vain, and no less than what asking for it costs. */
-#define REPLACED_FIRST_US 50u
+#define REPLACED_FIRST_US 100u
 #define REPLACED_KEY_US 1u
-#define REPLACED_PART 8u
+#define REPLACED_PART 4u
 #define REPLACED_MAX_US 5000u
 #define TROUBLE_MAX_US 50000u /* the same, for trouble of our own to pass */
 
