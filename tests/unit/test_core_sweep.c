@@ -388,6 +388,29 @@ static void test_disk_comes_later(void **state)
     }
 }
 
+/* What was put while the disk took nothing, since it did not answer, is stored when it does again. */
+static void test_disk_was_slow(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_world(&world, &store, 50000);
+    uint32_t disk = mount_disk(&world, &store, 64 * MIB);
+    world.told_health = MC_TOLD_SLOW;
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, disk, 64 * MIB), 0);
+    fill(&world, &store, MANY);
+    world_pass_beating(&world, 300, store.heartbeat);
+    assert_int_equal(owner_stores(&world, store.owner, 0), 0);
+    for (unsigned i = 0; i < 2; i++) { /* once: nothing has come since */
+        world.told_health = MC_TOLD_WELL;
+        assert_int_equal(world_heartbeat(&world, store.heartbeat, disk, 64 * MIB), 0);
+        world_pass(&world, 300);
+        assert_int_equal(owner_stores(&world, store.owner, 0), i == 0 ? MANY : 0);
+    }
+    assert_int_equal(count_on_disk(&world, MANY), MANY);
+    world_close_all(&world);
+}
+
 /* ---- a disk that is unmounted, and kept ---- */
 
 static int32_t unmount_kept(struct world *world, uint64_t owner, uint32_t segment)
@@ -507,6 +530,7 @@ int main(void)
         cmocka_unit_test(test_gone_meanwhile),
         cmocka_unit_test(test_disk_is_mounted_meanwhile),
         cmocka_unit_test(test_disk_comes_later),
+        cmocka_unit_test(test_disk_was_slow),
         cmocka_unit_test(test_kept_disk),
         cmocka_unit_test(test_kept_disk_comes_back),
         cmocka_unit_test(test_kept_disk_is_forgotten),

@@ -410,9 +410,12 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
         struct mc_segment *segment = mc_segment_find(core, item.segment);
         bool own = segment != NULL && segment->member == member;
         if (own) {
+            bool is_back = segment->kind == MC_SEGMENT_DISK && segment->leaving && item.leaving == 0;
             segment->leaving = item.leaving != 0 || segment->drain;
             if (segment->kind == MC_SEGMENT_DISK)
                 disk_told(core, segment, item.health);
+            if (is_back && segment->state == MC_SEGMENT_OK)
+                mc_sweep_trusted(core, segment); /* what was put meanwhile is on no disk */
             mc_segment_set_populated(core, segment, item.populated);
             mc_segment_update_room(core, segment);
         }

@@ -1,8 +1,8 @@
 /* What lies in one memory segment only, stored on the disks of its owner: all of it, in slices (D6 of the ordering page).
  *
  * When the owner leaves (FLUSH) its memory is looked at again and again until nothing is left, or nobody asks any more.
- * When a disk or a memory has just become trusted, and values are stored as they are put, it is looked at until every
- * value has had its turn: they were put before there was a disk. */
+ * When a disk or a memory has just become trusted, or a disk answers again, and values are stored as they are put, it is
+ * looked at until every value has had its turn: they were put while there was no disk. */
 #ifndef MC_CORE_OFFLOAD_SWEEP_H
 #define MC_CORE_OFFLOAD_SWEEP_H
 
@@ -30,7 +30,7 @@ struct mc_sweep { /* of a segment of memory */
 
 /* FLUSH. */
 void mc_sweep_asked(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
-/* The segment, a disk or memory, is trusted from now on. */
+/* The segment, a disk or memory, is trusted from now on, or a disk that took nothing for a while does again. */
 void mc_sweep_trusted(struct mc_core *core, struct mc_segment *segment);
 /* A slice of the job; true when it is over. */
 bool mc_sweep_slice(struct mc_core *core, struct mc_job *job);
