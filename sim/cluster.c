@@ -177,7 +177,7 @@ static void master_main(struct sim_process *process)
     config.core.depart_ms = sim_plan->depart_ms;
     config.core.recovery_window_ms = sim_plan->window_ms;
     if (sim_plan->disks > 0) {
-        config.core.offload = MC_OFFLOAD_ON_PUT;
+        config.core.offload = sim_plan->is_stored_ahead ? MC_OFFLOAD_ON_EVICT : MC_OFFLOAD_ON_PUT;
         config.core.disk_ttl_ms = sim_plan->disk_ttl_ms;
     }
     if (sim_plan->is_told || (sim_plan->has_foreign && sim_plan->is_noteless)) {
