@@ -520,4 +520,19 @@ static inline void rig_remove(const char *path)
     rmdir(path);
 }
 
+static inline struct mc_disk_statistics rig_statistics(struct mc_disk *disk)
+{
+    struct mc_disk_statistics statistics;
+    mc_disk_turn(disk, 0);
+    mc_disk_statistics_read(disk, &statistics);
+    return statistics;
+}
+
+/* Values of that length under those generations. */
+static inline void rig_store_many(struct mc_disk *disk, uint64_t first, uint64_t count, uint64_t length)
+{
+    for (uint64_t i = first; i < first + count; i++)
+        assert_int_equal(rig_store(disk, i, i, length, NULL), 0);
+}
+
 #endif

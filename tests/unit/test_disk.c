@@ -55,14 +55,6 @@ static int teardown(void **state)
     return 0;
 }
 
-static struct mc_disk_statistics statistics_of(struct mc_disk *disk)
-{
-    struct mc_disk_statistics statistics;
-    mc_disk_turn(disk, 0);
-    mc_disk_statistics_read(disk, &statistics);
-    return statistics;
-}
-
 /* ---- keeping ---- */
 
 static void test_empty(void **state)
@@ -239,18 +231,12 @@ static void test_identity_that_is_gone(void **state)
 
 /* ---- making room ---- */
 
-static void fill(struct mc_disk *disk, uint64_t first, uint64_t count, uint64_t length)
-{
-    for (uint64_t i = first; i < first + count; i++)
-        assert_int_equal(rig_store(disk, i, i, length, NULL), 0);
-}
-
 static void test_fifo(void **state)
 {
     (void)state;
     struct mc_disk *disk = rig_start(&config);
-    fill(disk, 1, 200, 100000); /* 20 MB through 6 MiB */
-    struct mc_disk_statistics statistics = statistics_of(disk);
+    rig_store_many(disk, 1, 200, 100000); /* 20 MB through 6 MiB */
+    struct mc_disk_statistics statistics = rig_statistics(disk);
     assert_true(seen.lost > 100 && statistics.lost == seen.lost && statistics.bytes_rewritten == 0);
     uint32_t there = list(disk);
     assert_int_equal(there, 200 - seen.lost);
@@ -274,18 +260,18 @@ static void test_lru(void **state)
     (void)state;
     config.policy = MC_DISK_LRU;
     struct mc_disk *disk = rig_start(&config);
-    fill(disk, 1, 5, 100000);
+    rig_store_many(disk, 1, 5, 100000);
     for (uint64_t round = 0; round < 30; round++) {
         list(disk);
         for (uint64_t i = 2; i <= 3; i++) { /* two of them are read again and again */
             assert_int_not_equal(seen.slots[i], UINT32_MAX);
             assert_int_equal(rig_read_object(disk, seen.slots[i], i, i, 100000), 0);
         }
-        fill(disk, 100 + round * 10, 10, 100000);
+        rig_store_many(disk, 100 + round * 10, 10, 100000);
     }
     list(disk);
     assert_true(seen.slots[1] == UINT32_MAX && seen.slots[2] != UINT32_MAX && seen.slots[3] != UINT32_MAX);
-    assert_true(statistics_of(disk).bytes_rewritten >= 200000);
+    assert_true(rig_statistics(disk).bytes_rewritten >= 200000);
     uint32_t slot = seen.slots[2];
     assert_int_equal(rig_clear(disk, slot, 2, true), 0); /* in all its copies */
     rig_end(disk, true, 128);
@@ -305,7 +291,7 @@ static void test_all_is_hot(void **state)
         assert_int_equal(rig_store(disk, i, i, 100000, &slot), 0);
         assert_int_equal(rig_read_object(disk, slot, i, i, 100000), 0);
     }
-    struct mc_disk_statistics statistics = statistics_of(disk);
+    struct mc_disk_statistics statistics = rig_statistics(disk);
     assert_true(statistics.bytes_written < 3 * statistics.bytes_stored); /* half of each region at most */
     rig_stop(disk);
 }
@@ -389,14 +375,14 @@ static void test_slots_and_budget(void **state)
     config.budget_bytes = 5 * 8192;
     struct mc_disk *disk = rig_start(&config);
     uint32_t slot;
-    fill(disk, 1, 2, 4096);
+    rig_store_many(disk, 1, 2, 4096);
     assert_int_equal(rig_store(disk, 3, 3, 4096, &slot), 0);
     assert_int_equal(rig_store(disk, 4, 4, 4096, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
     assert_int_equal(rig_clear(disk, slot, 3, false), 0);
     assert_int_equal(rig_store(disk, 5, 5, 4096, NULL), 0);
     assert_int_equal(rig_store(disk, 6, 6, 4096, NULL), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS); /* spent */
-    assert_int_equal(statistics_of(disk).not_stored[MC_STORE_DISK_BUDGET], 1);
-    assert_int_equal(statistics_of(disk).not_stored[MC_STORE_DISK_FULL], 1);
+    assert_int_equal(rig_statistics(disk).not_stored[MC_STORE_DISK_BUDGET], 1);
+    assert_int_equal(rig_statistics(disk).not_stored[MC_STORE_DISK_FULL], 1);
     rig.now_ns += MC_DISK_DAY_NS;
     assert_int_equal(rig_store(disk, 7, 7, 4096, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
     rig_stop(disk);
@@ -413,7 +399,7 @@ static void test_journal_is_made_shorter(void **state)
         uint32_t slot;
         assert_int_equal(rig_store(disk, generation, generation, 20000, &slot), 0);
         assert_int_equal(rig_clear(disk, slot, generation, true), 0);
-        uint64_t bytes = statistics_of(disk).journal_bytes;
+        uint64_t bytes = rig_statistics(disk).journal_bytes;
         most = bytes > most ? bytes : most;
     }
     print_message("the journal had at most %llu bytes\n", (unsigned long long)most);
@@ -430,7 +416,7 @@ static void test_journal_is_made_shorter(void **state)
 static void unsealed_make(void)
 {
     struct mc_disk *disk = rig_start(&config);
-    fill(disk, 1, 10, 9000);
+    rig_store_many(disk, 1, 10, 9000);
     rig_stop(disk);
 }
 
@@ -483,7 +469,7 @@ static void test_torn_footer(void **state)
 {
     (void)state;
     struct mc_disk *disk = rig_start(&config);
-    fill(disk, 1, 25, 100000); /* more than two regions */
+    rig_store_many(disk, 1, 25, 100000); /* more than two regions */
     rig_stop(disk);
     uint8_t wrong[64];
     memset(wrong, 0xa5, sizeof(wrong));
@@ -501,7 +487,7 @@ static void test_random_bits(void **state)
     (void)state;
     uint64_t seed = 5;
     struct mc_disk *disk = rig_start(&config);
-    fill(disk, 1, 60, 60000);
+    rig_store_many(disk, 1, 60, 60000);
     list(disk);
     for (uint64_t i = 1; i <= 60; i += 5)
         assert_int_equal(rig_clear(disk, seen.slots[i], i, true), 0);
@@ -535,7 +521,7 @@ static void test_write_errors(void **state)
     for (uint64_t i = 2; i < 5; i++)
         assert_int_equal(rig_store(disk, i, i, 50000, NULL), MC_ERR_FILE_WRITE_FAIL);
     assert_int_equal(rig_store(disk, 5, 5, 50000, NULL), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
-    struct mc_disk_statistics statistics = statistics_of(disk);
+    struct mc_disk_statistics statistics = rig_statistics(disk);
     assert_int_equal(statistics.health, MC_DISK_READ_ONLY);
     assert_int_equal(statistics.regions_retired, 3);
     assert_int_equal(rig_read_object(disk, slot, 1, 1, 50000), 0);
@@ -557,8 +543,8 @@ static void test_one_region_fails(void **state)
     rig.fail_to = RIG_REGION;
     assert_int_equal(rig_store(disk, 1, 1, 50000, NULL), 0); /* its header fails, so it goes to the next */
     rig.fail_write_file = 0;
-    fill(disk, 2, 50, 50000);
-    struct mc_disk_statistics statistics = statistics_of(disk);
+    rig_store_many(disk, 2, 50, 50000);
+    struct mc_disk_statistics statistics = rig_statistics(disk);
     assert_int_equal(statistics.health, MC_DISK_WELL);
     assert_int_equal(statistics.regions_retired, 1);
     assert_int_equal(list(disk), 51);
@@ -569,11 +555,11 @@ static void test_no_space(void **state)
 {
     (void)state;
     struct mc_disk *disk = rig_start(&config);
-    fill(disk, 1, 15, 100000);   /* two regions */
-    disk->append.is_full = true; /* as a refusal of the file system has it */
-    fill(disk, 16, 30, 100000);
+    rig_store_many(disk, 1, 15, 100000); /* two regions */
+    disk->append.is_full = true;         /* as a refusal of the file system has it */
+    rig_store_many(disk, 16, 30, 100000);
     assert_true(seen.lost > 10);
-    assert_int_equal(statistics_of(disk).health, MC_DISK_WELL);
+    assert_int_equal(rig_statistics(disk).health, MC_DISK_WELL);
     rig_stop(disk);
     rig_remove(path);
     assert_int_equal(mkdir(path, 0700), 0);
@@ -778,252 +764,6 @@ static void test_misdirected(void **state)
     rig_stop(disk);
 }
 
-static void test_slow(void **state)
-{
-    (void)state;
-    struct mc_disk *disk = rig_start(&config);
-    uint32_t slot;
-    struct answer answer = {0};
-    assert_int_equal(rig_store(disk, 1, 1, 50000, &slot), 0);
-    rig.holds_reads = true;
-    uint64_t until_ns = rig.now_ns + 300000000;
-    assert_int_equal(mc_disk_read(disk, (struct mc_disk_place){slot, 1}, until_ns, on_was_read, &answer), 0);
-    rig_wait(disk, &answer);
-    assert_int_equal(answer.code, MC_ERR_RPC_TIMEOUT);
-    assert_true(rig.now_ns >= until_ns && rig.now_ns < until_ns + 10000000);
-    rig.now_ns += 800000000;
-    mc_disk_turn(disk, 1);
-    assert_int_equal(statistics_of(disk).health, MC_DISK_SLOW);
-    assert_int_equal(rig_read_object(disk, slot, 1, 1, 50000), MC_ERR_BUSY);
-    assert_int_equal(rig_store(disk, 2, 2, 50000, NULL), MC_ERR_BUSY);
-    assert_int_equal(rig_clear(disk, slot, 99, true), 0);
-    assert_true(statistics_of(disk).buffer_bytes_lent > 0); /* the late read still has it */
-    rig.holds_reads = false;
-    for (unsigned i = 0; i < 5; i++)
-        mc_disk_turn(disk, 1);
-    assert_int_equal(statistics_of(disk).health, MC_DISK_WELL);
-    assert_int_equal(statistics_of(disk).buffer_bytes_lent, 0);
-    assert_int_equal(rig_read_object(disk, slot, 1, 1, 50000), 0);
-    rig_stop(disk);
-}
-
-/* More reads than there are buffers, and what is removed meanwhile, and what is too late. */
-static void test_reads_wait_for_buffers(void **state)
-{
-    (void)state;
-    config.buffer_bytes = 2 * RIG_REGION;
-    struct mc_disk *disk = rig_start(&config);
-    struct answer answers[5];
-    memset(answers, 0, sizeof(answers));
-    for (uint32_t i = 0; i < 5; i++)
-        assert_int_equal(rig_store(disk, i + 1, i, 700000, &answers[i].slot), 0);
-    for (uint32_t i = 0; i < 5; i++) {
-        struct mc_disk_place place = {answers[i].slot, i + 1};
-        uint64_t until_ns = rig.now_ns + (i == 3 ? 10000000 : 900000000);
-        assert_int_equal(mc_disk_read(disk, place, until_ns, on_was_read, &answers[i]), 0);
-    }
-    rig_wait(disk, &answers[1]);
-    assert_true(answers[0].is_there && answers[0].code == 0 && answers[1].code == 0);
-    assert_int_equal(rig_clear(disk, answers[2].slot, 3, true), 0);
-    rig.now_ns += 20000000;
-    rig_wait(disk, &answers[3]);
-    assert_int_equal(answers[3].code, MC_ERR_RPC_TIMEOUT);
-    assert_int_equal(answers[2].code, MC_ERR_REPLICA_IS_GONE); /* that needs no buffer */
-    assert_false(answers[4].is_there);
-    mc_disk_give_back(disk, answers[0].buffer);
-    rig_wait(disk, &answers[4]);
-    assert_int_equal(answers[4].code, 0);
-    mc_disk_give_back(disk, answers[1].buffer);
-    mc_disk_give_back(disk, answers[4].buffer);
-    assert_int_equal(statistics_of(disk).buffer_bytes_lent, 0);
-    assert_int_equal(statistics_of(disk).waiting, 0);
-    rig_stop(disk);
-}
-
-static void test_stores_leave_buffers_to_reads(void **state)
-{
-    (void)state;
-    char key[MC_KEY_LENGTH_MAX + 1];
-    uint8_t *lent[64];
-    uint32_t count = 0, slot;
-    config.buffer_bytes = 2 * RIG_REGION;
-    struct mc_disk *disk = rig_start(&config);
-    assert_int_equal(rig_store(disk, 1, 1, 50000, &slot), 0);
-    while (count < 64 && (lent[count] = mc_disk_lend(disk, 50000, rig_key(1, key))) != NULL)
-        count++;
-    assert_true(count > 10 && count < 2 * RIG_REGION / 50000);
-    assert_int_equal(rig_read_object(disk, slot, 1, 1, 50000), 0);
-    while (count > 0)
-        mc_disk_give_back(disk, lent[--count]);
-    rig_stop(disk);
-}
-
-/* Nobody waits longer for a disk that does not answer than it takes to see that. */
-static void test_slow_ends_reads(void **state)
-{
-    (void)state;
-    struct mc_disk *disk = rig_start(&config);
-    uint32_t slot;
-    struct answer answer = {0};
-    assert_int_equal(rig_store(disk, 1, 1, 50000, &slot), 0);
-    rig.holds_reads = true;
-    assert_int_equal(
-        mc_disk_read(disk, (struct mc_disk_place){slot, 1}, rig.now_ns + 60000000000u, on_was_read, &answer), 0);
-    mc_disk_turn(disk, 1);
-    rig.now_ns += 1100000000;
-    mc_disk_turn(disk, 1);
-    assert_true(answer.is_there);
-    assert_int_equal(answer.code, MC_ERR_BUSY);
-    rig.holds_reads = false;
-    for (unsigned i = 0; i < 5; i++)
-        mc_disk_turn(disk, 1);
-    assert_int_equal(statistics_of(disk).buffer_bytes_lent, 0);
-    rig_stop(disk);
-}
-
-/* Of one that says nothing of regions and buffers; what is there keeps its size. */
-static void test_size_of_regions(void **state)
-{
-    (void)state;
-    config.region_bytes = config.buffer_bytes = 0;
-    config.capacity = 16ull << 30;
-    struct mc_disk *disk = rig_start(&config);
-    assert_int_equal(statistics_of(disk).regions_max, 64);
-    assert_true(mc_disk_object_max(disk, 10) > 255u << 20);
-    rig_stop(disk);
-    config.capacity = 2ull << 30;
-    disk = rig_start(&config);
-    assert_int_equal(statistics_of(disk).regions_max, 8);
-    rig_stop(disk);
-    rig_remove(path);
-    path = rig_directory();
-    config.path = path;
-    disk = rig_start(&config);
-    assert_int_equal(statistics_of(disk).regions_max, 32);
-    rig_stop(disk);
-}
-
-static uint64_t count_of(const struct mc_store_disk_latency *latency)
-{
-    uint64_t count = 0;
-    for (unsigned i = 0; i <= MC_STORE_DISK_BOUND_COUNT; i++)
-        count += latency->counts[i];
-    return count;
-}
-
-/* What is told is what was done: each store and read once, with how long it took. */
-static void test_what_is_told(void **state)
-{
-    (void)state;
-    struct mc_disk *disk = rig_start(&config);
-    uint32_t slot;
-    struct answer answer = {0};
-    uint64_t extent = mc_disk_extent_bytes(50000, 7);
-    fill(disk, 1, 4, 50000);
-    assert_int_equal(rig_store(disk, 5, 5, 50000, &slot), 0);
-    for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(rig_read_object(disk, slot, 5, 5, 50000), 0);
-    struct mc_disk_statistics told = statistics_of(disk);
-    assert_int_equal(told.stored, 5);
-    assert_int_equal(count_of(&told.store_latency), 5);
-    assert_int_equal(told.served, 3);
-    assert_int_equal(count_of(&told.read_latency), 3);
-    assert_int_equal(told.bytes_served, 3 * extent);
-    assert_true(told.bytes_written > told.bytes_stored && told.bytes_stored == 5 * extent);
-    assert_int_equal(told.capacity, config.capacity);
-    assert_int_equal(told.free_bytes, config.capacity - RIG_REGION); /* all but the open one */
-
-    /* The age of what lasts goes on though the disk's thread says nothing new; no histogram has it before its end. */
-    rig.holds_reads = true;
-    uint64_t until_ns = rig.now_ns + 10000000000ull;
-    assert_int_equal(mc_disk_read(disk, (struct mc_disk_place){slot, 5}, until_ns, on_was_read, &answer), 0);
-    mc_disk_turn(disk, 0);
-    mc_disk_turn(disk, 0);
-    rig.now_ns += 900000000;
-    mc_disk_statistics_read(disk, &told);
-    assert_true(told.oldest_ns >= 900000000 && told.under_way == 1 && told.waiting == 1);
-    rig.holds_reads = false;
-    rig_wait(disk, &answer);
-    assert_int_equal(answer.code, 0);
-    mc_disk_give_back(disk, answer.buffer);
-    told = statistics_of(disk);
-    assert_int_equal(count_of(&told.read_latency), 4);
-    assert_int_equal(told.read_latency.counts[13], 1); /* longer than half a second, and not than one */
-    assert_true(told.read_latency.sum_us >= 900000);
-    assert_true(told.oldest_ns == 0 && told.under_way == 0 && told.waiting == 0);
-
-    /* Whoever waits for a disk that does not answer is sent away: no histogram has that, the reasons have. */
-    answer = (struct answer){0};
-    rig.holds_reads = true;
-    until_ns = rig.now_ns + 10000000000ull;
-    assert_int_equal(mc_disk_read(disk, (struct mc_disk_place){slot, 5}, until_ns, on_was_read, &answer), 0);
-    mc_disk_turn(disk, 0);
-    mc_disk_turn(disk, 0);
-    rig.now_ns += 1500000000;
-    mc_disk_turn(disk, 0);
-    assert_true(answer.is_there);
-    assert_int_equal(answer.code, MC_ERR_BUSY);
-    assert_int_equal(rig_store(disk, 6, 6, 50000, NULL), MC_ERR_BUSY);
-    told = statistics_of(disk);
-    assert_int_equal(told.not_stored[MC_STORE_DISK_SLOW], 1);
-    assert_int_equal(count_of(&told.read_latency), 4);
-    rig.holds_reads = false;
-    for (unsigned i = 0; i < 5; i++)
-        mc_disk_turn(disk, 1);
-    assert_int_equal(statistics_of(disk).buffer_bytes_lent, 0);
-    rig_stop(disk);
-}
-
-static void test_why_it_is_not_stored(void **state)
-{
-    (void)state;
-    struct mc_disk *disk = rig_start(&config);
-    uint8_t *buffers[64];
-    unsigned lent = 0;
-    while ((buffers[lent] = mc_disk_lend(disk, 900000, 10)) != NULL)
-        assert_true(++lent < 64);
-    assert_int_equal(statistics_of(disk).not_stored[MC_STORE_DISK_BUFFERS], 1);
-    while (lent > 0)
-        mc_disk_give_back(disk, buffers[--lent]);
-    fill(disk, 1, 1, 50000);
-    rig.fail_write_file = rig_inode(disk->volume_fds[0]);
-    rig.error = EIO;
-    for (uint64_t i = 2; i < 5; i++)
-        assert_int_equal(rig_store(disk, i, i, 50000, NULL), MC_ERR_FILE_WRITE_FAIL);
-    assert_int_equal(rig_store(disk, 5, 5, 50000, NULL), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
-    struct mc_disk_statistics told = statistics_of(disk);
-    assert_int_equal(told.health, MC_DISK_READ_ONLY);
-    assert_int_equal(told.not_stored[MC_STORE_DISK_FAILED],
-                     1); /* the others found no region whose header could be written */
-    assert_int_equal(told.not_stored[MC_STORE_DISK_READ_ONLY], 3);
-    assert_int_equal(told.stored, 1);
-    rig_stop(disk);
-}
-
-/* Whoever looks does not hold up the disk: what it has to tell meanwhile is told afterwards. */
-static void test_nobody_waits_for_who_looks(void **state)
-{
-    (void)state;
-    struct mc_disk *disk = rig_start(&config);
-    fill(disk, 1, 1, 5000);
-    assert_int_equal(statistics_of(disk).stored, 1);
-    pthread_mutex_lock(&disk->shown_lock);
-    fill(disk, 2, 2, 5000);
-    mc_disk_turn(disk, 0);
-    assert_int_equal(disk->shown.stored, 1);
-    pthread_mutex_unlock(&disk->shown_lock);
-    assert_int_equal(statistics_of(disk).stored, 3);
-    /* Nor does it wait for whoever calls. */
-    struct mc_disk_statistics told;
-    pthread_mutex_lock(&disk->lock);
-    pthread_mutex_lock(&disk->buffers.lock);
-    mc_disk_statistics_read(disk, &told);
-    pthread_mutex_unlock(&disk->buffers.lock);
-    pthread_mutex_unlock(&disk->lock);
-    assert_int_equal(told.stored, 3);
-    rig_stop(disk);
-}
-
 static void test_many_at_once(void **state)
 {
     (void)state;
@@ -1045,7 +785,7 @@ static void test_many_at_once(void **state)
                 rig_wait(disk, &answers[j]);
         }
     }
-    struct mc_disk_statistics statistics = statistics_of(disk);
+    struct mc_disk_statistics statistics = rig_statistics(disk);
     assert_true(statistics.writes < 40); /* in groups */
     for (uint32_t i = 0; i < 600; i++)
         assert_int_equal(rig_read_object(disk, answers[i].slot, i + 1, i, 700), 0);
@@ -1107,14 +847,6 @@ int main(void)
         TEST(test_unread_journal),
         TEST(test_lost_without_a_journal),
         TEST(test_misdirected),
-        TEST(test_slow),
-        TEST(test_slow_ends_reads),
-        TEST(test_reads_wait_for_buffers),
-        TEST(test_stores_leave_buffers_to_reads),
-        TEST(test_size_of_regions),
-        TEST(test_what_is_told),
-        TEST(test_why_it_is_not_stored),
-        TEST(test_nobody_waits_for_who_looks),
         TEST(test_many_at_once),
         TEST(test_close_with_work),
     };
