@@ -710,7 +710,8 @@ static void test_unread_journal(void **state)
         char error[MC_DISK_ERROR_MAX];
         *(i == 0 ? &rig.fail_read_file : &rig.fail_sync_file) = file;
         assert_int_equal(mc_disk_open(&watched, &disk, error, sizeof(error)), 0);
-        for (code = 1; code == 1;)
+        code = 1;
+        while (code == 1)
             mc_disk_turn(disk, 1);
         assert_int_equal(code, i == 0 ? MC_ERR_FILE_READ_FAIL : MC_ERR_FILE_WRITE_FAIL);
         assert_int_equal(rig_clear(disk, slot, 1, true), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
