@@ -197,6 +197,7 @@ static uint64_t drop_whole(struct mc_core *core, struct mc_object *object, const
         units += at.segment == segment ? mc_segment_node(at.segment, at.slot)->size : 0;
         last = at.segment->kind == MC_SEGMENT_MEMORY ? at : last;
     }
+    mc_assert(last.segment != NULL); /* what is evicted lies in memory */
     core->statistics.evicted_bytes += object->length * (object->live - is_on_disk);
     note_evicted(core, object, last, is_on_disk);
     if (is_on_disk)
