@@ -564,6 +564,42 @@ static void test_refused_entry_holds(void **state)
     finish(&world, a, b);
 }
 
+/* Its owner never clears it, as a disk whose journal cannot be written: it holds up nobody but its own key, and in the
+ * end the contents are not taken. */
+static void test_refused_entry_is_never_cleared(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct fake_owner *a = start_with_value(&world, "k"), *b = fake(NODE_B);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
+    assert_int_equal(fake_join(&world, b).code, 0);
+    assert_int_equal(world_grant(&world, b->call, PUT_1, "k", SMALL + 1, NULL, &place), 0);
+    world_live(&world, b->owner, &place);
+    assert_int_equal(world_put_done(&world, b->call, PUT_1), 0);
+    assert_int_equal(fake_put(&world, b, "other", SMALL, 0), 0);
+    grow_old(&world, b);
+    assert_int_equal(fake_join(&world, a).inventory, 1);
+    struct mc_wire_inventory_item item = item_of(a, held(a, "k"));
+    assert_int_equal(world_remove(&world, b->call, "none", true), MC_ERR_BUSY);
+    send_inventory(&world, a->owner, a->segment, 0, true, &item, 1);
+    assert_int_equal(world_remove(&world, b->call, "none", true), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(fake_remove(&world, b, b, "other"), 0);
+    for (unsigned second = 0; second < MC_INVENTORY_PATIENCE_MS / SECOND_MS; second++) {
+        assert_int_equal(world_remove(&world, b->call, "k", true), MC_ERR_BUSY);
+        assert_int_equal(statistics_of(&world).segments, 2);
+        world_pass(&world, SECOND_MS);
+        (void)world_beat(&world, a->heartbeat);
+        (void)world_beat(&world, b->heartbeat);
+    }
+    world_pass(&world, 200);
+    assert_int_equal(statistics_of(&world).segments, 1);
+    world_remove_one_send(&world, b->call, "k");
+    assert_int_equal(world_owner_obeys(&world, b->owner), 1);
+    assert_int_equal(remove_answer(&world, b->call), 0);
+    finish(&world, a, b);
+}
+
 /* Evicted, and at once put again: the key waits for its slot, the rest does not. */
 static void test_evicted_key_waits(void **state)
 {
@@ -611,6 +647,7 @@ int main(void)
         cmocka_unit_test(test_removed_after_a_failed_put),
         cmocka_unit_test(test_remove_all_waits_for_what_left),
         cmocka_unit_test(test_refused_entry_holds),
+        cmocka_unit_test(test_refused_entry_is_never_cleared),
         cmocka_unit_test(test_evicted_key_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -173,9 +173,23 @@ bool mc_recover_asks_to_age(const struct mc_core *core)
     return !core->may_age && is_of_age(core) && !core->veiled;
 }
 
+/* Something of the contents of a segment is not known yet. Where all is told and only what was refused is still to be
+ * cleared, nothing is left to be met: those keys are held, so each removal that concerns them waits or is told so
+ * (mc_key_hides). A disk may never clear them, if its journal cannot be written. */
+static bool is_told_more(const struct mc_core *core)
+{
+    for (const struct mc_link *link = core->recovering.next; link != &core->recovering; link = link->next) {
+        const struct mc_segment *segment = mc_link_of(link, struct mc_segment, recovery);
+        bool is_told = segment->inventory == MC_INVENTORY_NONE && !segment->dropping;
+        if (!is_told || segment->refused == 0 || segment->is_unnamed)
+            return true;
+    }
+    return false;
+}
+
 bool mc_recover_unsettled(const struct mc_core *core)
 {
-    return !mc_link_alone(&core->recovering) || core->veiled || is_young(core) || mc_core_is_departing(core);
+    return is_told_more(core) || core->veiled || is_young(core) || mc_core_is_departing(core);
 }
 
 bool mc_recover_hides(const struct mc_core *core)
@@ -288,6 +302,7 @@ static void await_clear(struct mc_segment *segment, uint32_t slot)
         return;
     node->seen |= MC_CLEARING_REFUSED;
     segment->refused++;
+    segment->is_unnamed |= mc_node_held(node) == NULL;
 }
 
 /* The extent is placed and belongs to nobody; its owner is to clear it. Until then the key is not free: if we end
@@ -299,9 +314,9 @@ static void refuse(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     struct mc_node *node = mc_segment_node(segment, slot);
     bool counted = set_generation(core, node, generation);
     mc_node_clear(core, segment, slot, NULL);
-    await_clear(segment, slot);
     if (counted && key.length > 0)
         mc_key_hold_entry(core, node, key);
+    await_clear(segment, slot);
     if (!counted) {
         node->base = MC_BASE_RAW;
         node->pointer = (uint32_t)(generation >> 40);
@@ -561,6 +576,9 @@ bool mc_recover_tick(struct mc_core *core)
         else if (segment->inventory != MC_INVENTORY_NONE &&
                  mc_core_life_ms(core) - segment->told_ms >= MC_INVENTORY_PATIENCE_MS)
             give_up(core, segment, "its owner does not go on to tell them");
+        else if (segment->refused > 0 && segment->owner != NULL && !segment->dropping &&
+                 mc_core_life_ms(core) - segment->told_ms >= MC_INVENTORY_PATIENCE_MS)
+            give_up(core, segment, "its owner does not clear what was refused of them");
         else
             offer(core, segment);
         if (first == NULL && !mc_link_alone(&segment->recovery))

@@ -187,6 +187,8 @@ static void leave_clears(struct mc_core *core, struct mc_segment *segment, uint3
     segment->clearing -= node->size;
     segment->late -= node->seen & MC_CLEARING_LATE;
     segment->refused -= (node->seen & MC_CLEARING_REFUSED) != 0;
+    if (segment->inventory == MC_INVENTORY_NONE)
+        segment->told_ms = mc_core_life_ms(core); /* it goes on */
     mc_key_release(core, node);
     if (writer != NULL)
         rest(core, segment, slot, writer);

@@ -87,6 +87,7 @@ struct mc_segment {
     uint16_t round;       /* of inventories of this segment; nodes that were met carry it */
     uint32_t sequence;    /* wanted next */
     uint32_t refused;     /* nodes of `clears` (MC_CLEARING_REFUSED) that must be no more when it is offered */
+    bool is_unnamed;      /* of what was refused, something whose key is not held */
     uint32_t drop_cursor; /* while recovering after a takeover: nodes before this one were looked at */
     bool dropping;
     struct mc_id cluster; /* to which they belong that it was mounted with; zero = there were none, or it did not say */
@@ -94,7 +95,7 @@ struct mc_segment {
     int64_t contact_ms;      /* and when its owner last had a sign of that master */
     bool is_earlier;         /* they were not offered under this epoch yet: what earlier masters did counts */
     bool is_unmet;           /* gone, and they never were */
-    uint64_t told_ms;        /* when the inventory began, or its last frame came; by life time */
+    uint64_t told_ms;        /* when the inventory began, or its last frame or CLEARED came; by life time */
     struct mc_link recovery; /* in core->recovering while recovering */
 
     uint64_t demand_ms, demand; /* units that allocations missed within this millisecond */
