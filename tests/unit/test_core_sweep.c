@@ -388,6 +388,60 @@ static void test_disk_comes_later(void **state)
     }
 }
 
+/* A put that does not end, and values that the disk has no room for: nothing is left that could be done. */
+static void test_all_had_their_turn(void **state)
+{
+    struct world world;
+    struct world_store store;
+    struct mc_wire_place place;
+    uint64_t extent = mc_extent_units(OBJECT, 2) * MC_EXTENT_UNIT;
+    (void)state;
+    open_world(&world, &store, 50000);
+    fill(&world, &store, MANY);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "late", OBJECT, NULL, &place), 0);
+    (void)mount_disk(&world, &store, extent * 10 + MC_EXTENT_UNIT * 20);
+    world_pass_beating(&world, 200, store.heartbeat);
+    assert_int_equal(owner_stores(&world, store.owner, 0), 10);
+    world_pass_beating(&world, SECOND_MS, store.heartbeat);
+    assert_true(mc_link_alone(&world.core->jobs));
+    world_live(&world, store.owner, &place); /* it is stored like any that is put */
+    assert_int_equal(world_put_done(&world, store.call, PUT_1), 0);
+    world_settle(&world, 100);
+    assert_int_equal(owner_stores(&world, store.owner, 0), 1);
+    world_close_all(&world);
+}
+
+/* A disk that answers nothing is waited for, without a look at everything each time. */
+static void test_looks_become_rare(void **state)
+{
+    struct world world;
+    struct world_store store;
+    static struct moves moves;
+    (void)state;
+    open_world(&world, &store, 3);
+    fill(&world, &store, MANY);
+    (void)mount_disk(&world, &store, 64 * MIB);
+    world_settle(&world, 100);
+    told_moves(&world, store.owner, &moves);
+    assert_int_equal(moves.count, 3);
+    world_pass_beating(&world, 20 * SECOND_MS, store.heartbeat);
+    const struct mc_sweep *sweep = &world.core->segments[store.segment % MC_SEGMENTS_MAX]->flush;
+    assert_true(sweep->runs);
+    assert_in_range(sweep->looks, 20, 30);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct mc_wire_place place = place_of(&moves, i);
+        world_live(&world, store.owner, &place);
+    }
+    unsigned told = 0;
+    for (unsigned i = 0; i < 30; i++) {
+        world_pass_beating(&world, 100, store.heartbeat);
+        told += owner_stores(&world, store.owner, 0);
+    }
+    assert_int_equal(told, MANY - 3);
+    assert_false(sweep->runs);
+    world_close_all(&world);
+}
+
 /* What was put while the disk took nothing, since it did not answer, is stored when it does again. */
 static void test_disk_was_slow(void **state)
 {
@@ -409,6 +463,52 @@ static void test_disk_was_slow(void **state)
     }
     assert_int_equal(count_on_disk(&world, MANY), MANY);
     world_close_all(&world);
+}
+
+/* A new master does not know yet what lies in the memory of an owner that leaves: it says nothing of what is left. */
+static void test_memory_is_told_meanwhile(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    struct mc_wire_flushed told;
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    put_numbered(&world, a, 5);
+    master_stop(&world);
+    config.offload = MC_OFFLOAD_ON_PUT;
+    master_start(&world, NEXT_EPOCH, &config);
+    assert_int_equal(fake_join(&world, a).inventory, 1);
+    for (unsigned i = 0; i < 4; i++) {
+        told = flush(&world, a->owner, a->segment, i == 0);
+        assert_int_equal(told.code, 0);
+        assert_int_equal(told.looks, 0);
+        world_pass_beating(&world, SECOND_MS, a->heartbeat);
+    }
+    assert_true(fake_tell(&world, a, 2));
+    world_pass_beating(&world, GRACE_OVER_MS, a->heartbeat);
+    (void)fake_obey(&world, a);
+    told = flush(&world, a->owner, a->segment, false);
+    assert_true(told.looks > 0);
+    assert_int_equal(told.left, 5);
+    finish(&world, a, NULL);
+}
+
+/* And when nobody asks any more, nothing is left of that. */
+static void test_asked_no_more_before_it_is_told(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    (void)state;
+    struct fake_owner *a = start_with_value(&world, "k");
+    master_stop(&world);
+    config.offload = MC_OFFLOAD_ON_PUT;
+    master_start(&world, NEXT_EPOCH, &config);
+    assert_int_equal(fake_join(&world, a).inventory, 1);
+    (void)flush(&world, a->owner, a->segment, true);
+    assert_false(mc_link_alone(&world.core->jobs));
+    world_pass_beating(&world, MC_SWEEP_ASKED_MS + SECOND_MS, a->heartbeat);
+    assert_true(mc_link_alone(&world.core->jobs));
+    finish(&world, a, NULL);
 }
 
 /* ---- a disk that is unmounted, and kept ---- */
@@ -530,7 +630,11 @@ int main(void)
         cmocka_unit_test(test_gone_meanwhile),
         cmocka_unit_test(test_disk_is_mounted_meanwhile),
         cmocka_unit_test(test_disk_comes_later),
+        cmocka_unit_test(test_all_had_their_turn),
+        cmocka_unit_test(test_looks_become_rare),
         cmocka_unit_test(test_disk_was_slow),
+        cmocka_unit_test(test_memory_is_told_meanwhile),
+        cmocka_unit_test(test_asked_no_more_before_it_is_told),
         cmocka_unit_test(test_kept_disk),
         cmocka_unit_test(test_kept_disk_comes_back),
         cmocka_unit_test(test_kept_disk_is_forgotten),

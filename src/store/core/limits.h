@@ -58,8 +58,10 @@
  * much), and so long it rests between two looks, and as long as a look took. */
 #define MC_SWEEP_UNITS ((128ull << 20) / MC_EXTENT_UNIT)
 #define MC_SWEEP_REST_MS 10u
-#define MC_SWEEP_ASKED_MS 5000u /* an owner that leaves asks more often: without it nothing more is stored for it */
-#define MC_GAP_MS 1000u         /* a call later than expected by more than this is a gap of our own process */
+#define MC_SWEEP_REST_MAX_MS 1000u  /* after several looks that have begun nothing */
+#define MC_SWEEP_RECOVERING_MS 100u /* while its contents are not known */
+#define MC_SWEEP_ASKED_MS 5000u     /* an owner that leaves asks more often: without it nothing more is stored for it */
+#define MC_GAP_MS 1000u             /* a call later than expected by more than this is a gap of our own process */
 /* A segment that grew within this time is waited for instead of evicted from; a few heartbeats */
 #define MC_POPULATING_MS 3000u
 #define MC_PROBE_PINGS 4u         /* evenly over the time in which one of them is to be answered, */

@@ -145,6 +145,12 @@ bool mc_offload_ahead(struct mc_core *core, const struct mc_member *member, stru
     return true;
 }
 
+bool mc_offload_is_full(const struct mc_core *core, const struct mc_member *member)
+{
+    return least_busy_disk(member, UINT32_MAX) != NULL &&
+           least_busy_disk(member, core->config.offload_queue_limit) == NULL;
+}
+
 bool mc_offload_expects(const struct mc_core *core, const struct mc_member *member)
 {
     return core->config.offload != MC_OFFLOAD_NEVER && member != NULL && least_busy_disk(member, UINT32_MAX) != NULL;

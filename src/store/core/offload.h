@@ -27,6 +27,8 @@ bool mc_offload_store(struct mc_core *core, struct mc_object *object);
 bool mc_offload_ahead(struct mc_core *core, const struct mc_member *member, struct mc_object *object);
 /* Stores what is evicted from that memory before long: see ahead.c. After anything was placed there. */
 void mc_offload_mark(struct mc_core *core, struct mc_segment *segment);
+/* Its disks would take a value, but as much as may waits for each. */
+bool mc_offload_is_full(const struct mc_core *core, const struct mc_member *member);
 /* Has it a disk, that could have had what is evicted? */
 bool mc_offload_expects(const struct mc_core *core, const struct mc_member *member);
 /* Begins to load the value of a visible object that lies on a disk only, for a reader. PUT_IN_PROGRESS: it comes, ask

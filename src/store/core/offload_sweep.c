@@ -61,7 +61,7 @@ void mc_sweep_asked(struct mc_core *core, struct mc_connection *connection, cons
     if (asked.begin != 0 || !sweep->leaves || is_over)
         told.code = begin(core, segment, true) ? 0 : MC_ERR_BUSY;
     sweep->asked_ms = core->now_ms;
-    told.looks = sweep->looks;
+    told.looks = segment->recovering ? 0 : sweep->looks;
     told.left = sweep->last.left;
     told.left_bytes = sweep->last.left_bytes;
     told.moving = sweep->last.moving;
@@ -82,6 +82,11 @@ void mc_sweep_trusted(struct mc_core *core, struct mc_segment *segment)
 }
 
 /* ---- looking ---- */
+
+static bool is_asked_no_more(const struct mc_core *core, const struct mc_sweep *sweep)
+{
+    return core->now_ms - sweep->asked_ms > MC_SWEEP_ASKED_MS;
+}
 
 static void note_left(struct mc_sweep *sweep, uint64_t bytes, uint64_t moving_units)
 {
@@ -105,23 +110,47 @@ static bool visit(struct mc_core *core, struct mc_segment *segment, const struct
     bool has_turn = sweep->now.moving == 0 || sweep->now.moving_units + node->size <= MC_SWEEP_UNITS;
     bool may = has_turn && sweep->begun + node->size <= sweep->begun_most;
     bool begun = may && mc_offload_store(core, object);
+    bool is_its_turn = object->visible && !object->moving; /* or still is */
     sweep->begun += begun ? node->size : 0;
+    sweep->now.has_begun |= begun;
+    sweep->now.is_held_up =
+        sweep->now.is_held_up ||
+        (is_its_turn && (!has_turn || core->job_count > 0 || mc_offload_is_full(core, segment->member)));
     note_left(sweep, object->length, !object->visible || object->moving ? node->size : 0);
     return begun;
+}
+
+/* What is told again, or for the first time, is not known: it would be taken for nothing. */
+static void wait_for_inventory(struct mc_sweep *sweep)
+{
+    sweep->now = (struct mc_sweep_found){0};
+    sweep->slot = sweep->looks = 0;
+}
+
+/* After a look. Who does not leave is waited for by nobody: the more looks in vain there were, the longer it rests. */
+static uint64_t rest_ms(const struct mc_sweep *sweep)
+{
+    uint64_t rest = MC_SWEEP_REST_MS;
+    for (uint32_t i = 0; i < sweep->vain && !sweep->leaves && rest < MC_SWEEP_REST_MAX_MS; i++)
+        rest *= 2;
+    return rest < MC_SWEEP_REST_MAX_MS ? rest : MC_SWEEP_REST_MAX_MS;
 }
 
 /* All was looked at once. True: that was the last time. */
 static bool look_ended(struct mc_core *core, struct mc_job *job, struct mc_sweep *sweep)
 {
+    sweep->vain = sweep->now.has_begun ? 0 : sweep->vain + 1;
     sweep->last = sweep->now;
     sweep->now = (struct mc_sweep_found){0};
     sweep->slot = 0;
     sweep->looks++;
-    job->rest_until_ms = core->now_ms + MC_SWEEP_REST_MS + (core->now_ms - sweep->look_ms);
+    job->rest_until_ms = core->now_ms + rest_ms(sweep) + (core->now_ms - sweep->look_ms);
     if (sweep->leaves)
-        return sweep->last.left == 0 || core->now_ms - sweep->asked_ms > MC_SWEEP_ASKED_MS;
-    /* What is moving has had its turn; for what had no room in the queue there is some when that has ended. */
-    return sweep->last.left == sweep->last.moving || sweep->last.moving == 0;
+        return sweep->last.left == 0 || is_asked_no_more(core, sweep);
+    /* What is moving has had its turn; for what had no room in the queue there is some when that has ended. What could
+     * have begun and did not never will. */
+    return sweep->last.left == sweep->last.moving || sweep->last.moving == 0 ||
+           (!sweep->last.has_begun && !sweep->last.is_held_up);
 }
 
 bool mc_sweep_slice(struct mc_core *core, struct mc_job *job)
@@ -131,6 +160,12 @@ bool mc_sweep_slice(struct mc_core *core, struct mc_job *job)
         return true;
     struct mc_sweep *sweep = &segment->flush;
     uint32_t stores = MC_SLICE_GRANTS;
+    if (segment->recovering) {
+        wait_for_inventory(sweep);
+        job->rest_until_ms = core->now_ms + MC_SWEEP_RECOVERING_MS;
+        sweep->runs = !sweep->leaves || !is_asked_no_more(core, sweep);
+        return !sweep->runs;
+    }
     if (sweep->slot == 0) {
         sweep->look_ms = core->now_ms;
         sweep->begun_most = disk_units(segment->member); /* one may have come since the last look */

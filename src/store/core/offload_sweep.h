@@ -17,12 +17,15 @@ struct mc_segment;
 
 struct mc_sweep_found { /* in one look */
     uint64_t left, left_bytes, moving, moving_units;
+    bool has_begun;  /* to store something */
+    bool is_held_up; /* something can only begin when other things have ended */
 };
 
 struct mc_sweep { /* of a segment of memory */
     bool runs;    /* a job does it */
     bool leaves;  /* its owner does: until nothing is left */
     uint32_t slot, looks;
+    uint32_t vain;              /* looks in a row that have begun nothing */
     uint64_t asked_ms, look_ms; /* when this look began */
     uint64_t begun, begun_most; /* units that it has begun to store, and how many it may */
     struct mc_sweep_found now, last;
