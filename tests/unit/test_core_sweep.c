@@ -615,6 +615,104 @@ static void test_kept_disk_is_forgotten(void **state)
     world_close_all(&world);
 }
 
+/* It was unmounted before, and has come back: the time counts from the last. */
+static void test_kept_disk_is_unmounted_again(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    uint32_t disk = open_with_disk(&world, &store);
+    world.core->config.disk_ttl_ms = 10 * SECOND_MS;
+    assert_int_equal(unmount_kept(&world, store.owner, disk), 0);
+    world_pass_beating(&world, 5 * SECOND_MS, store.heartbeat);
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    mount.epoch = FIRST_EPOCH;
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    world_pass_beating(&world, 3 * SECOND_MS, store.heartbeat);
+    assert_int_equal(unmount_kept(&world, store.owner, disk), 0);
+    world_pass_beating(&world, 9 * SECOND_MS, store.heartbeat);
+    assert_int_equal(statistics_of(&world).disks, 1);
+    world_pass_beating(&world, 2 * SECOND_MS, store.heartbeat);
+    assert_int_equal(statistics_of(&world).disks, 0);
+    world_close_all(&world);
+}
+
+/* A disk that comes to a master anew, and goes before it has told what lies there: nobody waits for the rest, and it
+ * comes again as it came. */
+static void test_unmounted_before_it_has_told(void **state)
+{
+    struct world world;
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    mount.epoch = FIRST_EPOCH;
+    mount.slot_top = DISK_SLOTS;
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
+    assert_true(fake_return(&world, a));
+    grow_old(&world, a);
+    (void)fake_obey(&world, a);
+    for (unsigned i = 0; i < 2; i++) {
+        struct mc_wire_mount_reply reply = world_mount(&world, a->owner, &mount);
+        assert_int_equal(reply.code, 0);
+        assert_int_equal(reply.inventory, 1);
+        assert_int_equal(world_remove(&world, a->call, "none", true), MC_ERR_BUSY);
+        assert_int_equal(unmount_kept(&world, a->owner, reply.segment), 0);
+        assert_int_equal(world_remove(&world, a->call, "none", true), MC_ERR_OBJECT_NOT_FOUND);
+        assert_int_equal(statistics_of(&world).disks, 0);
+    }
+    finish(&world, a, NULL);
+}
+
+/* The same with a disk that was taken over: what lies there is known, and is told by the same process when that mounts it
+ * again. */
+static void test_unmounted_before_it_has_told_again(void **state)
+{
+    struct world world;
+    struct world_store store, next;
+    (void)state;
+    uint32_t disk = open_with_disk(&world, &store);
+    put_and_store(&world, &store, "k");
+    assert_int_equal(unmount_kept(&world, store.owner, disk), 0);
+    assert_int_equal(come_with_disk(&world, &next).inventory, 1);
+    uint64_t client = world_client(&world, CLIENT);
+    assert_int_equal(world_remove(&world, client, "none", true), MC_ERR_BUSY);
+    assert_int_equal(unmount_kept(&world, next.owner, disk), 0);
+    assert_int_equal(world_remove(&world, client, "none", true), MC_ERR_OBJECT_NOT_FOUND);
+    for (unsigned i = 0; i < 40; i++) {
+        world_pass_beating(&world, SECOND_MS, store.heartbeat);
+        (void)world_beat(&world, next.heartbeat);
+    }
+    assert_int_equal(statistics_of(&world).disks, 1);
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    mount.epoch = FIRST_EPOCH;
+    mount.slot_top = DISK_SLOTS;
+    struct mc_wire_mount_reply reply = world_mount(&world, next.owner, &mount);
+    assert_int_equal(reply.inventory, 1);
+    send_inventory(&world, next.owner, reply.segment, 0, true, NULL, 0); /* it has nothing any more */
+    world_settle(&world, 100);
+    assert_int_equal(on_disk(&world, "k"), 0);
+    world_close_all(&world);
+}
+
+/* Its node's data is served no more: the disk, which that has left before, is not given up with the memory. */
+static void test_kept_disk_of_a_stuck_node(void **state)
+{
+    struct world world;
+    struct world_store store;
+    struct mc_core_segment segment;
+    (void)state;
+    uint32_t disk = open_with_disk(&world, &store);
+    assert_true(mc_core_segment(world.core, disk, &segment) && !segment.absent);
+    assert_int_equal(unmount_kept(&world, store.owner, disk), 0);
+    assert_true(mc_core_segment(world.core, disk, &segment) && segment.absent);
+    world_disconnect(&world, store.owner);
+    world_pass_beating(&world, 60 * SECOND_MS, store.heartbeat);
+    assert_int_equal(statistics_of(&world).segments, 0);
+    assert_int_equal(statistics_of(&world).disks, 1);
+    assert_int_equal(statistics_of(&world).owners_stuck, 1);
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -638,6 +736,10 @@ int main(void)
         cmocka_unit_test(test_kept_disk),
         cmocka_unit_test(test_kept_disk_comes_back),
         cmocka_unit_test(test_kept_disk_is_forgotten),
+        cmocka_unit_test(test_kept_disk_is_unmounted_again),
+        cmocka_unit_test(test_unmounted_before_it_has_told),
+        cmocka_unit_test(test_unmounted_before_it_has_told_again),
+        cmocka_unit_test(test_kept_disk_of_a_stuck_node),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -349,6 +349,15 @@ static void disks_off_told(struct mc_core *core, struct mc_member *member, uint8
     member->disks_off = count;
 }
 
+/* It has a segment, besides disks that it has left to others. */
+static bool serves(const struct mc_member *member)
+{
+    const struct mc_link *link = member->segments.next;
+    while (link != &member->segments && mc_link_of(link, struct mc_segment, of_member)->detached)
+        link = link->next;
+    return link != &member->segments;
+}
+
 /* Whoever lends memory is asked over its owner's connection at every heartbeat, and must have spoken there when the
  * next one comes: else the heartbeat is no contact. The reply says so, and the owner counts none, so that a master
  * after us does not think that nothing was missed. */
@@ -356,7 +365,7 @@ static bool has_contact(struct mc_core *core, struct mc_member *member)
 {
     uint64_t before_ms = member->beat_ms;
     member->beat_ms = mc_core_life_ms(core);
-    if (mc_link_alone(&member->segments))
+    if (!serves(member))
         return true;
     struct mc_connection *owner = member->owner;
     struct mc_buffer *out = owner == NULL ? NULL : mc_core_buffer(core, owner->number);
@@ -370,7 +379,8 @@ static bool has_contact(struct mc_core *core, struct mc_member *member)
     if (owner == NULL)
         return false;
     for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next)
-        mc_segment_doubt(core, mc_link_of(link, struct mc_segment, of_member));
+        if (!mc_link_of(link, struct mc_segment, of_member)->detached)
+            mc_segment_doubt(core, mc_link_of(link, struct mc_segment, of_member));
     return false;
 }
 
@@ -443,13 +453,17 @@ static void release_segments(struct mc_core *core, struct mc_member *member)
         mc_segment_release(core, mc_link_of(link, struct mc_segment, of_member));
 }
 
-/* Its process lives, but not what serves its segments: they go, and it stays as a client. */
+/* Its process lives, but not what serves its segments: they go, and it stays as a client. A disk that it has left is
+ * no business of its own any more. */
 static void give_up_segments(struct mc_core *core, struct mc_member *member)
 {
     core->statistics.owners_stuck++;
     core->wants_to_depart = true;
-    while (!mc_link_alone(&member->segments)) { /* takes it off the list */
-        struct mc_segment *segment = mc_link_of(member->segments.next, struct mc_segment, of_member);
+    for (struct mc_link *link = member->segments.next; link != &member->segments;) {
+        struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
+        link = link->next; /* it goes off the list */
+        if (segment->detached)
+            continue;
         mc_core_log(core, MC_CORE_LOG_WARNING,
                     "segment %u (%s) is given up: its node sends heartbeats, but what serves its data has not answered "
                     "for %llu ms",

@@ -61,7 +61,7 @@ static void describe(const struct mc_segment *from, struct mc_core_segment *to)
         .leaving = from->leaving,
         .recovering = from->recovering,
         .health = from->health,
-        .absent = from->member != NULL && from->member->absent,
+        .absent = from->member != NULL && (from->member->absent || from->detached),
     };
     memcpy(to->name, from->name, sizeof(to->name));
     memcpy(to->tcp_address, from->tcp_address, sizeof(to->tcp_address));

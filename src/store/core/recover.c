@@ -123,11 +123,18 @@ bool mc_recover_begin(struct mc_core *core, struct mc_segment *segment, enum mc_
         core->earlier_count++;
     }
     segment->sequence_known = segment->dropping = false;
+    segment->is_untold &= inventory != MC_INVENTORY_TAKEOVER;
     segment->round++;
     if (mc_link_alone(&segment->recovery))
         mc_link_append(&core->recovering, &segment->recovery);
     mc_segment_refresh(core, segment);
     return inventory != MC_INVENTORY_EARLIER || mc_space_rebuild_begin(&segment->space, slot_top);
+}
+
+void mc_recover_break_off(struct mc_segment *segment)
+{
+    segment->is_untold |= segment->inventory == MC_INVENTORY_TAKEOVER;
+    segment->inventory = MC_INVENTORY_NONE; /* the next tick waits for it no more */
 }
 
 static void acknowledge(struct mc_core *core, const struct mc_connection *to, uint32_t segment, uint32_t sequence,

@@ -44,6 +44,8 @@ bool mc_recover_wanted(struct mc_core *core, struct mc_id cluster, uint64_t epoc
 void mc_recover_taken(struct mc_core *core, const struct mc_segment *segment);
 /* The segment awaits its inventory. For EARLIER it must be new; false when its slots cannot be as the owner says. */
 bool mc_recover_begin(struct mc_core *core, struct mc_segment *segment, enum mc_inventory inventory, uint32_t slot_top);
+/* Its owner leaves the segment to others, and tells no more. Not of what lay there before this master. */
+void mc_recover_break_off(struct mc_segment *segment);
 void mc_recover_inventory(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 /* A slice of what follows the last INVENTORY; true when more is left. */
 bool mc_recover_work(struct mc_core *core, struct mc_segment *segment);

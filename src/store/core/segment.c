@@ -432,7 +432,7 @@ static int32_t mount_known(struct mc_core *core, struct mounting *mounting)
         mc_core_log(core, MC_CORE_LOG_WARNING, "segment %u cannot be found by its name: out of memory",
                     segment->number);
     /* Who has told it all on this very link tells no more: only what it did not tell is still being dropped. */
-    if (!own || segment->inventory == MC_INVENTORY_TAKEOVER ||
+    if (!own || segment->inventory == MC_INVENTORY_TAKEOVER || segment->is_untold ||
         (segment->dropping && segment->owner != mounting->connection))
         mounting->inventory = MC_INVENTORY_TAKEOVER;
     if (mounting->inventory != MC_INVENTORY_NONE || (segment->refused > 0 && !segment->recovering))
@@ -496,6 +496,8 @@ static void detach(struct mc_core *core, struct mc_segment *segment)
                 segment->name, (unsigned long long)core->config.disk_ttl_ms / 1000);
     mc_segment_owner_lost(segment);
     segment->detached = true;
+    segment->forget_ms = core->now_ms + core->config.disk_ttl_ms;
+    mc_recover_break_off(segment);
     core->wants_to_depart = true;
     mc_segment_refresh(core, segment);
     mc_segment_release(core, segment);
@@ -504,7 +506,7 @@ static void detach(struct mc_core *core, struct mc_segment *segment)
 bool mc_segment_forget(struct mc_core *core, const struct mc_job *job)
 {
     struct mc_segment *segment = mc_segment_find(core, job->number);
-    if (segment != NULL && segment->detached)
+    if (segment != NULL && segment->detached && core->now_ms >= segment->forget_ms) /* not of an earlier unmount */
         mc_segment_gone(core, segment);
     return true;
 }
@@ -521,8 +523,9 @@ void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, 
                    : head.keep != 0 && segment->kind != MC_SEGMENT_DISK
                        ? MC_ERR_INVALID_PARAMS /* a number of an earlier master */
                        : 0;
-    bool is_kept =
-        code == 0 && head.keep != 0 && mc_job_forget(core, segment->number, core->now_ms + core->config.disk_ttl_ms);
+    /* What was told of it in part is not kept: it comes again as it came. */
+    bool is_kept = code == 0 && head.keep != 0 && segment->inventory != MC_INVENTORY_EARLIER &&
+                   mc_job_forget(core, segment->number, core->now_ms + core->config.disk_ttl_ms);
     if (is_kept)
         detach(core, segment);
     else if (code == 0)

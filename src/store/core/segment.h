@@ -41,13 +41,14 @@ struct mc_segment {
     uint32_t number; /* reuse count of the index << 16 | index */
     uint16_t index;
     uint8_t state;
-    uint8_t kind;     /* enum mc_segment_kind. A disk: its owner alone reads and writes it (offload.h) */
-    uint8_t health;   /* of a disk: enum mc_told_health */
-    bool full;        /* it was above its watermark, and has not become much emptier since than evictions make it */
-    bool drain;       /* its owner is told to move its objects away; also leaving */
-    bool leaving;     /* its owner will unmount it: nothing new is placed there */
-    bool detached;    /* a disk that its owner has unmounted and that may come back; no owner has it now */
-    bool unreachable; /* for other hosts, and there are some: it is at a loopback address */
+    uint8_t kind;       /* enum mc_segment_kind. A disk: its owner alone reads and writes it (offload.h) */
+    uint8_t health;     /* of a disk: enum mc_told_health */
+    bool full;          /* it was above its watermark, and has not become much emptier since than evictions make it */
+    bool drain;         /* its owner is told to move its objects away; also leaving */
+    bool leaving;       /* its owner will unmount it: nothing new is placed there */
+    bool detached;      /* a disk that its owner has unmounted and that may come back; no owner has it now, */
+    uint64_t forget_ms; /* and then it is forgotten */
+    bool unreachable;   /* for other hosts, and there are some: it is at a loopback address */
     struct mc_id id, host, owner_id;
     uint64_t change; /* the count of changes when it was mounted or taken over */
     uint64_t incarnation, nonce, id_hash;
@@ -87,6 +88,7 @@ struct mc_segment {
     uint16_t round;       /* of inventories of this segment; nodes that were met carry it */
     uint32_t sequence;    /* wanted next */
     uint32_t refused;     /* nodes of `clears` (MC_CLEARING_REFUSED) that must be no more when it is offered */
+    bool is_untold;       /* a takeover was broken off for good: who mounts it next tells it all, whoever that is */
     bool is_unnamed;      /* of what was refused, something whose key is not held */
     uint32_t drop_cursor; /* while recovering after a takeover: nodes before this one were looked at */
     bool dropping;
