@@ -229,6 +229,11 @@ static void disks_under_a_root(void **state)
     assert_int_equal(LOAD("--quota_bytes=5", "--noenable_disk_eviction"), 0); /* a warning: they speak of the root's */
     assert_true(config.core.disk_bytes == 0 && config.core.offload == MC_OFFLOAD_NEVER);
     assert_int_equal(LOAD("--root_fs_dir=/x", "--enable_offload"), 0); /* a warning */
+    assert_true(config.core.offload == MC_OFFLOAD_ON_PUT);
+    assert_int_equal(LOAD("--root_fs_dir=/x", "--offload_on_evict"), 0);
+    assert_true(config.core.offload == MC_OFFLOAD_ON_EVICT);
+    assert_int_equal(LOAD("--offload_on_evict"), 0);
+    assert_true(config.core.offload == MC_OFFLOAD_NEVER);
     static const char *const wrong[][2] = {{"--root_fs_dir=x", "absolute"},
                                            {"--root_fs_dir=/a/../b", "absolute"},
                                            {"--root_fs_dir=/a/..", "absolute"},

@@ -534,7 +534,7 @@ static int choose_root(const struct mc_options *options, struct mc_core_config *
     core->disk_bytes = (uint64_t)(quota > 0 && quota < segment ? quota : segment == INT64_MAX ? 0 : segment);
     core->disk_keeps = !mc_options_bool(options, "enable_disk_eviction");
     if (core->offload == MC_OFFLOAD_NEVER)
-        core->offload = MC_OFFLOAD_ON_PUT;
+        core->offload = mc_options_bool(options, "offload_on_evict") ? MC_OFFLOAD_ON_EVICT : MC_OFFLOAD_ON_PUT;
     return 0;
 }
 
