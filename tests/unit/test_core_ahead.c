@@ -299,6 +299,13 @@ static void test_part_of_the_queue(void **state)
             i < 4);
     close_side(side);
 
+    config.offload_queue_limit = 1; /* a small part is one all the same */
+    config.offload_cap_ratio = 0.5;
+    side = open_with("lru", &config);
+    put_all(side, "k", 0, 260);
+    assert_true(side->told > 0);
+    close_side(side);
+
     config.offload_cap_ratio = 0; /* none for evictions */
     side = open_with("lru", &config);
     put_all(side, "k", 0, ALL);
@@ -346,6 +353,32 @@ static void test_group(void **state)
     for (unsigned i = 0; i < 40; i++)
         assert_int_equal(read_one(side, world_name(key, "g", i)), 0);
     assert_int_equal(statistics_of(&side->world).offload_late, 0);
+    close_side(side);
+}
+
+/* Those that are on the disk already do not have all the others looked at each time. */
+static void test_stored_group(void **state)
+{
+    struct side *side = open_side("lru");
+    struct world_wish wish = {.group = 7};
+    char key[32];
+    (void)state;
+    for (unsigned i = 0; i < 40; i++)
+        put_one(side, world_name(key, "g", i), &wish);
+    for (unsigned i = 0; i < 40; i++)
+        (void)mc_offload_store(side->world.core,
+                               mc_object_find(side->world.core, mc_span_string(world_name(key, "g", i))));
+    world_settle(&side->world, 100);
+    obey(side);
+    assert_int_equal(side->stored, 40);
+    struct mc_object *first = mc_object_find(side->world.core, mc_span_string("g0"));
+    struct mc_group *group = mc_object_group(first);
+    const struct mc_object *next = group->first;
+    for (unsigned i = 0; i < MC_AHEAD_VAIN; i++)
+        next = mc_object_membership(next)->next;
+    const struct mc_segment *memory = mc_segment_find(side->world.core, side->store.segment);
+    assert_true(mc_offload_ahead(side->world.core, memory->member, first));
+    assert_ptr_equal(group->first, next);
     close_side(side);
 }
 
@@ -451,17 +484,12 @@ static void test_promotion_queue(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_is_lost),
-        cmocka_unit_test(test_large_ones),
-        cmocka_unit_test(test_used_are_not_stored),
-        cmocka_unit_test(test_disk_stands_still),
-        cmocka_unit_test(test_all_are_on_their_way),
-        cmocka_unit_test(test_part_of_the_queue),
-        cmocka_unit_test(test_written_once),
-        cmocka_unit_test(test_group),
-        cmocka_unit_test(test_loaded_goes_first),
-        cmocka_unit_test(test_loaded_together),
-        cmocka_unit_test(test_promotion),
+        cmocka_unit_test(test_nothing_is_lost),      cmocka_unit_test(test_large_ones),
+        cmocka_unit_test(test_used_are_not_stored),  cmocka_unit_test(test_disk_stands_still),
+        cmocka_unit_test(test_all_are_on_their_way), cmocka_unit_test(test_part_of_the_queue),
+        cmocka_unit_test(test_written_once),         cmocka_unit_test(test_group),
+        cmocka_unit_test(test_stored_group),         cmocka_unit_test(test_loaded_goes_first),
+        cmocka_unit_test(test_loaded_together),      cmocka_unit_test(test_promotion),
         cmocka_unit_test(test_promotion_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,7 +23,8 @@
 #define MC_AHEAD (4ull << 30)    /* bytes of a segment that are stored before they are evicted, */
 #define MC_AHEAD_PART 8u         /* or this part of it if that is less */
 #define MC_AHEAD_STEPS 64u       /* objects that are looked at for that at once */
-#define MC_AHEAD_MEMBERS 128u    /* of a group */
+#define MC_AHEAD_MEMBERS 128u    /* of a group, */
+#define MC_AHEAD_VAIN 8u         /* or so many of which nothing is stored, if nothing is of the one at the mark */
 #define MC_DISK_READS_MAX 255u   /* so far the loads of one value are counted */
 #define MC_DISK_REST_MS 1000u    /* after a disk has failed to read something in time */
 #define MC_JOBS_MAX 64u          /* removals of all or by pattern at the same time */

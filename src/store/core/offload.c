@@ -121,27 +121,40 @@ bool mc_offload_store(struct mc_core *core, struct mc_object *object)
     return store_within(core, object, core->config.offload_queue_limit);
 }
 
-/* All of its members leave memory together: those that were not looked at for longest come first. */
-static void store_group(struct mc_core *core, struct mc_group *group, uint32_t limit)
+static bool store_member(struct mc_core *core, struct mc_object *object, uint32_t limit)
+{
+    bool has_begun = !object->hard && store_within(core, object, limit);
+    core->statistics.offload_ahead += has_begun;
+    return has_begun;
+}
+
+/* All of its members leave memory together: first those that have joined since it was looked at, which are the last, then
+ * those that were not looked at for longest. It ends after so many in a row of which nothing was stored, mostly since
+ * they were before: the others come with the next member. */
+static void store_group(struct mc_core *core, struct mc_group *group, uint32_t limit, uint32_t patience)
 {
     uint32_t left = group->count < MC_AHEAD_MEMBERS ? group->count : MC_AHEAD_MEMBERS;
-    for (; left > 0 && group->going_left == 0; left--) {
-        struct mc_object *object = group->first;
+    struct mc_object *object = group->last;
+    for (; left > 0 && group->going_left == 0 && object != NULL && store_member(core, object, limit); left--)
+        object = mc_object_membership(object)->previous;
+    for (uint32_t vain = 0; left > 0 && vain < patience && group->going_left == 0; left--) {
+        object = group->first;
         mc_group_turn(group);
-        if (!object->hard)
-            core->statistics.offload_ahead += store_within(core, object, limit);
+        vain = store_member(core, object, limit) ? 0 : vain + 1;
     }
 }
 
 bool mc_offload_ahead(struct mc_core *core, const struct mc_member *member, struct mc_object *object)
 {
-    uint32_t limit = (uint32_t)((double)core->config.offload_queue_limit * core->config.offload_cap_ratio);
+    double part = (double)core->config.offload_queue_limit * core->config.offload_cap_ratio;
+    uint32_t limit = part > 0 && part < 1 ? 1 : (uint32_t)part;
     struct mc_group *group = mc_object_group(object);
     if (least_busy_disk(member, limit) == NULL)
         return false;
-    core->statistics.offload_ahead += store_within(core, object, limit);
+    bool has_begun = store_within(core, object, limit);
+    core->statistics.offload_ahead += has_begun;
     if (group != NULL)
-        store_group(core, group, limit);
+        store_group(core, group, limit, has_begun ? MC_AHEAD_MEMBERS : MC_AHEAD_VAIN);
     return true;
 }
 
