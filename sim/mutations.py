@@ -90,7 +90,7 @@ MUTATIONS = [
     ("what_a_failed_grant_left_is_forgotten", CORE + "put.c", "exists && object->clearing == 0 && mc_object", "exists && mc_object"),
     ("reader_of_a_key_that_waits_asks_once", STORE + "get.c", "           one->code != MC_ERR_PUT_IN_PROGRESS;", "           true;"),
     # Young masters
-    ("young_masters_remove", CORE + "recover.c", "    return is_told_more(core) || core->veiled || is_young(core) || mc_core_is_departing(core);", "    return is_told_more(core) || mc_core_is_departing(core);"),
+    ("young_masters_remove", CORE + "recover.c", "    return is_being_told(core) || core->veiled || is_young(core) || mc_core_is_departing(core);", "    return is_being_told(core) || mc_core_is_departing(core);"),
     ("quiet_masters_are_evidence", CORE + "recover.c", "    return core->has_changed || core->has_acted || !(is_young(core) || core->veiled);", "    return core != NULL;"),
     ("a_mount_is_an_act", OWNER + "master.c", "mc_owner_contact(owner, reply->epoch, false, reply->behind", "mc_owner_contact(owner, reply->epoch, true, reply->behind"),
     ("contents_are_ours_before_they_are_offered", OWNER + "master.c", "    if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)", "    if (mc_segment_memory_epoch(owner->memory) != reply->epoch)"),
@@ -140,7 +140,7 @@ MUTATIONS = [
     ("an_older_version_wins", CORE + "recover.c", "        if (known > version)\n            return NULL;", "        if (known < version)\n            return NULL;"),
     ("versions_are_mixed", CORE + "recover.c", "        if (known == version)\n            return may_join", "        if (true)\n            return may_join"),
     ("generations_of_the_past_are_ours", CORE + "recover.c", "    node->base = base & 0xff;", "    node->base = 0;"),
-    ("refused_entries_lie_free", CORE + "recover.c", "    mc_node_clear(core, segment, slot, NULL);\n    if (counted && key.length > 0)\n        mc_key_hold_entry(core, node, key);\n    await_clear(segment, slot);\n    if (!counted)", "    (void)key;\n    (void)counted;\n    segment->used -= node->size;\n    mc_node_free(core, segment, slot);\n    if (0)"),
+    ("refused_entries_lie_free", CORE + "recover.c", "    mc_node_clear(core, segment, slot, NULL);\n    if (counted && key.length > 0)\n        mc_key_hold_entry(core, node, key);\n    await_clear(core, segment, slot);\n    if (!counted)", "    (void)key;\n    (void)counted;\n    segment->used -= node->size;\n    mc_node_free(core, segment, slot);\n    if (0)"),
     ("offered_before_all_is_told", CORE + "recover.c", "    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping ||\n        awaits_clears(core, segment) || grace || core->veiled ||", "    if (!segment->recovering || grace || core->veiled ||"),
     ("nothing_waits_for_writers_of_the_past", CORE + "recover.c", "    mc_node_cut(core, segment, item->slot, NULL, writer);", "    segment->used -= node->size;\n    mc_node_free(core, segment, item->slot);"),
     ("a_late_master_is_followed", CORE + "member.c", "    if (hello.seen_epoch > core->epoch) {", "    if (0) {"),

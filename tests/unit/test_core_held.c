@@ -584,6 +584,7 @@ static void test_refused_entry_is_never_cleared(void **state)
     assert_int_equal(world_remove(&world, b->call, "none", true), MC_ERR_BUSY);
     send_inventory(&world, a->owner, a->segment, 0, true, &item, 1);
     assert_int_equal(world_remove(&world, b->call, "none", true), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(world_grant(&world, b->call, PUT_2, "large", 2 * MIB, NULL, NULL), MC_ERR_SPACE_SOON);
     assert_int_equal(fake_remove(&world, b, b, "other"), 0);
     for (unsigned second = 0; second < MC_INVENTORY_PATIENCE_MS / SECOND_MS; second++) {
         assert_int_equal(world_remove(&world, b->call, "k", true), MC_ERR_BUSY);
@@ -594,6 +595,7 @@ static void test_refused_entry_is_never_cleared(void **state)
     }
     world_pass(&world, 200);
     assert_int_equal(statistics_of(&world).segments, 1);
+    assert_int_equal(world_grant(&world, b->call, PUT_3, "large", 2 * MIB, NULL, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
     world_remove_one_send(&world, b->call, "k");
     assert_int_equal(world_owner_obeys(&world, b->owner), 1);
     assert_int_equal(remove_answer(&world, b->call), 0);

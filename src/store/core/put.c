@@ -448,7 +448,9 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     uint64_t group = item->group != 0 || object == NULL ? item->group : mc_object_group_id(object);
     uint32_t count = places_take(core, start, mc_extent_units(item->length, item->key.length), replicas);
     if (count == 0)
-        return start->placement.hopeful || mc_recover_unsettled(core) ? MC_ERR_SPACE_SOON : MC_ERR_NO_AVAILABLE_HANDLE;
+        return start->placement.hopeful || mc_recover_unsettled(core) || !mc_link_alone(&core->recovering)
+                   ? MC_ERR_SPACE_SOON
+                   : MC_ERR_NO_AVAILABLE_HANDLE;
     if (start->expected != 0 && mc_object_version(core, object) != start->expected) {
         places_return(core, replicas, count); /* it had to make room for its own copy */
         return MC_ERR_STALE;

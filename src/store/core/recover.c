@@ -183,7 +183,7 @@ bool mc_recover_asks_to_age(const struct mc_core *core)
 /* Something of the contents of a segment is not known yet. Where all is told and only what was refused is still to be
  * cleared, nothing is left to be met: those keys are held, so each removal that concerns them waits or is told so
  * (mc_key_hides). A disk may never clear them, if its journal cannot be written. */
-static bool is_told_more(const struct mc_core *core)
+static bool is_being_told(const struct mc_core *core)
 {
     for (const struct mc_link *link = core->recovering.next; link != &core->recovering; link = link->next) {
         const struct mc_segment *segment = mc_link_of(link, struct mc_segment, recovery);
@@ -196,7 +196,7 @@ static bool is_told_more(const struct mc_core *core)
 
 bool mc_recover_unsettled(const struct mc_core *core)
 {
-    return is_told_more(core) || core->veiled || is_young(core) || mc_core_is_departing(core);
+    return is_being_told(core) || core->veiled || is_young(core) || mc_core_is_departing(core);
 }
 
 bool mc_recover_hides(const struct mc_core *core)
@@ -302,7 +302,7 @@ bool mc_recover_work(struct mc_core *core, struct mc_segment *segment)
 /* ---- merging what was placed under an earlier epoch ---- */
 
 /* The slot, which is to be cleared, has lost against what is known of its key: its segment is not ours before it is. */
-static void await_clear(struct mc_segment *segment, uint32_t slot)
+static void await_clear(const struct mc_core *core, struct mc_segment *segment, uint32_t slot)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
     if (!segment->is_earlier || node->state != MC_NODE_CLEARING)
@@ -310,6 +310,8 @@ static void await_clear(struct mc_segment *segment, uint32_t slot)
     node->seen |= MC_CLEARING_REFUSED;
     segment->refused++;
     segment->is_unnamed |= mc_node_held(node) == NULL;
+    if (segment->inventory == MC_INVENTORY_NONE)
+        segment->told_ms = mc_core_life_ms(core); /* it has its time for this one, too */
 }
 
 /* The extent is placed and belongs to nobody; its owner is to clear it. Until then the key is not free: if we end
@@ -323,7 +325,7 @@ static void refuse(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     mc_node_clear(core, segment, slot, NULL);
     if (counted && key.length > 0)
         mc_key_hold_entry(core, node, key);
-    await_clear(segment, slot);
+    await_clear(core, segment, slot);
     if (!counted) {
         node->base = MC_BASE_RAW;
         node->pointer = (uint32_t)(generation >> 40);
@@ -368,7 +370,7 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_segment *se
             uint32_t slot = object->first_slot;
             core->statistics.recovery_refused++;
             mc_object_lose_replica(core, object, loser, slot);
-            await_clear(loser, slot);
+            await_clear(core, loser, slot);
         }
         object = mc_objects_find(&core->objects, item->key);
     }
