@@ -268,6 +268,128 @@ static void test_nobody_waits_for_who_looks(void **state)
     rig_stop(disk);
 }
 
+struct looker {
+    struct mc_disk *disk;
+    _Atomic bool is_looking;
+};
+
+static void *look_for_long(void *argument)
+{
+    struct looker *looker = argument;
+    pthread_mutex_lock(&looker->disk->shown_lock);
+    looker->is_looking = true;
+    usleep(200000);
+    pthread_mutex_unlock(&looker->disk->shown_lock);
+    return NULL;
+}
+
+static struct mc_disk *becoming_ready;
+
+static void on_ready(void *context, int code, uint32_t objects)
+{
+    struct mc_disk_statistics told;
+    assert_int_equal(code, 0);
+    assert_int_equal(objects, 3);
+    mc_disk_statistics_read(becoming_ready, &told);
+    *(uint32_t *)context = told.objects;
+}
+
+/* By what is told then the master hears whether anything lies there: somebody who looks meanwhile changes nothing of it. */
+static void test_what_is_told_when_it_is_ready(void **state)
+{
+    (void)state;
+    char error[MC_DISK_ERROR_MAX];
+    uint32_t told = UINT32_MAX;
+    pthread_t thread;
+    struct mc_disk *disk = rig_start(&config);
+    rig_store_many(disk, 1, 3, 5000);
+    rig_stop(disk);
+    config.ready = on_ready;
+    config.context = &told;
+    assert_int_equal(mc_disk_open(&config, &disk, error, sizeof(error)), 0);
+    becoming_ready = disk;
+    struct looker looker = {.disk = disk};
+    assert_int_equal(pthread_create(&thread, NULL, look_for_long, &looker), 0);
+    while (!looker.is_looking)
+        usleep(1000);
+    while (disk->recovery != NULL)
+        mc_disk_turn(disk, 1);
+    assert_int_equal(told, 3);
+    pthread_join(thread, NULL);
+    rig_stop(disk);
+}
+
+/* Behind much that was under way an operation may last longer, also when all of that has ended. */
+static void test_slow_by_what_it_began_behind(void **state)
+{
+    (void)state;
+    enum { COUNT = 90 };
+    static struct answer answers[COUNT];
+    uint32_t slot;
+    memset(answers, 0, sizeof(answers));
+    config.buffer_bytes = 96ull << 20;
+    struct mc_disk *disk = rig_start(&config);
+    assert_int_equal(rig_store(disk, 1, 1, 900000, &slot), 0);
+    rig.is_held = true;
+    for (unsigned i = 0; i < COUNT; i++)
+        assert_int_equal(mc_disk_read(disk, (struct mc_disk_place){slot, 1}, UINT64_MAX, on_was_read, &answers[i]), 0);
+    mc_disk_turn(disk, 0);
+    assert_int_equal(disk->flights, COUNT);
+    assert_true(disk->flight_bytes > MC_DISK_SLOW_BYTES && disk->flight_bytes < 2 * MC_DISK_SLOW_BYTES);
+    struct queued last = disk->io->queue[--disk->io->count]; /* the device keeps this one for itself */
+    rig.is_held = false;
+    mc_disk_turn(disk, 0);
+    assert_int_equal(disk->flights, 1);
+    rig.now_ns += 1500000000;
+    mc_disk_turn(disk, 0);
+    assert_int_equal(rig_statistics(disk).health, MC_DISK_WELL);
+    rig.now_ns += 1000000000;
+    mc_disk_turn(disk, 0);
+    assert_int_equal(rig_statistics(disk).health, MC_DISK_SLOW);
+    disk->io->queue[disk->io->count++] = last;
+    mc_disk_turn(disk, 0);
+    mc_disk_turn(disk, 0);
+    assert_int_equal(rig_statistics(disk).health, MC_DISK_WELL);
+    for (unsigned i = 0; i < COUNT; i++) {
+        assert_true(answers[i].is_there);
+        assert_int_equal(answers[i].code, i < COUNT - 1 ? 0 : MC_ERR_BUSY);
+        if (answers[i].buffer != NULL)
+            mc_disk_give_back(disk, answers[i].buffer);
+    }
+    rig_stop(disk);
+}
+
+/* Small stores would take piece by piece what a large read waits for. */
+static void test_stores_wait_behind_reads(void **state)
+{
+    (void)state;
+    char key[MC_KEY_LENGTH_MAX + 1];
+    struct answer answers[3];
+    memset(answers, 0, sizeof(answers));
+    config.buffer_bytes = 2 * RIG_REGION;
+    struct mc_disk *disk = rig_start(&config);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(rig_store(disk, i + 1, i, 700000, &answers[i].slot), 0);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(
+            mc_disk_read(disk, (struct mc_disk_place){answers[i].slot, i + 1}, UINT64_MAX, on_was_read, &answers[i]),
+            0);
+    rig_wait(disk, &answers[1]);
+    assert_false(answers[2].is_there);
+    assert_null(mc_disk_lend(disk, 5000, rig_key(1, key)));
+    assert_int_equal(rig_statistics(disk).not_stored[MC_STORE_DISK_BUFFERS], 1);
+    mc_disk_give_back(disk, answers[0].buffer);
+    rig_wait(disk, &answers[2]);
+    assert_int_equal(answers[2].code, 0);
+    mc_disk_give_back(disk, answers[1].buffer);
+    mc_disk_give_back(disk, answers[2].buffer);
+    mc_disk_turn(disk, 0);
+    uint8_t *buffer = mc_disk_lend(disk, 5000, rig_key(1, key));
+    assert_non_null(buffer);
+    mc_disk_give_back(disk, buffer);
+    rig_stop(disk);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -281,6 +403,9 @@ int main(void)
         TEST(test_what_is_told),
         TEST(test_why_it_is_not_stored),
         TEST(test_nobody_waits_for_who_looks),
+        TEST(test_what_is_told_when_it_is_ready),
+        TEST(test_slow_by_what_it_began_behind),
+        TEST(test_stores_wait_behind_reads),
     };
     mc_log_set_level(MC_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -251,6 +251,26 @@ static void test_two_processes(void **state)
     rig_remove(path);
 }
 
+/* A child that was forked meanwhile, and knows nothing of the disk, has the descriptor of the lock. */
+static void test_closed_beside_a_child(void **state)
+{
+    (void)state;
+    char *path = rig_directory();
+    struct mc_disk *disk = disk_start(path);
+    pid_t child = fork();
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    mc_disk_close(disk, 1000);
+    disk = disk_start(path);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    assert_non_null(strstr(mc_disk_directory(disk), "mooncake-c.0"));
+    mc_disk_close(disk, 1000);
+    rig_remove(path);
+}
+
 /* ---- an end that is bounded ---- */
 
 static void test_close_while_stuck(void **state)
@@ -285,6 +305,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_several_threads),
         cmocka_unit_test(test_two_processes),
+        cmocka_unit_test(test_closed_beside_a_child),
         cmocka_unit_test(test_close_while_stuck),
     };
     (void)rig_ports;

@@ -87,6 +87,22 @@ void mc_disk_directory_close(struct mc_disk_directory *directory)
     fd_close(&directory->lock_fd);
 }
 
+void mc_disk_directory_release(struct mc_disk_directory *directory)
+{
+    if (directory->lock_fd >= 0)
+        (void)flock(directory->lock_fd, LOCK_UN);
+    mc_disk_directory_close(directory);
+}
+
+/* Blocks that are there already, so that nothing changes; before it looks, a file system (ext4, XFS) waits for all
+ * direct I/O of the file. Others that refuse it have no such I/O, or nothing that waits for it. */
+void mc_disk_file_settle(int fd)
+{
+    struct stat status;
+    if (fstat(fd, &status) == 0 && status.st_size > 0)
+        (void)fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, MC_DISK_PAGE);
+}
+
 static bool identity_open(struct mc_disk_directory *directory, bool is_buffered)
 {
     directory->is_direct = !is_buffered;
@@ -212,12 +228,14 @@ static enum fit directory_try(struct mc_disk_directory *directory, const struct 
         directory->clears_fd[i] = data_file_open(directory, names[i], O_RDWR | O_CREAT);
         if (directory->clears_fd[i] < 0)
             goto out;
+        mc_disk_file_settle(directory->clears_fd[i]);
     }
+    mc_disk_file_settle(directory->identity_fd);
     fit = contents_judge(directory, config, may_make, page);
 out:
     if (fit != FITS) {
         int number_of_error = errno;
-        mc_disk_directory_close(directory);
+        mc_disk_directory_release(directory);
         errno = number_of_error;
     }
     return fit;

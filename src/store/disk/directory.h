@@ -21,8 +21,13 @@ struct mc_disk_directory {
  * MC_ERR_FILE_OPEN_FAIL, MC_ERR_NO_MEMORY with one line in error. */
 int mc_disk_directory_open(struct mc_disk_directory *directory, const struct mc_disk_config *config, char *error,
                            size_t error_size);
-/* Lets the lock go last. */
+/* Lets the lock go, also if a child that was forked meanwhile still holds its descriptor, and closes. */
+void mc_disk_directory_release(struct mc_disk_directory *directory);
+/* Only closes, as a forked child does: the lock stays its parent's. */
 void mc_disk_directory_close(struct mc_disk_directory *directory);
+/* Before anything is read there: an operation of a process that was killed may go on in the kernel when its lock is free
+ * already, and what it writes would come behind what was read. */
+void mc_disk_file_settle(int fd);
 /* volume.<number>, made if need be (may_make); a descriptor, or -1 with errno. */
 int mc_disk_directory_volume(const struct mc_disk_directory *directory, uint32_t number, bool may_make);
 /* Reads both superblocks of a descriptor; the later one that is good. Else the verdict of the worst that is known. page:

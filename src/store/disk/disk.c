@@ -161,8 +161,11 @@ uint8_t *mc_disk_lend(struct mc_disk *disk, uint64_t length, uint32_t key_length
 {
     if (length == 0 || length >= disk->region_bytes || key_length > MC_KEY_LENGTH_MAX)
         return NULL;
-    uint8_t *buffer = mc_disk_buffers_lend(&disk->buffers, mc_disk_extent_bytes(length, key_length),
-                                           disk->config.buffer_bytes / MC_DISK_STORE_PART);
+    uint8_t *buffer = NULL;
+    if (!atomic_load(
+            &disk->is_buffer_wanted)) /* what comes back is for reads: small stores would take it piece by piece */
+        buffer = mc_disk_buffers_lend(&disk->buffers, mc_disk_extent_bytes(length, key_length),
+                                      disk->config.buffer_bytes / MC_DISK_STORE_PART);
     if (buffer == NULL)
         mc_disk_not_stored(disk, MC_STORE_DISK_BUFFERS);
     return buffer;
@@ -304,7 +307,8 @@ static void marks_turn(struct mc_disk *disk)
 
 void mc_disk_ready(struct mc_disk *disk, int code)
 {
-    mc_disk_statistics_show(disk); /* before anybody who is told calls */
+    mc_disk_statistics_show(disk,
+                            true); /* before anybody who is told calls: what lies there decides how it is mounted */
     if (disk->config.ready != NULL)
         disk->config.ready(disk->config.context, code, disk->index.count);
 }
@@ -393,7 +397,7 @@ void mc_disk_turn(struct mc_disk *disk, int timeout_ms)
         mc_disk_journal_turn(disk, now_ns);
         marks_turn(disk);
     }
-    mc_disk_statistics_show(disk);
+    mc_disk_statistics_show(disk, false);
     (void)disk->config.ports->collect(disk->io, wait_ms(disk, now_ns, timeout_ms));
 }
 
@@ -458,7 +462,7 @@ static void disk_free(struct mc_disk *disk)
     free(disk->volume_fds);
     free(disk->regions);
     free(disk->tasks);
-    mc_disk_directory_close(&disk->directory);
+    mc_disk_directory_release(&disk->directory);
     pthread_mutex_destroy(&disk->shown_lock);
     mc_monitor_destroy(&disk->lock, &disk->changed);
     free(disk);
@@ -580,7 +584,10 @@ static int volumes_open(struct mc_disk *disk)
         int fd = disk->volume_fds[number] = mc_disk_directory_volume(&disk->directory, number, false);
         if (fd < 0 && errno == ENOENT)
             continue;
-        if (fd < 0 || fstat(fd, &status) != 0)
+        if (fd < 0)
+            return MC_ERR_FILE_OPEN_FAIL;
+        mc_disk_file_settle(fd);
+        if (fstat(fd, &status) != 0)
             return MC_ERR_FILE_OPEN_FAIL;
         uint32_t first = number * MC_DISK_VOLUME_REGIONS, most = disk->region_count - first;
         uint64_t there = (uint64_t)status.st_size / disk->region_bytes;

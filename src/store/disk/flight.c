@@ -47,6 +47,7 @@ void mc_disk_flight_start(struct mc_disk *disk, struct mc_disk_flight *flight, e
                                       .disk = disk,
                                       .previous = disk->newest,
                                       .begun_ns = mc_disk_now(disk),
+                                      .bytes_then = disk->flight_bytes + length,
                                       .ended = ended};
     *(disk->newest != NULL ? &disk->newest->next : &disk->oldest) = flight;
     disk->newest = flight;
@@ -70,10 +71,11 @@ void mc_disk_read_only_set(struct mc_disk *disk, const char *why)
     mc_disk_pending_refuse(disk, MC_ERR_FILE_WRITE_FAIL);
 }
 
-/* Much at a time takes its time on a disk that is merely not fast. */
+/* Much at a time takes its time on a disk that is merely not fast: by what the oldest began behind, however much of that
+ * has ended meanwhile. */
 uint64_t mc_disk_slow_ns(const struct mc_disk *disk)
 {
-    return disk->config.slow_ms * 1000000ull * (1 + disk->flight_bytes / MC_DISK_SLOW_BYTES);
+    return disk->config.slow_ms * 1000000ull * (1 + disk->oldest->bytes_then / MC_DISK_SLOW_BYTES);
 }
 
 void mc_disk_health_turn(struct mc_disk *disk, uint64_t now_ns)

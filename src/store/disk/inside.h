@@ -38,7 +38,7 @@ struct mc_disk_flight {
     struct mc_disk_request request;
     struct mc_disk *disk;
     struct mc_disk_flight *previous, *next;
-    uint64_t begun_ns;
+    uint64_t begun_ns, bytes_then; /* bytes under way when it began, its own among them */
     /* 0 or bytes that were read; a negative errno value, also for a write that is short. */
     void (*ended)(struct mc_disk_flight *flight, int64_t result);
 };
@@ -195,7 +195,7 @@ struct mc_disk {
 
     _Atomic uint64_t refused, not_stored[MC_STORE_DISK_REASON_COUNT];
 
-    /* Under a lock that the disk's thread takes if it can, and never waits for. */
+    /* Under a lock that the disk's thread takes if it can, and waits for only when it is ready. */
     pthread_mutex_t shown_lock;
     struct mc_disk_statistics shown;
     uint64_t shown_oldest_ns; /* when the oldest operation began; 0: there is none */
@@ -258,8 +258,9 @@ void mc_disk_task_free(struct mc_disk *disk, struct mc_disk_task *task);
 void mc_disk_ready(struct mc_disk *disk, int code);
 
 /* ---- statistics.c ---- */
-/* Puts what there is to tell where others look: what calls go by, and the statistics. */
-void mc_disk_statistics_show(struct mc_disk *disk);
+/* Puts what there is to tell where others look: what calls go by, and the statistics; these not while somebody looks,
+ * unless it waits for that. */
+void mc_disk_statistics_show(struct mc_disk *disk, bool waits);
 /* A store ends without having been stored. */
 void mc_disk_not_stored(struct mc_disk *disk, enum mc_store_disk_reason reason);
 void mc_disk_latency_add(struct mc_store_disk_latency *latency, uint64_t since_ns, uint64_t now_ns);
@@ -269,7 +270,7 @@ void mc_disk_flight_start(struct mc_disk *disk, struct mc_disk_flight *flight, e
                           void *buffer, uint32_t length, uint64_t offset,
                           void (*ended)(struct mc_disk_flight *flight, int64_t result));
 /* SLOW comes and goes by the oldest flight. */
-/* For so long the oldest operation may last. */
+/* For so long the oldest operation, which there is, may last. */
 uint64_t mc_disk_slow_ns(const struct mc_disk *disk);
 void mc_disk_health_turn(struct mc_disk *disk, uint64_t now_ns);
 void mc_disk_read_only_set(struct mc_disk *disk, const char *why);

@@ -1,5 +1,5 @@
 /* What a disk tells of itself. Its thread puts it down at each turn; whoever looks waits for nobody who works, and nobody
- * who works waits for whoever looks. */
+ * who works waits for whoever looks, but once, when it is ready. */
 #include "store/disk/inside.h"
 
 void mc_disk_not_stored(struct mc_disk *disk, enum mc_store_disk_reason reason)
@@ -18,7 +18,7 @@ void mc_disk_latency_add(struct mc_store_disk_latency *latency, uint64_t since_n
     latency->sum_us += us;
 }
 
-void mc_disk_statistics_show(struct mc_disk *disk)
+void mc_disk_statistics_show(struct mc_disk *disk, bool waits)
 {
     struct mc_disk_statistics *counts = &disk->counts;
     uint32_t empty = disk->region_count - disk->regions_there + disk->regions_free;
@@ -36,7 +36,9 @@ void mc_disk_statistics_show(struct mc_disk *disk)
     disk->told = disk->health;
     counts->waiting = MC_DISK_TASKS_MAX - disk->free_tasks.count;
     pthread_mutex_unlock(&disk->lock);
-    if (pthread_mutex_trylock(&disk->shown_lock) != 0)
+    if (waits)
+        pthread_mutex_lock(&disk->shown_lock);
+    else if (pthread_mutex_trylock(&disk->shown_lock) != 0)
         return; /* somebody looks: at the next turn */
     disk->shown = *counts;
     disk->shown_oldest_ns = disk->oldest == NULL ? 0 : disk->oldest->begun_ns;
