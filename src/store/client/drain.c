@@ -185,9 +185,11 @@ bool mc_drain_look(struct mc_store *store, uint64_t since_ms, bool *is_known, ui
     if (drain == NULL)
         return mc_clock_ms() - since_ms > STALLED_MS; /* no heartbeat was answered yet */
     pthread_mutex_lock(&drain->sleeper.lock);
-    *is_known = drain->passes > 0;
+    /* One that was ended before says nothing of now: the master may not have heard yet of what is wanted here. */
+    uint64_t from_ms = drain->moved_ms > since_ms ? drain->moved_ms : since_ms;
+    *is_known = drain->wanted && drain->passes > 0;
     *left = drain->left;
-    bool is_over = drain->is_empty || mc_clock_ms() - drain->moved_ms > STALLED_MS;
+    bool is_over = (drain->wanted && drain->is_empty) || mc_clock_ms() - from_ms > STALLED_MS;
     pthread_mutex_unlock(&drain->sleeper.lock);
     return is_over;
 }
