@@ -31,8 +31,6 @@ static void on_flush(void *argument)
     pthread_mutex_lock(&owner->lock);
     struct mc_owner_flush *flush = &owner->flush;
     is_known = flush->is_known;
-    if (is_linked)
-        flush->linked_ms = now_ms;
     if (is_linked && !can)
         flush->code = MC_ERR_NOT_SUPPORTED;
     if (is_unsettled(owner))
@@ -49,6 +47,7 @@ void mc_owner_flush_told(struct mc_owner *owner, const struct mc_wire_flushed *t
 {
     pthread_mutex_lock(&owner->lock);
     struct mc_owner_flush *flush = &owner->flush;
+    flush->linked_ms = mc_clock_ms(); /* not when there is a link: a master that stands still has one */
     flush->code = told->code == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE ? told->code : 0;
     if (told->code == 0 && told->looks > 0 && (!flush->is_looked || told->left < flush->left))
         flush->moved_ms = mc_clock_ms();

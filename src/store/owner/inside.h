@@ -91,7 +91,7 @@ struct mc_owner {
         int code;
         uint64_t left, left_bytes;
         uint64_t linked_ms,
-            moved_ms; /* when there was a master last, and when something came to a disk; 0 = it is not asked */
+            moved_ms; /* when a master answered last, and when something came to a disk; 0 = it is not asked */
     } flush;
     enum closing closing;
     int refusal; /* the last, 0 = none */
