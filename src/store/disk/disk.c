@@ -510,12 +510,19 @@ static void *disk_run(void *argument)
     return NULL;
 }
 
-void mc_disk_close(struct mc_disk *disk, uint32_t grace_ms)
+void mc_disk_stop(struct mc_disk *disk, uint32_t grace_ms)
 {
     pthread_mutex_lock(&disk->lock);
+    if (!disk->is_stopping)
+        disk->grace_end_ns = mc_disk_now(disk) + grace_ms * 1000000ull;
     disk->is_stopping = true;
-    disk->grace_end_ns = mc_disk_now(disk) + grace_ms * 1000000ull;
     pthread_mutex_unlock(&disk->lock);
+    disk->config.ports->wake(disk->io);
+}
+
+void mc_disk_close(struct mc_disk *disk, uint32_t grace_ms)
+{
+    mc_disk_stop(disk, grace_ms);
     if (disk->config.has_no_thread) {
         turn_to_the_end(disk);
         io_drain(disk);
@@ -523,7 +530,6 @@ void mc_disk_close(struct mc_disk *disk, uint32_t grace_ms)
         return;
     }
     pthread_t thread = disk->thread;
-    disk->config.ports->wake(disk->io);
     pthread_mutex_lock(&disk->lock);
     while (!disk->is_over)
         pthread_cond_wait(&disk->changed, &disk->lock);

@@ -104,6 +104,8 @@ uint64_t mc_disk_bytes_there(const char *path);
  * calls are answered when it returns; lent buffers have been given back before. Operations of the kernel that do not
  * end keep a thread, their buffers and the lock of the directory until they do. */
 void mc_disk_close(struct mc_disk *disk, uint32_t grace_ms);
+/* Begins that, so that several end at the same time; the close that must follow waits for no longer than this says. */
+void mc_disk_stop(struct mc_disk *disk, uint32_t grace_ms);
 /* Of one without a thread: what there is to do, and waits for at most so long for more. */
 void mc_disk_turn(struct mc_disk *disk, int timeout_ms);
 

@@ -211,6 +211,21 @@ static void on_close(void *argument)
     pthread_mutex_unlock(&owner->lock);
 }
 
+/* All at the same time: several that hang take no longer than one. A child that is forked from here on has nothing of them
+ * to close. */
+static void files_close(struct mc_owner *owner)
+{
+    struct mc_disk *files[MC_OWNER_DISKS_MAX];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < owner->disk_count; i++) {
+        files[count] = mc_owner_disk_unseen(&owner->disks[i]);
+        if (files[count] != NULL) /* else it has left before */
+            mc_disk_stop(files[count++], MC_DISK_GRACE_MS);
+    }
+    while (count > 0)
+        mc_disk_close(files[--count], MC_DISK_GRACE_MS);
+}
+
 /* What was begun comes back by itself: reads by their deadline, stores by the disk's. */
 void mc_owner_disks_close(struct mc_owner *owner)
 {
@@ -226,11 +241,7 @@ void mc_owner_disks_close(struct mc_owner *owner)
         continue;
     pthread_mutex_unlock(&owner->lock);
     mc_mover_stop(owner->mover);
-    for (uint32_t i = 0; i < owner->disk_count; i++) {
-        struct mc_disk *files = mc_owner_disk_unseen(&owner->disks[i]);
-        if (files != NULL) /* else it has left before; a child that is forked from here on has nothing of it to close */
-            mc_disk_close(files, MC_DISK_GRACE_MS);
-    }
+    files_close(owner);
 }
 
 void mc_owner_disks_forked(struct mc_owner *owner)
@@ -350,6 +361,13 @@ static void leave_if_wanted(struct mc_owner_disk *disk)
     told_segment_set(disk, 0);
 }
 
+void mc_owner_disk_put_out(struct mc_owner_disk *disk)
+{
+    disk->wants_to_leave = true;
+    leave_if_wanted(disk);
+    mc_owner_disks_mount(disk->owner);
+}
+
 static void on_leave(void *argument)
 {
     struct mc_owner *owner = argument;
@@ -380,11 +398,8 @@ int mc_owner_disks_leave(struct mc_owner *owner, uint64_t grace_ms)
     int refusal = owner->leave_code;
     bool are_left = owner->disks_left == owner->disk_count;
     pthread_mutex_unlock(&owner->lock);
-    for (uint32_t i = 0; are_left && i < owner->disk_count; i++) { /* whoever comes next finds the directory free */
-        struct mc_disk *files = mc_owner_disk_unseen(&owner->disks[i]);
-        if (files != NULL)
-            mc_disk_close(files, MC_DISK_GRACE_MS);
-    }
+    if (are_left)
+        files_close(owner); /* whoever comes next finds the directory free */
     return are_left ? 0 : refusal < 0 ? refusal : MC_ERR_RPC_TIMEOUT;
 }
 
@@ -563,6 +578,7 @@ static struct mc_move *move_new(struct mc_owner_disk *disk, enum mc_move_kind ki
         return NULL;
     move->kind = kind;
     move->disk = disk;
+    move->files = disk->disk;
     move->session = disk->session;
     move->memory = disk->owner->memory;
     mc_segment_memory_retain(move->memory);
@@ -572,8 +588,6 @@ static struct mc_move *move_new(struct mc_owner_disk *disk, enum mc_move_kind ki
 
 static void move_free(struct mc_move *move)
 {
-    if (move->buffer != NULL)
-        mc_disk_give_back(move->disk->disk, move->buffer);
     mc_segment_memory_release(move->memory);
     count_under_way(move->disk, -1);
     free(move);

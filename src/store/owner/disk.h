@@ -68,7 +68,8 @@ struct mc_owner_disk {
     struct mc_disk_mark mark, kept; /* under the lock; kept: what was handed to the disk last */
     uint64_t kept_ms;
     uint64_t busy_until_ns; /* the mover's */
-    uint32_t told_segment;  /* under the lock: its number for heartbeats, 0: none */
+    uint32_t told_segment;  /* under the lock: its number for heartbeats, 0: none; */
+    bool wants_beat;        /* and its listing waits for one */
     struct mc_owner_disk_inventory inventory;
 };
 
@@ -100,6 +101,8 @@ void mc_owner_disk_offered(struct mc_owner_disk *disk);
 void mc_owner_disk_clear(struct mc_owner_disk *disk, struct mc_reader *reader);
 void mc_owner_disk_store(struct mc_owner_disk *disk, struct mc_reader *reader);
 void mc_owner_disks_load(struct mc_owner *owner, struct mc_reader *reader);
+/* It leaves alone, and what lies there stays. */
+void mc_owner_disk_put_out(struct mc_owner_disk *disk);
 /* Frames of inventories, as far as window and output buffer allow. */
 void mc_owner_disks_write(struct mc_owner *owner);
 
@@ -111,6 +114,8 @@ void mc_owner_disk_emptied(struct mc_owner_disk *disk);
 /* ---- disk_inventory.c ---- */
 /* Clears all that lies there, and says mc_owner_disk_emptied at the end. */
 void mc_owner_disk_empty(struct mc_owner_disk *disk);
+/* Goes on with it, if the disk was too busy. */
+void mc_owner_disk_empty_again(struct mc_owner_disk *disk);
 int mc_owner_disk_inventory_start(struct mc_owner_disk *disk);
 void mc_owner_disk_inventory_stop(struct mc_owner_disk *disk);
 int mc_owner_disk_inventory_acknowledged(struct mc_owner_disk *disk, const struct mc_wire_inventory_ack *ack);
@@ -132,6 +137,7 @@ enum mc_move_kind { MC_MOVE_STORE, MC_MOVE_LOAD };
 struct mc_move {
     enum mc_move_kind kind;
     struct mc_owner_disk *disk;
+    struct mc_disk *files;            /* which lent the buffer; open for as long as mover or disk have the move */
     struct mc_segment_memory *memory; /* held */
     struct mc_move *next;             /* in the mover's queue */
     struct mc_move *next_store;       /* of those that are being stored on that disk */
@@ -149,7 +155,8 @@ struct mc_move {
 int mc_mover_start(struct mc_owner *owner, struct mc_mover **mover);
 void mc_mover_stop(struct mc_mover *mover);
 void mc_mover_free(struct mc_mover *mover);
-/* The move is the mover's from now on; `mc_owner_move_ended` is called on the serve thread at its end. */
+/* The move is the mover's from now on; `mc_owner_move_ended` is called on the serve thread at its end, which comes at once
+ * if the mover has stopped. */
 void mc_mover_add(struct mc_mover *mover, struct mc_move *move);
 void mc_owner_move_ended(struct mc_move *move);
 

@@ -97,7 +97,26 @@ static int ask(struct mc_owner_disk *disk)
     return rc;
 }
 
+/* It is asked again with the next heartbeat, if not before. */
+static void want_beat(struct mc_owner_disk *disk)
+{
+    pthread_mutex_lock(&disk->owner->lock);
+    disk->wants_beat = true;
+    pthread_mutex_unlock(&disk->owner->lock);
+}
+
 /* ---- emptying ---- */
+
+static void not_emptied(struct mc_owner_disk *disk, int code)
+{
+    if (code == MC_ERR_BUSY) {
+        want_beat(disk);
+        return;
+    }
+    mc_log(ERROR, "disk %s cannot be emptied: %s; it is out of use", disk->path, mc_error_name(code));
+    disk->is_emptying = false;
+    disk->state = MC_OWNER_DISK_OFF;
+}
 
 /* One region after the other is listed until there is nothing left in it. */
 static void empty_next(struct mc_owner_disk *disk, uint64_t cursor)
@@ -105,9 +124,7 @@ static void empty_next(struct mc_owner_disk *disk, uint64_t cursor)
     disk->inventory.cursor = cursor;
     int rc = cursor == MC_DISK_CURSOR_END ? 0 : ask(disk);
     if (rc < 0)
-        mc_log(ERROR, "disk %s cannot be emptied: %s; it is out of use", disk->path, mc_error_name(rc));
-    if (rc < 0)
-        disk->state = MC_OWNER_DISK_OFF;
+        not_emptied(disk, rc);
     if (cursor != MC_DISK_CURSOR_END)
         return;
     disk->is_emptying = false;
@@ -118,7 +135,13 @@ static void empty_chunk(struct mc_disk_chunk *chunk)
 {
     struct mc_owner_disk *disk = chunk->disk;
     uint64_t cursor = chunk->cursor;
+    int code = chunk->code;
     disk->inventory.is_asked = false;
+    if (code < 0) { /* what was not listed is not cleared */
+        chunk_free(chunk);
+        not_emptied(disk, code);
+        return;
+    }
     for (size_t at = 0; at < chunk->count;) {
         struct mc_disk_place places[MC_BATCH_MAX];
         size_t count = 0;
@@ -138,6 +161,28 @@ void mc_owner_disk_empty(struct mc_owner_disk *disk)
     empty_next(disk, 0);
 }
 
+void mc_owner_disk_empty_again(struct mc_owner_disk *disk)
+{
+    if (disk->is_emptying && !disk->inventory.is_asked)
+        empty_next(disk, disk->inventory.cursor);
+}
+
+/* BUSY: an earlier listing has not ended yet; it is asked again later, and not from here, which would spin. A disk that
+ * cannot be listed, nor say that what lies there is dead, goes alone: memory and the other disks are as good as before. */
+static void not_listed(struct mc_owner_disk *disk, int code)
+{
+    if (code == MC_ERR_BUSY) {
+        want_beat(disk);
+        return;
+    }
+    if (code == MC_ERR_FILE_WRITE_FAIL) {
+        mc_log(ERROR, "disk %s cannot list what lies there: %s; it is out of use", disk->path, mc_error_name(code));
+        mc_owner_disk_put_out(disk);
+        return;
+    }
+    mc_owner_link_break(disk->owner, mc_error_name(code));
+}
+
 static void on_chunk(void *argument)
 {
     struct mc_disk_chunk *chunk = argument;
@@ -155,7 +200,7 @@ static void on_chunk(void *argument)
     if (chunk->code < 0) {
         int code = chunk->code;
         chunk_free(chunk);
-        mc_owner_link_break(disk->owner, mc_error_name(code));
+        not_listed(disk, code);
         return;
     }
     inventory->chunk = chunk;
@@ -171,7 +216,10 @@ int mc_owner_disk_inventory_start(struct mc_owner_disk *disk)
     if (told == NULL)
         return MC_ERR_NO_MEMORY;
     disk->inventory = (struct mc_owner_disk_inventory){.is_active = true, .told = told, .start_ms = mc_clock_ms()};
-    return ask(disk);
+    int rc = ask(disk);
+    if (rc == MC_ERR_BUSY)
+        want_beat(disk);
+    return rc == MC_ERR_BUSY ? 0 : rc;
 }
 
 void mc_owner_disk_inventory_stop(struct mc_owner_disk *disk)
@@ -228,9 +276,10 @@ void mc_owner_disk_inventory_write(struct mc_owner_disk *disk)
            disk->owner->out.length - disk->owner->out_sent < OUT_BYTES_MAX)
         frame_write(disk);
     /* The listing of the next region is asked for when this one has been told. A disk that is busy is asked again with
-     * the next answer of the master, or when a move ends. */
-    if (inventory->is_active && inventory->chunk == NULL && !inventory->is_asked && !inventory->is_last_sent)
-        (void)ask(disk);
+     * the next answer of the master, when a move ends, or with the next heartbeat. */
+    if (inventory->is_active && inventory->chunk == NULL && !inventory->is_asked && !inventory->is_last_sent &&
+        ask(disk) == MC_ERR_BUSY)
+        want_beat(disk);
 }
 
 int mc_owner_disk_inventory_acknowledged(struct mc_owner_disk *disk, const struct mc_wire_inventory_ack *ack)

@@ -29,9 +29,12 @@ static void on_ended(void *argument)
     mc_owner_move_ended(argument);
 }
 
-/* From any thread: the move goes back to the serve thread. */
+/* From any thread: the move goes back to the serve thread, without its buffer: by then the disk may be closed. */
 static void end_move(struct mc_move *move, int code)
 {
+    if (move->buffer != NULL)
+        mc_disk_give_back(move->files, move->buffer);
+    move->buffer = NULL;
     move->code = code;
     mc_serve_post(move->disk->owner->serve, on_ended, move);
 }
@@ -74,7 +77,7 @@ static int copy_out(struct mc_move *move)
     if (copy.offset > mc_segment_memory_data_size(memory) ||
         bytes > mc_segment_memory_data_size(memory) - copy.offset || copy.block_shift != mc_block_shift(copy.length))
         return MC_ERR_REPLICA_IS_GONE;
-    move->buffer = mc_disk_lend(move->disk->disk, copy.length, copy.key_length);
+    move->buffer = mc_disk_lend(move->files, copy.length, copy.key_length);
     if (move->buffer == NULL)
         return MC_ERR_BUSY;
     memcpy(move->buffer, mc_segment_memory_data(memory) + copy.offset, bytes);
@@ -113,7 +116,7 @@ static void store(struct mc_mover *mover, struct mc_move *move)
     uint64_t wait_ms = SHORT_MS;
     if (rc == 0) {
         wait_ms = BUSY_MS;
-        rc = mc_disk_store(move->disk->disk, move->disk_slot, &move->entry, move->buffer, false, on_stored, move);
+        rc = mc_disk_store(move->files, move->disk_slot, &move->entry, move->buffer, false, on_stored, move);
     }
     if (rc != MC_ERR_BUSY) {
         if (rc < 0)
@@ -121,7 +124,7 @@ static void store(struct mc_mover *mover, struct mc_move *move)
         return;
     }
     if (move->buffer != NULL)
-        mc_disk_give_back(move->disk->disk, move->buffer);
+        mc_disk_give_back(move->files, move->buffer);
     move->buffer = NULL;
     move->disk->busy_until_ns = mc_clock_ns() + wait_ms * 1000000;
     mc_mover_add(mover, move);
@@ -222,6 +225,11 @@ void mc_mover_add(struct mc_mover *mover, struct mc_move *move)
 {
     move->next = NULL;
     pthread_mutex_lock(&mover->lock);
+    if (mover->stop) { /* a disk that is being closed answers what it has still */
+        pthread_mutex_unlock(&mover->lock);
+        end_move(move, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+        return;
+    }
     if (move->kind == MC_MOVE_STORE) {
         *mover->stores_end = move;
         mover->stores_end = &move->next;

@@ -46,10 +46,13 @@ static bool disk_look(struct mc_owner *owner, uint32_t number, struct mc_disk_st
 
 /* ---- for heartbeats ---- */
 
-/* What else wakes a disk that waits for its mount may have come too early, or the master was too busy for it. */
+/* What else wakes a disk that waits for its mount, or for the end of an earlier listing, may have come too early, or the master was too busy for it. */
 static void on_beat(void *argument)
 {
-    mc_owner_disks_mount(argument);
+    struct mc_owner *owner = argument;
+    for (uint32_t i = 0; i < owner->disk_count; i++)
+        mc_owner_disk_empty_again(&owner->disks[i]);
+    mc_owner_disks_mount(owner);
 }
 
 static uint8_t health_told(enum mc_disk_health health)
@@ -75,9 +78,13 @@ uint32_t mc_owner_disks_told(struct mc_owner *owner, struct mc_told_disk told[MC
         if (seen[i].segment != 0)
             told[count++] = seen[i];
     }
-    bool is_less = count < owner->disk_count;
+    bool wants_beat = count < owner->disk_count;
+    for (uint32_t i = 0; i < owner->disk_count; i++) {
+        wants_beat = wants_beat || owner->disks[i].wants_beat;
+        owner->disks[i].wants_beat = false;
+    }
     pthread_mutex_unlock(&owner->lock);
-    if (is_less)
+    if (wants_beat)
         mc_serve_post(owner->serve, on_beat, owner);
     return count;
 }
