@@ -318,6 +318,17 @@ static void test_path_that_cannot_be_used(void **state)
     memcpy(folder, kept, sizeof(folder));
 }
 
+/* Whoever gives disks an hour to leave does not wait for it when there is no master to leave. */
+static void test_disks_leave_without_a_master(void **state)
+{
+    (void)state;
+    struct mc_store *store = open_node();
+    wait_disk();
+    stop(&master, SIGKILL);
+    assert_int_equal(mc_store_unmount_disks(store, 3600000), MC_ERR_RPC_TIMEOUT);
+    assert_int_equal(mc_store_close(store), 0);
+}
+
 int main(int count, char **arguments)
 {
     if (count == 4 && strcmp(arguments[1], "node") == 0)
@@ -328,6 +339,7 @@ int main(int count, char **arguments)
         cmocka_unit_test_setup_teardown(test_removed_stays_removed, open_world, close_world),
         cmocka_unit_test_setup_teardown(test_node_killed, open_world, close_world),
         cmocka_unit_test_setup_teardown(test_master_killed, open_world, close_world),
+        cmocka_unit_test_setup_teardown(test_disks_leave_without_a_master, open_world, close_world),
         cmocka_unit_test_setup_teardown(test_path_that_cannot_be_used, open_world, close_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

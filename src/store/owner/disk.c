@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LEAVE_LOOK_MS 100u /* so often whoever waits for disks to leave looks whether there is a master */
+
 /* ---- marks: what the directory keeps for the next process ---- */
 
 static void on_marked(void *context, int code)
@@ -386,15 +388,20 @@ static void on_leave(void *argument)
 int mc_owner_disks_leave(struct mc_owner *owner, uint64_t grace_ms)
 {
     uint64_t wait_ms = grace_ms > MC_DISK_GRACE_MS ? grace_ms : MC_DISK_GRACE_MS;
-    uint64_t deadline_ns = mc_clock_ns() + wait_ms * 1000000ull;
-    int rc = 0;
+    uint64_t now_ns = mc_clock_ns(), linked_ns = now_ns, deadline_ns = now_ns + wait_ms * 1000000ull;
     pthread_mutex_lock(&owner->lock);
     owner->leave_code = 0;
     pthread_mutex_unlock(&owner->lock);
     mc_serve_post(owner->serve, on_leave, owner);
     pthread_mutex_lock(&owner->lock);
-    while (owner->disks_left < owner->disk_count && owner->leave_code == 0 && rc != ETIMEDOUT)
-        rc = mc_monitor_wait(&owner->lock, &owner->changed, deadline_ns);
+    while (owner->disks_left < owner->disk_count && owner->leave_code == 0 && now_ns < deadline_ns &&
+           now_ns - linked_ns < MC_DISK_GRACE_MS * 1000000ull) {
+        uint64_t look_ns = now_ns + LEAVE_LOOK_MS * 1000000ull;
+        (void)mc_monitor_wait(&owner->lock, &owner->changed, look_ns < deadline_ns ? look_ns : deadline_ns);
+        now_ns = mc_clock_ns();
+        if (atomic_load(&owner->is_mounted)) /* nobody waits long for a master that is gone */
+            linked_ns = now_ns;
+    }
     int refusal = owner->leave_code;
     bool are_left = owner->disks_left == owner->disk_count;
     pthread_mutex_unlock(&owner->lock);

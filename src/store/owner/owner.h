@@ -85,8 +85,8 @@ void mc_owner_scrubbed(const struct mc_owner *owner, uint64_t *bytes, uint64_t *
  * for long, or that whoever moves bytes takes. */
 int mc_owner_disks_seen(struct mc_owner *owner, struct mc_store_disk *disks, size_t capacity);
 /* Its disks leave the cluster: what lies there stays, for who opens them next. What is under way there has grace_ms to
- * end, at least some seconds. 0; MC_ERR_RPC_TIMEOUT: something does not end, or no master answers, and it goes on by
- * itself; MC_ERR_NOT_SUPPORTED: the master is of an older release. */
+ * end, at least some seconds. 0; MC_ERR_RPC_TIMEOUT: something does not end, or there was no master for some
+ * seconds, and it goes on by itself; MC_ERR_NOT_SUPPORTED: the master is of an older release. */
 int mc_owner_disks_leave(struct mc_owner *owner, uint64_t grace_ms);
 /* It has disks, mounted or not, that have not left. */
 bool mc_owner_has_disks(struct mc_owner *owner);
