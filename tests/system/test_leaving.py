@@ -1,4 +1,5 @@
 """A store node that leaves (values are stored when they are evicted, so it has much in memory only): what lies in its memory only comes to its disk before it ends, and another process, at another port, serves it again."""
+import json
 import os
 import pathlib
 import re
@@ -6,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 
 import pytest
 
@@ -177,6 +179,24 @@ def test_disk_that_is_smaller(master, client, folder):
 def test_drains_without_a_disk(client, master):
     with node(master, None, "--drain_on_exit") as old:
         fill(client, 20)
+        with node(master, None):
+            wait_until(lambda: master.metrics()["mooncake_segments"] == 2)
+            wait_until(lambda: client.put("warm", bytes(4 * MIB)) == 0)
+            old.stop(signal.SIGTERM)
+            assert "all that lay in memory is at other nodes" in left(old.log())
+            assert found(client, range(20)) == list(range(20))
+
+
+def test_drains_after_a_drain_that_was_cancelled(client, master):
+    """Long before, so that nothing was moved for long when it leaves."""
+    with node(master, None, "--drain_on_exit") as old:
+        fill(client, 20)
+        name = cluster.request(master.metrics_port, "GET", "/get_all_segments")[1].decode().split()[0]
+        body = json.dumps({"segments": [name]}).encode()
+        job = json.loads(cluster.request(master.metrics_port, "POST", "/api/v1/drain_jobs", body)[1])["job_id"]
+        wait_until(lambda: "could not be moved away yet" in old.log(), 20)
+        assert cluster.request(master.metrics_port, "POST", f"/api/v1/drain_jobs/cancel?job_id={job}")[0] == 200
+        time.sleep(7)
         with node(master, None):
             wait_until(lambda: master.metrics()["mooncake_segments"] == 2)
             wait_until(lambda: client.put("warm", bytes(4 * MIB)) == 0)
