@@ -1,6 +1,7 @@
 /* The owner's link to the master; the test itself is the master, and now and then a peer that writes. */
 #include "directory.h"
 #include "owner_rig.h"
+#include "store/owner/inside.h"
 
 /* ---- tests ---- */
 
@@ -501,6 +502,35 @@ static void test_life(void **state)
     assert_in_range(count_of("/proc/self/task"), 0, threads);
 }
 
+/* A disk that is being closed answers what it has still, when nobody copies any more: that ends, and lets go of what it
+ * held. */
+static void test_move_behind_the_mover(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_mover *mover;
+    rig_mount(&rig);
+    struct mc_owner *owner = rig.owner;
+    struct mc_owner_disk disk = {.owner = owner, .state = MC_OWNER_DISK_OFF, .under_way = 1};
+    struct mc_move *move = calloc(1, sizeof(*move));
+    assert_non_null(move);
+    *move = (struct mc_move){
+        .kind = MC_MOVE_LOAD, .disk = &disk, .memory = owner->memory, .memory_slot = 4, .memory_generation = LATER};
+    mc_segment_memory_retain(move->memory);
+    pthread_mutex_lock(&owner->lock);
+    owner->disks_under_way++;
+    pthread_mutex_unlock(&owner->lock);
+    assert_int_equal(mc_mover_start(owner, &mover), 0);
+    mc_mover_stop(mover);
+    mc_mover_add(mover, move);
+    expect_live(&rig, 4, 1, 0, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    pthread_mutex_lock(&owner->lock);
+    assert_int_equal(owner->disks_under_way, 0);
+    pthread_mutex_unlock(&owner->lock);
+    mc_mover_free(mover);
+    rig_stop(&rig);
+}
+
 int main(void)
 {
     setenv("MC_SCRUB_MB_PER_S", "0", 1); /* slots of these tests have no bytes behind them */
@@ -520,6 +550,7 @@ int main(void)
         cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_create),
         cmocka_unit_test(test_life),
+        cmocka_unit_test(test_move_behind_the_mover),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
