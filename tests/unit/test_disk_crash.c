@@ -8,6 +8,7 @@
 #define OBJECTS_MAX 4096u
 #define LIVES 3u
 #define SEEDS_MIN 40u
+#define SEED_FIRST 81u /* copies are made in 83, 97 and 109: among the fewest that are run, also by a slow machine */
 #define ENOUGH_MS 8000u
 
 enum known { NONE, STORING, STORED, REMOVING, REMOVED, EVICTED, LOST };
@@ -243,7 +244,7 @@ static void test_kill_points(void **state)
     (void)state;
     const char *wanted = getenv("MC_DISK_SEEDS"), *first = getenv("MC_DISK_SEED");
     uint64_t seeds = wanted != NULL ? strtoull(wanted, NULL, 10) : 334,
-             from = first != NULL ? strtoull(first, NULL, 10) : 1;
+             from = first != NULL ? strtoull(first, NULL, 10) : SEED_FIRST;
     uint64_t end_ms = mc_clock_ms() + ENOUGH_MS, seed = from;
     for (; seed < from + seeds && (wanted != NULL || seed < from + SEEDS_MIN || mc_clock_ms() < end_ms); seed++) {
         if (wanted != NULL)
