@@ -293,6 +293,8 @@ static void disks_draw(struct sim_plan *made)
     }
     if (kind >= 3 && kind < 7)
         made->disk_gap_ms = 100u << sim_below(SIM_DISKS, 6);
+    /* Machines reboot then, and the master's comes back without the note that says which cluster this is. */
+    made->has_foreign = made->has_foreign && (made->is_told || made->disk_gap_ms == 0);
     made->disks = sim_once_in(SIM_DISKS, 4) ? 2 : 1;
     made->disk_bytes = (4 + sim_below(SIM_DISKS, 5)) * SIM_DISK_REGION;
     made->disk_ttl_ms = 1000u << sim_below(SIM_DISKS, 6);
