@@ -24,6 +24,7 @@ int sim_disk_store(struct mc_disk *disk, uint32_t slot, const struct mc_disk_ent
 int sim_disk_clear(struct mc_disk *disk, const struct mc_disk_place *places, size_t count, bool is_removal,
                    mc_disk_done *done, void *context);
 int sim_disk_set_mark(struct mc_disk *disk, const struct mc_disk_mark *mark, mc_disk_done *done, void *context);
+void sim_disk_journal_kill(struct mc_disk *disk, uint32_t region);
 
 enum fate {
     IN_DOUBT, /* it is there or not */
@@ -213,6 +214,21 @@ int sim_disk_clear(struct mc_disk *disk, const struct mc_disk_place *cleared, si
             kept->fate = IN_DOUBT;
     }
     return mc_disk_clear(disk, cleared, count, is_removal, on_cleared, call);
+}
+
+/* A region makes room: what lies there is told as lost when the journal has that. Whoever is killed in between has told
+ * nobody, and need not have it any more. */
+void sim_disk_journal_kill(struct mc_disk *disk, uint32_t region)
+{
+    for (uint32_t i = 0; i < place_count; i++) {
+        struct kept *kept = &places[i];
+        const struct mc_disk_item *item = mc_id_equal(kept->disk, mc_disk_id(disk))
+                                              ? mc_disk_index_find(&disk->index, kept->slot, kept->generation)
+                                              : NULL;
+        if (item != NULL && item->region == region && kept->fate == THERE)
+            kept->fate = IN_DOUBT;
+    }
+    mc_disk_journal_kill(disk, region);
 }
 
 /* Its contents are of that epoch: the owner has heard that a master offers them. */
