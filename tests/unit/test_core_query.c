@@ -59,6 +59,10 @@ static void test_health(void **state)
         assert_int_equal(statistics.disks_off, i);
         assert_int_equal(mc_core_disks_off(world.core, &off, 1), i > 0);
         assert_true(i == 0 || off.disks == i);
+        cursor = 0;
+        assert_int_equal(mc_core_segments(world.core, &cursor, &seen, 1), 1);
+        assert_true(i == 0 || strcmp(off.name, seen.name) == 0); /* its memory's name, not the member's */
+        cursor = 0;
         assert_int_equal(mc_core_disks(world.core, &cursor, &seen, 1), 1);
         assert_int_equal(seen.number, disk);
         assert_int_equal(seen.health, cases[i].seen);

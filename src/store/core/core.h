@@ -215,7 +215,7 @@ size_t mc_core_segments(const struct mc_core *core, uint64_t *cursor, struct mc_
 /* The disks, in the same way. */
 size_t mc_core_disks(const struct mc_core *core, uint64_t *cursor, struct mc_core_segment *segments, size_t capacity);
 struct mc_core_disks_off {
-    char name[64]; /* of a member */
+    char name[64]; /* of a member's first memory segment; of the member when it has none */
     uint32_t disks;
 };
 /* Members that have disks which cannot be used; at most `capacity`. */

@@ -90,6 +90,17 @@ size_t mc_core_disks(const struct mc_core *core, uint64_t *cursor, struct mc_cor
     return list(core, MC_SEGMENT_DISK, cursor, segments, capacity);
 }
 
+/* What an operator knows it by: its memory's name is where it was reached last, its own may say no port. */
+static const char *member_name(const struct mc_member *member)
+{
+    for (const struct mc_link *link = member->segments.next; link != &member->segments; link = link->next) {
+        const struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
+        if (segment->kind == MC_SEGMENT_MEMORY)
+            return segment->name;
+    }
+    return member->name;
+}
+
 size_t mc_core_disks_off(const struct mc_core *core, struct mc_core_disks_off *list, size_t capacity)
 {
     size_t count = 0;
@@ -98,7 +109,7 @@ size_t mc_core_disks_off(const struct mc_core *core, struct mc_core_disks_off *l
         const struct mc_member *member = mc_link_of(link, struct mc_member, by_seen);
         if (member->disks_off == 0)
             continue;
-        (void)snprintf(list[count].name, sizeof(list[count].name), "%.63s", member->name);
+        (void)snprintf(list[count].name, sizeof(list[count].name), "%.63s", member_name(member));
         list[count++].disks = member->disks_off;
     }
     return count;
