@@ -48,7 +48,7 @@ enum mc_disk_verdict mc_disk_identity_read(int fd, uint8_t *page, struct mc_disk
     for (unsigned i = 0; i < MC_DISK_SUPER_COUNT; i++) {
         struct mc_disk_super one;
         memset(page, 0, MC_DISK_PAGE);
-        ssize_t got = pread(fd, page, MC_DISK_PAGE, (off_t)(i * MC_DISK_PAGE));
+        ssize_t got = pread(fd, page, MC_DISK_PAGE, (off_t)i * MC_DISK_PAGE);
         enum mc_disk_verdict verdict = got == 0  ? MC_DISK_BLANK
                                        : got < 0 ? MC_DISK_DAMAGED
                                                  : mc_disk_super_read(page, &one);

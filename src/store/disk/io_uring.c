@@ -133,6 +133,7 @@ static struct submission *next_entry(struct ring *ring)
 {
     uint32_t tail = atomic_load_explicit(ring->submission_tail, memory_order_relaxed);
     mc_assert(tail - atomic_load_explicit(ring->submission_head, memory_order_acquire) <= ring->submission_mask);
+    mc_assert(ring->entries != NULL);
     struct submission *entry = &ring->entries[tail & ring->submission_mask];
     memset(entry, 0, sizeof(*entry));
     return entry;
