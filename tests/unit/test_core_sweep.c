@@ -637,6 +637,34 @@ static void test_kept_disk_is_unmounted_again(void **state)
     world_close_all(&world);
 }
 
+/* However often it goes and comes, one departure is waited for, and none while it is here. */
+static void test_kept_disk_comes_and_goes(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    uint32_t disk = open_with_disk(&world, &store);
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    mount.epoch = FIRST_EPOCH;
+    for (unsigned i = 0; i < 100; i++) {
+        assert_int_equal(unmount_kept(&world, store.owner, disk), 0);
+        assert_int_equal(unmount_kept(&world, store.owner, disk), 0);
+        assert_false(mc_link_alone(&world.core->jobs));
+        assert_ptr_equal(world.core->jobs.next, world.core->jobs.previous);
+        assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+        assert_true(mc_link_alone(&world.core->jobs));
+    }
+    assert_int_equal(unmount_kept(&world, store.owner, disk), 0);
+    struct mc_wire_unmount unmount = {.segment = disk};
+    size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 14);
+    mc_wire_unmount_write(&world.frame, &unmount);
+    world_send(&world, store.owner, frame);
+    world_settle(&world, 100);
+    assert_int_equal(statistics_of(&world).disks, 0);
+    assert_true(mc_link_alone(&world.core->jobs)); /* nor of one that is gone */
+    world_close_all(&world);
+}
+
 /* A disk that comes to a master anew, and goes before it has told what lies there: nobody waits for the rest, and it
  * comes again as it came. */
 static void test_unmounted_before_it_has_told(void **state)
@@ -737,6 +765,7 @@ int main(void)
         cmocka_unit_test(test_kept_disk_comes_back),
         cmocka_unit_test(test_kept_disk_is_forgotten),
         cmocka_unit_test(test_kept_disk_is_unmounted_again),
+        cmocka_unit_test(test_kept_disk_comes_and_goes),
         cmocka_unit_test(test_unmounted_before_it_has_told),
         cmocka_unit_test(test_unmounted_before_it_has_told_again),
         cmocka_unit_test(test_kept_disk_of_a_stuck_node),

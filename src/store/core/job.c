@@ -161,25 +161,32 @@ void mc_job_sweep(struct mc_core *core, struct mc_segment *segment)
     mc_link_append(&core->jobs, &job->link);
 }
 
-static bool segment_job(struct mc_core *core, enum mc_job_kind kind, uint32_t segment, uint64_t at_ms)
+/* A copy of *wanted; NULL when memory is out. */
+static struct mc_job *job_add(struct mc_core *core, const struct mc_job *wanted)
 {
     struct mc_job *job = calloc(1, sizeof(*job));
     if (job == NULL)
-        return false;
-    *job = (struct mc_job){.kind = kind, .number = segment, .rest_until_ms = at_ms};
+        return NULL;
+    *job = *wanted;
     mc_link_init(&job->link);
     mc_link_append(&core->jobs, &job->link);
-    return true;
+    return job;
 }
 
 bool mc_job_store(struct mc_core *core, uint32_t segment)
 {
-    return segment_job(core, MC_JOB_STORE, segment, 0);
+    return job_add(core, &(struct mc_job){.kind = MC_JOB_STORE, .number = segment}) != NULL;
 }
 
-bool mc_job_forget(struct mc_core *core, uint32_t segment, uint64_t at_ms)
+struct mc_job *mc_job_forget(struct mc_core *core, struct mc_segment *segment, uint64_t at_ms)
 {
-    return segment_job(core, MC_JOB_FORGET, segment, at_ms);
+    return job_add(core, &(struct mc_job){.kind = MC_JOB_FORGET, .segment = segment, .rest_until_ms = at_ms});
+}
+
+static bool forget(struct mc_core *core, const struct mc_job *job)
+{
+    mc_segment_forget(core, job->segment);
+    return true;
 }
 
 /* Takes over the regex. */
@@ -412,7 +419,7 @@ bool mc_jobs_tick(struct mc_core *core)
         return false;
     bool done = job->kind == MC_JOB_SWEEP    ? sweep_slice(core, job)
                 : job->kind == MC_JOB_STORE  ? mc_sweep_slice(core, job)
-                : job->kind == MC_JOB_FORGET ? mc_segment_forget(core, job)
+                : job->kind == MC_JOB_FORGET ? forget(core, job)
                                              : remove_slice(core, job);
     bool is_more = next_job(core, done ? &job->link : &core->jobs) != NULL;
     if (done) {

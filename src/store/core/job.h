@@ -31,7 +31,7 @@ enum mc_job_kind { MC_JOB_SWEEP, MC_JOB_REMOVE, MC_JOB_STORE, MC_JOB_FORGET };
 struct mc_job {
     struct mc_link link;
     enum mc_job_kind kind;
-    struct mc_segment *segment;    /* SWEEP */
+    struct mc_segment *segment;    /* SWEEP, FORGET */
     uint32_t number;               /* STORE: of the segment whose values are to come to disks, offload_sweep.h */
     struct mc_wait *wait;          /* REMOVE */
     struct mc_regex *regex;        /* REMOVE; NULL = all */
@@ -54,9 +54,9 @@ bool mc_waits_tick(struct mc_core *core);
 void mc_job_remove_regex(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_job_sweep(struct mc_core *core, struct mc_segment *segment);
-/* False when memory is out. */
+/* False or NULL when memory is out. FORGET ends with the segment. */
 bool mc_job_store(struct mc_core *core, uint32_t segment);
-bool mc_job_forget(struct mc_core *core, uint32_t segment, uint64_t at_ms);
+struct mc_job *mc_job_forget(struct mc_core *core, struct mc_segment *segment, uint64_t at_ms);
 /* A slice of one job; true when there are jobs left. */
 bool mc_jobs_tick(struct mc_core *core);
 /* The time of the first that rests; UINT64_MAX: none does. */

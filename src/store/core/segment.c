@@ -354,6 +354,13 @@ static bool take_over(struct mc_core *core, struct mc_segment *segment, struct m
     return aliases_add(core, segment);
 }
 
+static void forget_stop(struct mc_core *core, struct mc_segment *segment)
+{
+    if (segment->forget != NULL)
+        mc_job_destroy(core, segment->forget);
+    segment->forget = NULL;
+}
+
 static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_connection *connection,
                    uint64_t populated)
 {
@@ -365,6 +372,7 @@ static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_c
         mc_segment_owner_lost(segment);
     segment->owner = connection;
     segment->detached = false;
+    forget_stop(core, segment);
     if (segment->clears.count + segment->cuts.count + segment->moves.count > 0)
         mc_segment_mark_dirty(core, segment);
     mc_segment_set_populated(core, segment, populated);
@@ -496,18 +504,26 @@ static void detach(struct mc_core *core, struct mc_segment *segment)
                 segment->name, (unsigned long long)core->config.disk_ttl_ms / 1000);
     mc_segment_owner_lost(segment);
     segment->detached = true;
-    segment->forget_ms = core->now_ms + core->config.disk_ttl_ms;
     mc_recover_break_off(segment);
     core->wants_to_depart = true;
     mc_segment_refresh(core, segment);
     mc_segment_release(core, segment);
 }
 
-bool mc_segment_forget(struct mc_core *core, const struct mc_job *job)
+void mc_segment_forget(struct mc_core *core, struct mc_segment *segment)
 {
-    struct mc_segment *segment = mc_segment_find(core, job->number);
-    if (segment != NULL && segment->detached && core->now_ms >= segment->forget_ms) /* not of an earlier unmount */
-        mc_segment_gone(core, segment);
+    segment->forget = NULL;
+    mc_segment_gone(core, segment);
+}
+
+/* From now on, also if it was to be forgotten earlier. False when memory is out. */
+static bool forget_later(struct mc_core *core, struct mc_segment *segment)
+{
+    struct mc_job *job = mc_job_forget(core, segment, core->now_ms + core->config.disk_ttl_ms);
+    if (job == NULL)
+        return false;
+    forget_stop(core, segment);
+    segment->forget = job;
     return true;
 }
 
@@ -524,8 +540,8 @@ void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, 
                        ? MC_ERR_INVALID_PARAMS /* a number of an earlier master */
                        : 0;
     /* What was told of it in part is not kept: it comes again as it came. */
-    bool is_kept = code == 0 && head.keep != 0 && segment->inventory != MC_INVENTORY_EARLIER &&
-                   mc_job_forget(core, segment->number, core->now_ms + core->config.disk_ttl_ms);
+    bool is_kept =
+        code == 0 && head.keep != 0 && segment->inventory != MC_INVENTORY_EARLIER && forget_later(core, segment);
     if (is_kept)
         detach(core, segment);
     else if (code == 0)
@@ -546,6 +562,7 @@ void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
     mc_link_remove(&segment->busy);
     mc_link_remove(&segment->watched);
     mc_link_remove(&segment->recovery);
+    forget_stop(core, segment);
     segment->is_unmet = segment->is_earlier;
     mc_recover_judged(core, segment);
     segment->recovering = segment->dropping = segment->probing = segment->distrusted = false;

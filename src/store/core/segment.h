@@ -49,8 +49,8 @@ struct mc_segment {
     bool detached;    /* a disk that its owner has unmounted and that may come back; no owner has it now */
     bool unreachable; /* for other hosts, and there are some: it is at a loopback address */
     struct mc_id id, host, owner_id;
-    uint64_t change;    /* the count of changes when it was mounted or taken over */
-    uint64_t forget_ms; /* of one that is detached */
+    uint64_t change;       /* the count of changes when it was mounted or taken over */
+    struct mc_job *forget; /* of one that is detached: it waits for the end of its time */
     uint64_t incarnation, nonce, id_hash;
     struct mc_member *member;    /* NULL when GONE */
     struct mc_connection *owner; /* NULL: CLEAR and CUT are held back */
@@ -158,8 +158,8 @@ uint64_t mc_segments_due(const struct mc_core *core);
 void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment);
 /* There is something that its owner is to be told. */
 void mc_segment_mark_dirty(struct mc_core *core, struct mc_segment *segment);
-/* A disk was unmounted to come back: it has, or its time is over. Of a job; always true when its turn has come. */
-bool mc_segment_forget(struct mc_core *core, const struct mc_job *job);
+/* The time of a disk that was unmounted to come back is over. Its job ends with that. */
+void mc_segment_forget(struct mc_core *core, struct mc_segment *segment);
 /* The connection its CLEARs went to is no more. */
 void mc_segment_owner_lost(struct mc_segment *segment);
 void mc_segment_gone(struct mc_core *core, struct mc_segment *segment);
