@@ -102,7 +102,7 @@ def live(store, model, is_over):
 def mounted(master, folder):
     node = start(master, folder)
     try:
-        wait_until(lambda: re.search(r"disk .* is mounted as number \d+$|the master knows what lies on disk", node.log(), re.M), 30)
+        wait_until(lambda: re.search(r"disk .* is mounted as number \d+$|the master knows what lies on disk", node.log(), re.M), PATIENCE_S)
     except AssertionError:
         print(node.log(), master.log()[-3000:])
         node.kill()
@@ -167,8 +167,9 @@ def test_killed_while_it_writes(monkeypatch):
     try:
         with cluster.Master("--enable_offload=true", "--default_kv_lease_ttl=0", "--client_ttl=1") as master, ThreadPoolExecutor(THREADS) as pool:
             patient = joined(master, 0)
-            monkeypatch.setenv("MC_RPC_TIMEOUT_MS", "100")  # a removal that hangs on a dead node is not waited for, and not taken for done
-            store = joined(master, 0)
+            with monkeypatch.context() as hasty:  # it does not wait for a dead node; the nodes do wait, also to be mounted on a busy machine
+                hasty.setenv("MC_RPC_TIMEOUT_MS", "100")
+                store = joined(master, 0)
             wait_until(lambda: patient.remove("nobody", True) == MISSING, PATIENCE_S)  # a master answers no removal in its first seconds
             for _ in range(KILLS):
                 one_life(master, store, models, folder, draw, pool)
