@@ -133,12 +133,13 @@ static struct answer wait_for(struct waiter *waiter)
 
 static struct waiter opened;
 
-static struct mc_disk *disk_start(const char *path)
+static struct mc_disk *disk_start_by(const char *path, const struct mc_disk_ports *ports, enum mc_disk_io_kind kind)
 {
     struct mc_disk_config config = rig_config(path);
     struct mc_disk *disk;
     char error[MC_DISK_ERROR_MAX] = "";
-    config.ports = &plain_ports;
+    config.ports = ports;
+    config.io_kind = kind;
     config.clock_ns = NULL;
     config.has_no_thread = false;
     config.capacity = 32 * RIG_REGION;
@@ -148,6 +149,11 @@ static struct mc_disk *disk_start(const char *path)
     assert_int_equal(mc_disk_open(&config, &disk, error, sizeof(error)), 0);
     assert_int_equal(wait_for(&opened).code, 0);
     return disk;
+}
+
+static struct mc_disk *disk_start(const char *path)
+{
+    return disk_start_by(path, &plain_ports, MC_DISK_IO_AUTO);
 }
 
 /* ---- several threads ---- */
@@ -271,6 +277,41 @@ static void test_closed_beside_a_child(void **state)
     rig_remove(path);
 }
 
+static unsigned descriptors(void)
+{
+    unsigned count = 0;
+    for (int fd = 0; fd < 1024; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+/* One that is told of the fork keeps nothing of it open, and the parent's goes on. */
+static void test_forked(void **state)
+{
+    (void)state;
+    static const enum mc_disk_io_kind kinds[] = {MC_DISK_IO_AUTO, MC_DISK_IO_THREADS};
+    for (unsigned i = 0; i < 2; i++) {
+        char *path = rig_directory();
+        unsigned before = descriptors();
+        struct mc_disk *disk = disk_start_by(path, &mc_disk_ports_system, kinds[i]);
+        struct worker worker = {.disk = disk, .first = 1};
+        assert_true(descriptors() > before);
+        pid_t child = fork();
+        if (child == 0) {
+            mc_disk_forked(disk);
+            _exit(descriptors() == before ? 0 : 1);
+        }
+        int status = -1;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+        (void)work(&worker);
+        assert_int_equal(worker.bad, 0);
+        mc_disk_close(disk, 10000);
+        assert_int_equal(descriptors(), before);
+        rig_remove(path);
+    }
+}
+
 /* ---- an end that is bounded ---- */
 
 static void test_close_while_stuck(void **state)
@@ -303,9 +344,8 @@ static void test_close_while_stuck(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_several_threads),
-        cmocka_unit_test(test_two_processes),
-        cmocka_unit_test(test_closed_beside_a_child),
+        cmocka_unit_test(test_several_threads),       cmocka_unit_test(test_two_processes),
+        cmocka_unit_test(test_closed_beside_a_child), cmocka_unit_test(test_forked),
         cmocka_unit_test(test_close_while_stuck),
     };
     (void)rig_ports;

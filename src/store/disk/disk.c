@@ -241,6 +241,7 @@ void mc_disk_forked(struct mc_disk *disk)
         if (disk->volume_fds[i] >= 0)
             close(disk->volume_fds[i]);
     mc_disk_directory_close(&disk->directory);
+    disk->config.ports->close(disk->io); /* it sees that it is the child's copy */
 }
 
 uint32_t mc_disk_slot_count(const struct mc_disk *disk)

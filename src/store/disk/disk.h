@@ -109,7 +109,8 @@ void mc_disk_stop(struct mc_disk *disk, uint32_t grace_ms);
 /* Of one without a thread: what there is to do, and waits for at most so long for more. */
 void mc_disk_turn(struct mc_disk *disk, int timeout_ms);
 
-/* In a forked child: closes the descriptors, nothing else; the lock of the directory stays its parent's alone. */
+/* In a forked child: gives back the descriptors, with the queue of operations, and nothing else; the lock of the
+ * directory stays its parent's alone. */
 void mc_disk_forked(struct mc_disk *disk);
 
 uint32_t mc_disk_slot_count(const struct mc_disk *disk); /* slots are below it */
