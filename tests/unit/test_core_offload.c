@@ -192,29 +192,6 @@ static void test_what_cannot_be_stored(void **state)
     world_close_all(&world);
 }
 
-/* Who reads is not kept waiting by a disk that does not answer in time. */
-static void test_what_cannot_be_loaded(void **state)
-{
-    struct world world;
-    struct world_store store;
-    static struct moves moves;
-    (void)state;
-    (void)open_with_disk(&world, &store);
-    put_and_store(&world, &store, "k");
-    put_and_store(&world, &store, "l");
-    forget_in_memory(&world, &store, "k");
-    forget_in_memory(&world, &store, "l");
-    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
-    told_moves(&world, store.owner, &moves);
-    owner_did(&world, store.owner, &moves, MC_ERR_TRANSFER_FAIL);
-    assert_int_equal(owner_clears(&world, store.owner), 2); /* a CUT, too: it may be at it once more, if told twice */
-    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
-    assert_int_equal(world_get(&world, store.call, "l", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
-    world_pass_beating(&world, MC_DISK_REST_MS, store.heartbeat);
-    assert_int_equal(world_get(&world, store.call, "l", 0, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
-    world_close_all(&world);
-}
-
 /* An entry that the disk has dropped: the key is gone when it lay nowhere else, and what was on its way is cleared. */
 static void test_lost_on_disk(void **state)
 {
@@ -971,7 +948,6 @@ int main(void)
         cmocka_unit_test(test_loaded_when_read),
         cmocka_unit_test(test_loading_makes_room),
         cmocka_unit_test(test_what_cannot_be_stored),
-        cmocka_unit_test(test_what_cannot_be_loaded),
         cmocka_unit_test(test_lost_on_disk),
         cmocka_unit_test(test_told_again),
         cmocka_unit_test(test_disk_is_unmounted),

@@ -26,7 +26,8 @@
 #define MC_AHEAD_MEMBERS 128u    /* of a group, */
 #define MC_AHEAD_VAIN 8u         /* or so many of which nothing is stored, if nothing is of the one at the mark */
 #define MC_DISK_READS_MAX 255u   /* so far the loads of one value are counted */
-#define MC_DISK_REST_MS 1000u    /* after a disk has failed to read something in time */
+#define MC_DISK_REST_MS 1000u    /* for a value that a disk has failed to read in time */
+#define MC_DISK_VAIN 3u          /* or for the whole disk, after so many in a row */
 #define MC_JOBS_MAX 64u          /* removals of all or by pattern at the same time */
 #define MC_WALK_MAX 100u         /* segments looked at for one replica */
 #define MC_PREFERRED_MAX 64u     /* segments that preferred names stand for */

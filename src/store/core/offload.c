@@ -224,6 +224,12 @@ static bool is_promoted(struct mc_core *core, struct mc_replica from)
     return true;
 }
 
+static bool is_resting(const struct mc_core *core, struct mc_replica from)
+{
+    return core->now_ms < from.segment->rest_until_ms &&
+           (from.slot == from.segment->rest_slot || from.segment->reads_failed == MC_DISK_VAIN);
+}
+
 int32_t mc_offload_load(struct mc_core *core, struct mc_object *object)
 {
     struct mc_replica from = mc_object_on_disk(core, object);
@@ -235,7 +241,7 @@ int32_t mc_offload_load(struct mc_core *core, struct mc_object *object)
             ->moving) /* it does not come soon to an owner that is cut off, and whose disk another process has taken up */
         return moving_node(core, object).segment->state == MC_SEGMENT_OK ? MC_ERR_PUT_IN_PROGRESS
                                                                          : MC_ERR_OBJECT_NOT_FOUND;
-    if (core->now_ms < from.segment->rest_until_ms || object->live >= MC_REPLICA_COUNT_MAX ||
+    if (is_resting(core, from) || object->live >= MC_REPLICA_COUNT_MAX ||
         core->counter_end - core->counter <= MC_BATCH_MAX || mc_jobs_will_meet(core, object))
         return MC_ERR_OBJECT_NOT_FOUND;
     uint32_t slot = find_memory(core, from.segment->member, mc_extent_units(object->length, object->key_length),
@@ -265,12 +271,23 @@ static void let_go(struct mc_core *core, struct mc_segment *segment, uint32_t sl
         mc_node_cut(core, segment, slot, object, segment->member->writer);
 }
 
-/* Its bytes could not be had in time: for a while whoever wants something from that disk has a miss at once. */
+/* Its bytes could not be had in time: for a while whoever wants them has a miss at once. One value may be at fault; when
+ * several in a row could not be had, it is the disk: all of it rests. */
 static void rest_disk(const struct mc_core *core, const struct mc_object *object)
 {
     struct mc_replica disk = mc_object_on_disk(core, object);
+    if (disk.segment == NULL)
+        return;
+    disk.segment->rest_until_ms = core->now_ms + MC_DISK_REST_MS;
+    disk.segment->rest_slot = disk.slot;
+    disk.segment->reads_failed += disk.segment->reads_failed < MC_DISK_VAIN;
+}
+
+static void wake_disk(const struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica disk = mc_object_on_disk(core, object);
     if (disk.segment != NULL)
-        disk.segment->rest_until_ms = core->now_ms + MC_DISK_REST_MS;
+        disk.segment->reads_failed = 0;
 }
 
 /* There is room in the queue of one of its disks again. */
@@ -297,6 +314,8 @@ void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t
     if (done && may_join(core, object, segment)) {
         mc_segment_node(segment, slot)->seen = segment->round;
         mc_object_join(core, object, segment, slot);
+        if (!is_store)
+            wake_disk(core, object);
         core->statistics.offload_done += is_store;
         core->statistics.promotion_done += !is_store;
     } else {
