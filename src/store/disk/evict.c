@@ -102,17 +102,19 @@ static bool is_short_of_numbers(const struct mc_disk *disk)
            disk->index.count + reserve >= disk->objects_max;
 }
 
-/* One region is kept ahead once the open one is half full. */
-static bool is_room_needed(const struct mc_disk *disk)
+/* One region is kept ahead once the open one is half full. A file system that was full is asked first. */
+static bool needs_a_victim(struct mc_disk *disk)
 {
     const struct mc_disk_append *append = &disk->append;
     if (is_short_of_numbers(disk))
         return true;
     if (disk->journal.is_crowded) /* what is dead in it need not be named one by one */
         return true;
-    if (disk->regions_free > 0 || mc_disk_region_can_grow(disk) || disk->health == MC_DISK_READ_ONLY)
+    if (disk->regions_free > 0 || disk->health == MC_DISK_READ_ONLY ||
+        (mc_disk_region_can_grow(disk) && !append->is_full))
         return false;
-    return append->open == MC_DISK_NO_REGION ? disk->pending.count > 0 : append->at >= disk->region_bytes / 2;
+    bool is_near = append->open == MC_DISK_NO_REGION ? disk->pending.count > 0 : append->at >= disk->region_bytes / 2;
+    return is_near && !mc_disk_region_grow(disk);
 }
 
 static void victim_start(struct mc_disk *disk)
@@ -175,7 +177,7 @@ void mc_disk_victim_turn(struct mc_disk *disk)
     struct mc_disk_victim *victim = &disk->victim;
     if (victim->region == MC_DISK_NO_REGION && victim->unread != MC_DISK_NO_REGION)
         unread_start(disk);
-    if (victim->region == MC_DISK_NO_REGION && is_room_needed(disk))
+    if (victim->region == MC_DISK_NO_REGION && needs_a_victim(disk))
         victim_start(disk);
     if (victim->region == MC_DISK_NO_REGION || victim->is_killing || !victim_rewrite(disk))
         return;

@@ -28,6 +28,7 @@
 #define MC_DISK_FAILURES_MAX 3u        /* regions that fail in a row: then it is read-only */
 #define MC_DISK_STORE_PART 4u          /* this part of the buffers is kept for reads */
 #define MC_DISK_SLOW_BYTES (64u << 20) /* under way: for each of them an operation may last slow_ms longer */
+#define MC_DISK_FULL_NS 10000000000ull /* before a file system that was full is asked for room again */
 #define MC_DISK_DAY_NS (86400ull * 1000000000u)
 
 struct mc_disk_task;
@@ -132,8 +133,9 @@ struct mc_disk_append {    /* region.c */
     struct mc_disk_footer *sealing_footer;
     struct mc_disk_flight seal_flight;
     struct mc_disk_footer footers[2];
-    uint32_t failures; /* regions in a row */
-    bool is_full;      /* the file system gives no more */
+    uint32_t failures;      /* regions in a row */
+    bool is_full;           /* the file system gave no more when it was asked last */
+    uint64_t full_until_ns; /* before that it is not asked again */
 };
 struct mc_disk_victim { /* evict.c */
     uint32_t region;    /* MC_DISK_NO_REGION: none */
@@ -298,7 +300,9 @@ void mc_disk_region_unlink(struct mc_disk *disk, uint32_t slot);
 /* Unlinks and releases. */
 void mc_disk_item_drop(struct mc_disk *disk, uint32_t slot);
 void mc_disk_region_set_free(struct mc_disk *disk, uint32_t region);
+/* May the file system be asked for one more region? `grow` asks. */
 bool mc_disk_region_can_grow(const struct mc_disk *disk);
+bool mc_disk_region_grow(struct mc_disk *disk);
 /* The footer that the region is getting; NULL: it is neither open nor sealing. */
 struct mc_disk_footer *mc_disk_region_footer(struct mc_disk *disk, uint32_t region);
 

@@ -80,19 +80,20 @@ void mc_disk_region_retire(struct mc_disk *disk, uint32_t region, int error)
 
 /* ---- growing ---- */
 
+bool mc_disk_region_can_grow(const struct mc_disk *disk)
+{
+    return disk->regions_there < disk->region_count &&
+           (!disk->append.is_full || mc_disk_now(disk) >= disk->append.full_until_ns);
+}
+
 static uint32_t region_without_bytes(const struct mc_disk *disk)
 {
-    if (disk->append.is_full || disk->regions_there == disk->region_count)
+    if (!mc_disk_region_can_grow(disk))
         return MC_DISK_NO_REGION;
     uint32_t region = 0;
     while (disk->regions[region].state != MC_DISK_REGION_NONE) /* there is one */
         region++;
     return region;
-}
-
-bool mc_disk_region_can_grow(const struct mc_disk *disk)
-{
-    return !disk->append.is_full && disk->regions_there < disk->region_count;
 }
 
 static int range_allocate(int fd, uint64_t offset, uint64_t length)
@@ -109,8 +110,9 @@ static int range_allocate(int fd, uint64_t offset, uint64_t length)
 }
 
 /* Gives one more region its bytes: a region at a time, so that the thread does not stand long. */
-static bool region_grow(struct mc_disk *disk)
+bool mc_disk_region_grow(struct mc_disk *disk)
 {
+    struct mc_disk_append *append = &disk->append;
     uint32_t region = region_without_bytes(disk);
     if (region == MC_DISK_NO_REGION)
         return false;
@@ -119,11 +121,16 @@ static bool region_grow(struct mc_disk *disk)
         *fd = mc_disk_directory_volume(&disk->directory, region / MC_DISK_VOLUME_REGIONS, true);
     error = *fd < 0 ? errno : range_allocate(*fd, mc_disk_region_at(disk, region, 0), disk->region_bytes);
     if (error != 0) {
-        mc_log(WARNING, "the disk %s grows no further than %" PRIu32 " regions: %s; the oldest makes room from now on",
-               disk->directory.path, disk->regions_there, strerror(error));
-        disk->append.is_full = true;
+        if (!append->is_full)
+            mc_log(WARNING, "the disk %s grows no further than %" PRIu32 " regions: %s; the oldest makes room",
+                   disk->directory.path, disk->regions_there, strerror(error));
+        if (*fd >= 0) /* a part of it may be there; behind it lies nothing */
+            (void)ftruncate(*fd, (off_t)mc_disk_region_at(disk, region, 0));
+        append->is_full = true;
+        append->full_until_ns = mc_disk_now(disk) + MC_DISK_FULL_NS;
         return false;
     }
+    append->is_full = false;
     disk->regions_there++;
     disk->regions[region].durable_sequence = UINT64_MAX;
     mc_disk_region_set_free(disk, region);
@@ -167,7 +174,7 @@ static void region_open(struct mc_disk *disk)
 {
     struct mc_disk_append *append = &disk->append;
     struct mc_disk_head head;
-    if (disk->regions_free == 0 && !region_grow(disk))
+    if (disk->regions_free == 0 && !mc_disk_region_grow(disk))
         return;
     uint32_t number = region_choose(disk);
     if (number == MC_DISK_NO_REGION)
