@@ -539,7 +539,8 @@ static struct mc_wire_mount_reply come_with_disk(struct world *world, struct wor
     return world_mount(world, store->owner, &mount);
 }
 
-/* Memory is served on, what lies on the disk only is not there, and can be removed: at once, and for good. */
+/* Memory is served on, what lies on the disk only is not there, and can be removed: for good, so not before a later master
+ * knows that we may have. */
 static void test_kept_disk(void **state)
 {
     struct world world;
@@ -555,7 +556,13 @@ static void test_kept_disk(void **state)
     assert_int_equal(statistics_of(&world).disks_absent, 1);
     assert_int_equal(world_get(&world, client, "both", 0, NULL, NULL), 0);
     assert_int_equal(world_exist(&world, client, "removed"), 0);
-    assert_int_equal(world_remove(&world, client, "removed", true), 0);
+    int32_t code = 1;
+    world_remove_one_send(&world, client, "removed");
+    world_pass_beating(&world, world.core->config.depart_ms - 200, store.heartbeat);
+    assert_false(world_remove_answer(&world, client, &code, 1));
+    world_pass_beating(&world, 400, store.heartbeat);
+    assert_true(world_remove_answer(&world, client, &code, 1));
+    assert_int_equal(code, 0);
     assert_int_equal(world_put(&world, store.call, store.owner, "new", OBJECT), 0);
     assert_int_equal(owner_stores(&world, store.owner, 0), 0);
     struct mc_wire_mount_reply reply = come_with_disk(&world, &next);

@@ -183,12 +183,6 @@ struct mc_job *mc_job_forget(struct mc_core *core, struct mc_segment *segment, u
     return job_add(core, &(struct mc_job){.kind = MC_JOB_FORGET, .segment = segment, .rest_until_ms = at_ms});
 }
 
-static bool forget(struct mc_core *core, const struct mc_job *job)
-{
-    mc_segment_forget(core, job->segment);
-    return true;
-}
-
 /* Takes over the regex. */
 static void remove_start(struct mc_core *core, struct mc_connection *connection, uint64_t request_id, bool force,
                          struct mc_regex *regex)
@@ -419,7 +413,7 @@ bool mc_jobs_tick(struct mc_core *core)
         return false;
     bool done = job->kind == MC_JOB_SWEEP    ? sweep_slice(core, job)
                 : job->kind == MC_JOB_STORE  ? mc_sweep_slice(core, job)
-                : job->kind == MC_JOB_FORGET ? forget(core, job)
+                : job->kind == MC_JOB_FORGET ? mc_segment_forget(core, job->segment)
                                              : remove_slice(core, job);
     bool is_more = next_job(core, done ? &job->link : &core->jobs) != NULL;
     if (done) {

@@ -69,7 +69,8 @@ bool mc_segment_departed(const struct mc_core *core, const struct mc_segment *se
 {
     if (segment->state == MC_SEGMENT_OK || !core->may_depart)
         return false;
-    return segment->state == MC_SEGMENT_GONE || segment->member->departed || segment->detached;
+    return segment->state == MC_SEGMENT_GONE || segment->member->departed ||
+           (segment->detached && core->now_ms >= segment->depart_ms);
 }
 
 void mc_segment_release(struct mc_core *core, struct mc_segment *segment)
@@ -497,33 +498,39 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
     attach(core, segment, connection, mount->populated);
 }
 
-/* As if its owner's process had ended: it is absent. */
-static void detach(struct mc_core *core, struct mc_segment *segment)
+/* As if its owner's process had ended: it is absent. As with any other that is silent nothing that lies there is acted
+ * upon for depart_ms: if we ended sooner, the master after us would take the contents from whoever has the disk then. To be
+ * gone is to have departed. False: no memory. */
+static bool detach(struct mc_core *core, struct mc_segment *segment)
 {
+    uint64_t ttl_ms = core->config.disk_ttl_ms, depart_ms = core->now_ms + core->config.depart_ms;
+    uint64_t forget_ms = ttl_ms > core->config.depart_ms ? core->now_ms + ttl_ms : depart_ms;
+    struct mc_job *job = mc_job_forget(core, segment, depart_ms);
+    if (job == NULL)
+        return false;
+    forget_stop(core, segment); /* of an earlier unmount */
+    segment->forget = job;
     mc_core_log(core, MC_CORE_LOG_INFO, "disk %u (%s) is unmounted; it may come back within %llu s", segment->number,
-                segment->name, (unsigned long long)core->config.disk_ttl_ms / 1000);
+                segment->name, (unsigned long long)ttl_ms / 1000);
     mc_segment_owner_lost(segment);
     segment->detached = true;
+    segment->depart_ms = depart_ms;
+    segment->forget_ms = forget_ms;
     mc_recover_break_off(segment);
     core->wants_to_depart = true;
     mc_segment_refresh(core, segment);
-    mc_segment_release(core, segment);
+    return true;
 }
 
-void mc_segment_forget(struct mc_core *core, struct mc_segment *segment)
+bool mc_segment_forget(struct mc_core *core, struct mc_segment *segment)
 {
+    if (core->now_ms < segment->forget_ms) {
+        segment->forget->rest_until_ms = segment->forget_ms;
+        mc_segment_release(core, segment);
+        return false;
+    }
     segment->forget = NULL;
     mc_segment_gone(core, segment);
-}
-
-/* From now on, also if it was to be forgotten earlier. False when memory is out. */
-static bool forget_later(struct mc_core *core, struct mc_segment *segment)
-{
-    struct mc_job *job = mc_job_forget(core, segment, core->now_ms + core->config.disk_ttl_ms);
-    if (job == NULL)
-        return false;
-    forget_stop(core, segment);
-    segment->forget = job;
     return true;
 }
 
@@ -540,11 +547,8 @@ void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, 
                        ? MC_ERR_INVALID_PARAMS /* a number of an earlier master */
                        : 0;
     /* What was told of it in part is not kept: it comes again as it came. */
-    bool is_kept =
-        code == 0 && head.keep != 0 && segment->inventory != MC_INVENTORY_EARLIER && forget_later(core, segment);
-    if (is_kept)
-        detach(core, segment);
-    else if (code == 0)
+    bool is_kept = code == 0 && head.keep != 0 && segment->inventory != MC_INVENTORY_EARLIER && detach(core, segment);
+    if (code == 0 && !is_kept)
         mc_segment_gone(core, segment);
     mc_core_reply_code(core, connection->number, MC_MESSAGE_UNMOUNT_REPLY, frame->request_id, code);
 }

@@ -49,8 +49,9 @@ struct mc_segment {
     bool detached;    /* a disk that its owner has unmounted and that may come back; no owner has it now */
     bool unreachable; /* for other hosts, and there are some: it is at a loopback address */
     struct mc_id id, host, owner_id;
-    uint64_t change;       /* the count of changes when it was mounted or taken over */
-    struct mc_job *forget; /* of one that is detached: it waits for the end of its time */
+    uint64_t change;               /* the count of changes when it was mounted or taken over */
+    uint64_t depart_ms, forget_ms; /* of one that is detached: when it has departed, when it is gone; */
+    struct mc_job *forget;         /* who waits for both */
     uint64_t incarnation, nonce, id_hash;
     struct mc_member *member;    /* NULL when GONE */
     struct mc_connection *owner; /* NULL: CLEAR and CUT are held back */
@@ -160,8 +161,8 @@ uint64_t mc_segments_due(const struct mc_core *core);
 void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment);
 /* There is something that its owner is to be told. */
 void mc_segment_mark_dirty(struct mc_core *core, struct mc_segment *segment);
-/* The time of a disk that was unmounted to come back is over. Its job ends with that. */
-void mc_segment_forget(struct mc_core *core, struct mc_segment *segment);
+/* A disk that was unmounted to come back has departed: false; or its time is over: true, and its job ends with that. */
+bool mc_segment_forget(struct mc_core *core, struct mc_segment *segment);
 /* The connection its CLEARs went to is no more. */
 void mc_segment_owner_lost(struct mc_segment *segment);
 void mc_segment_gone(struct mc_core *core, struct mc_segment *segment);
