@@ -35,6 +35,7 @@ static struct state {
     uint64_t slow_until_ns, fails_until_ns;
     uint32_t slow_ms, in;
     int error;
+    bool is_journal; /* only that fails */
 } states[MACHINES_MAX];
 
 void sim_disks_reset(void)
@@ -53,11 +54,12 @@ void sim_disk_slow(uint32_t machine, uint32_t most_ms, uint64_t until_ns)
     states[machine].slow_until_ns = until_ns;
 }
 
-void sim_disk_fail(uint32_t machine, int error, uint32_t in, uint64_t until_ns)
+void sim_disk_fail(uint32_t machine, int error, uint32_t in, bool is_journal, uint64_t until_ns)
 {
-    sim_say("one of %u operations of the disk of machine %u %s", in, machine,
+    sim_say("one of %u operations of the %s of machine %u %s", in, is_journal ? "journals" : "disk", machine,
             error == ENOSPC ? "finds no room" : "fails");
     states[machine].error = error;
+    states[machine].is_journal = is_journal;
     states[machine].in = in;
     states[machine].fails_until_ns = until_ns;
 }
@@ -93,12 +95,19 @@ static void sync_drop(const struct operation *operation)
         sim_pages_sync_drop(sim_memory_pages(operation->memory, &size));
 }
 
+static bool is_of_journal(const struct operation *operation)
+{
+    const char *name = sim_memory_name(operation->memory);
+    return operation->request->operation != MC_DISK_READ && strstr(name, "/clears.") != NULL;
+}
+
 static int64_t operation_do(struct operation *operation)
 {
     const struct mc_disk_request *request = operation->request;
     uint32_t machine = operation->io->process->machine;
     uint64_t size;
-    if (sim_disk_fails(machine, EIO)) {
+    bool may_fail = !states[machine].is_journal || is_of_journal(operation);
+    if (may_fail && sim_disk_fails(machine, EIO)) {
         sync_drop(operation);
         return -EIO;
     }

@@ -9,9 +9,10 @@
 void sim_disks_reset(void);
 /* Its process has ended: of what was being written each page is there or not. */
 void sim_disks_end(struct sim_process *process);
-/* The disk of a machine, until then: answers after up to so many ms; fails, or is full: one of `in` operations. */
+/* The disk of a machine, until then: answers after up to so many ms; fails, or is full: one of `in` operations, or of
+ * those that write the journals there. */
 void sim_disk_slow(uint32_t machine, uint32_t most_ms, uint64_t until_ns);
-void sim_disk_fail(uint32_t machine, int error, uint32_t in, uint64_t until_ns);
+void sim_disk_fail(uint32_t machine, int error, uint32_t in, bool is_journal, uint64_t until_ns);
 /* Does it fail so just now? */
 bool sim_disk_fails(uint32_t machine, int error);
 /* All disks are well again. */
@@ -20,6 +21,7 @@ void sim_disks_well(void);
 /* files.c, for disk.c: the file of that descriptor, or NULL. */
 struct sim_memory;
 struct sim_memory *sim_memory_of(int fd);
+const char *sim_memory_name(const struct sim_memory *memory);
 uint32_t sim_memory_read_at(const struct sim_memory *memory, uint8_t *bytes, uint32_t length, uint64_t offset);
 /* 0 or ENOSPC. */
 int sim_memory_write_at(struct sim_memory *memory, const uint8_t *bytes, uint32_t length, uint64_t offset);

@@ -88,10 +88,10 @@ static void disk_is_bad(void)
     switch (sim_below(SIM_DISKS, 4)) {
     case 0:
         sim_cluster.has_broken_disks = true;
-        sim_disk_fail(machine, EIO, 1u << sim_below(SIM_DISKS, 6), until_ns);
+        sim_disk_fail(machine, EIO, 1u << sim_below(SIM_DISKS, 6), until_ns / SIM_MS % 2 == 0, until_ns);
         break;
     case 1:
-        sim_disk_fail(machine, ENOSPC, 1u << sim_below(SIM_DISKS, 3), until_ns);
+        sim_disk_fail(machine, ENOSPC, 1u << sim_below(SIM_DISKS, 3), false, until_ns);
         break;
     default:
         sim_disk_slow(machine, 20u << sim_below(SIM_DISKS, 10), until_ns);

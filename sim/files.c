@@ -420,6 +420,11 @@ int sim_memory_write_at(struct sim_memory *memory, const uint8_t *bytes, uint32_
     return 0;
 }
 
+const char *sim_memory_name(const struct sim_memory *memory)
+{
+    return memory->name;
+}
+
 struct sim_pages *sim_memory_pages(struct sim_memory *memory, uint64_t *size)
 {
     *size = memory->size;

@@ -158,6 +158,17 @@ static void put_numbered(struct mc_store *store, unsigned number)
     assert_int_equal(put(store, key, data, OBJECT), 0);
 }
 
+/* Whoever has to confirm it may take a while. */
+static void remove_number(struct mc_store *store, unsigned number)
+{
+    char key[32];
+    int rc = MC_ERR_BUSY;
+    name_key(key, number);
+    for (uint64_t end_ns = mc_clock_ns() + STORED_MS * 1000000ull; rc < 0 && mc_clock_ns() < end_ns; usleep(10000))
+        rc = remove_key(store, key, true);
+    assert_int_equal(rc, 0);
+}
+
 /* How many of them are there, when nothing more comes: what is evicted before it was stored is not. */
 static unsigned put_many(struct mc_store *store)
 {
@@ -318,8 +329,8 @@ static void test_path_that_cannot_be_used(void **state)
     memcpy(folder, kept, sizeof(folder));
 }
 
-/* From now on its volumes cannot be read, nor its journal written; in this process, whose descriptors those are. */
-static unsigned break_disk(void)
+/* From now on its journal cannot be written, nor its volumes read; in this process, whose descriptors those are. */
+static unsigned break_disk(bool and_volumes)
 {
     char name[64], target[512];
     unsigned broken = 0;
@@ -328,7 +339,8 @@ static unsigned break_disk(void)
         ssize_t length = readlink(name, target, sizeof(target) - 1);
         target[length < 0 ? 0 : length] = 0;
         bool is_volume = strstr(target, "/volume.") != NULL;
-        if (strncmp(target, folder, strlen(folder)) != 0 || (!is_volume && strstr(target, "/clears.") == NULL))
+        bool is_meant = is_volume ? and_volumes : strstr(target, "/clears.") != NULL;
+        if (strncmp(target, folder, strlen(folder)) != 0 || !is_meant)
             continue;
         int other = open("/dev/null", is_volume ? O_WRONLY : O_RDONLY);
         assert_true(other >= 0 && dup2(other, fd) == fd);
@@ -350,7 +362,7 @@ static void test_disk_that_cannot_be_listed(void **state)
     assert_int_equal(mc_store_close(store), 0);
     store = open_node(); /* what it finds is read again to be listed, as it has no tables of it in memory */
     expect_few(store);
-    assert_true(break_disk() >= 3);
+    assert_true(break_disk(true) >= 3);
     start_offloading_master(master_port);
     for (uint64_t end_ns = mc_clock_ns() + STORED_MS * 1000000ull; mc_clock_ns() < end_ns && exists(store, 0) != 1;)
         usleep(10000);
@@ -362,6 +374,32 @@ static void test_disk_that_cannot_be_listed(void **state)
     assert_int_equal(metric("mooncake_segments"), 1);
     put_numbered(store, FEW);
     assert_true(read_back(store, FEW));
+    assert_int_equal(mc_store_close(store), 0);
+}
+
+/* What cannot be removed there is not waited for: the disk is given up, and whoever has it next finds nothing. */
+static void test_removal_without_a_journal(void **state)
+{
+    (void)state;
+    struct mc_store *store = open_node();
+    wait_disk();
+    for (unsigned i = 0; i < FEW; i++)
+        put_numbered(store, i);
+    wait_stored(FEW);
+    assert_int_equal(break_disk(false), 2);
+    remove_number(store, 0);
+    assert_int_equal(metric("file_cache_nums_"), 0);
+    for (unsigned i = 0; i < FEW; i++) /* memory is as good as before */
+        assert_int_equal(exists(store, i), i == 0 ? 0 : 1);
+    put_numbered(store, 0);
+    remove_number(store, 0);
+    assert_int_equal(mc_store_close(store), 0);
+    store = open_node();
+    wait_disk();
+    for (unsigned i = 0; i < FEW; i++)
+        assert_int_equal(exists(store, i), 0);
+    put_numbered(store, 0);
+    wait_stored(1);
     assert_int_equal(mc_store_close(store), 0);
 }
 
@@ -387,6 +425,7 @@ int main(int count, char **arguments)
         cmocka_unit_test_setup_teardown(test_node_killed, open_world, close_world),
         cmocka_unit_test_setup_teardown(test_master_killed, open_world, close_world),
         cmocka_unit_test_setup_teardown(test_disk_that_cannot_be_listed, open_world, close_world),
+        cmocka_unit_test_setup_teardown(test_removal_without_a_journal, open_world, close_world),
         cmocka_unit_test_setup_teardown(test_disks_leave_without_a_master, open_world, close_world),
         cmocka_unit_test_setup_teardown(test_path_that_cannot_be_used, open_world, close_world),
     };

@@ -185,8 +185,9 @@ static uint32_t region_behind(const struct mc_disk *disk, uint64_t sequence)
 
 void mc_disk_inventory_start(struct mc_disk *disk, struct mc_disk_task *task)
 {
-    if (disk->inventory != NULL) {
-        mc_disk_task_answer(task, MC_ERR_BUSY);
+    /* What was dropped since is in no list, and in no journal: the next process finds it again. */
+    if (disk->inventory != NULL || disk->journal.is_broken) {
+        mc_disk_task_answer(task, disk->journal.is_broken ? MC_ERR_FILE_WRITE_FAIL : MC_ERR_BUSY);
         mc_disk_task_free(disk, task);
         return;
     }

@@ -67,7 +67,7 @@ static void set_epoch(struct mc_owner_disk *disk, uint64_t epoch)
 {
     struct mc_owner *owner = disk->owner;
     pthread_mutex_lock(&owner->lock);
-    if (disk->mark.epoch != epoch) {
+    if (disk->mark.epoch != epoch && !disk->gives_up) {
         disk->mark.epoch = epoch;
         set_contact(disk, owner->answered_epoch == epoch && owner->answered_ms > owner->hello_ms ? owner->answered_ms
                                                                                                  : owner->hello_ms);
@@ -320,17 +320,18 @@ static void note_left(struct mc_owner_disk *disk)
     owner->disks_left++;
     pthread_cond_broadcast(&owner->changed);
     pthread_mutex_unlock(&owner->lock);
-    mc_log(INFO, "disk %s is unmounted; what lies there stays", disk->path);
+    mc_log(INFO, "disk %s is unmounted; what lies there %s", disk->path, disk->is_given_up ? "is given up" : "stays");
 }
 
 static void send_unmount(struct mc_owner_disk *disk)
 {
     struct mc_owner *owner = disk->owner;
-    if (disk->segment == 0 || !mc_wire_can(&owner->agreed, MC_FEATURE_FLUSH)) {
-        note_left(disk); /* it was never mounted, or its master is another one now, which does not know it */
+    bool is_known = disk->segment != 0 && disk->segment_epoch == owner->master_epoch;
+    if (!is_known || (!disk->is_given_up && !mc_wire_can(&owner->agreed, MC_FEATURE_FLUSH))) {
+        note_left(disk); /* it was never mounted, or its master is another one now, where that number is another's */
         return;
     }
-    struct mc_wire_unmount head = {.segment = disk->segment, .keep = 1};
+    struct mc_wire_unmount head = {.segment = disk->segment, .keep = !disk->is_given_up};
     disk->mount_id = ++owner->request_id;
     mc_wire_unmount_frame(&owner->out, mc_frame_begin(&owner->out, MC_MESSAGE_UNMOUNT, disk->mount_id), &head);
 }
@@ -368,6 +369,54 @@ void mc_owner_disk_put_out(struct mc_owner_disk *disk)
     disk->wants_to_leave = true;
     leave_if_wanted(disk);
     mc_owner_disks_mount(disk->owner);
+}
+
+/* ---- giving up ---- */
+
+static void on_given_up_here(void *argument)
+{
+    struct mc_owner_disk *disk = argument;
+    count_under_way(disk, -1);
+    disk->is_giving_up = false;
+    mc_owner_disk_empty_again(disk);
+    if (disk->give_up_code < 0) {
+        mc_log_limited(ERROR, "disk %s cannot be given up: %s; removals wait for it", disk->path,
+                       mc_error_name(disk->give_up_code));
+        mc_owner_disk_want_beat(disk);
+    } else {
+        mc_log(ERROR, "disk %s is given up: its journal is broken, so the next process empties it", disk->path);
+        disk->is_given_up = true;
+        disk->wants_to_leave = disk->state != MC_OWNER_DISK_OFF && disk->state != MC_OWNER_DISK_LEAVING;
+        leave_if_wanted(disk);
+    }
+    mc_owner_disks_mount(disk->owner);
+}
+
+/* On the disk's thread. */
+static void on_given_up(void *context, int code)
+{
+    struct mc_owner_disk *disk = context;
+    disk->give_up_code = code;
+    mc_serve_post(disk->owner->serve, on_given_up_here, disk);
+}
+
+/* What was to be removed may be there again for the next process, so this one can confirm no removal any more. The
+ * identity, which is another file, says that nothing of what lies there is of any epoch: whoever mounts it next is told
+ * to empty it. When the disk has that, the master is told that this segment is gone, and waits for no removal there.
+ * Where the disk does not take that either, it is tried with each heartbeat, and they wait. */
+void mc_owner_disk_give_up(struct mc_owner_disk *disk)
+{
+    if (!disk->cannot_clear || disk->is_giving_up || disk->is_given_up || disk->state == MC_OWNER_DISK_OFF)
+        return;
+    struct mc_disk_mark mark = {.floor = disk->mark.floor}; /* which no other thread changes */
+    pthread_mutex_lock(&disk->owner->lock);
+    disk->gives_up = disk->is_giving_up = true;
+    disk->mark = disk->kept = mark;
+    pthread_mutex_unlock(&disk->owner->lock);
+    count_under_way(disk, 1);
+    int rc = mc_disk_set_mark(disk->disk, &mark, on_given_up, disk);
+    if (rc < 0)
+        on_given_up(disk, rc);
 }
 
 static void on_leave(void *argument)
@@ -415,7 +464,7 @@ void mc_owner_disks_mount(struct mc_owner *owner)
     if (owner->state != LINK_MOUNTED || owner->is_closing || !mc_wire_can(&owner->agreed, MC_FEATURE_DISKS))
         return;
     for (uint32_t i = 0; i < owner->disk_count; i++)
-        if (owner->disks[i].state == MC_OWNER_DISK_IDLE && owner->disks[i].under_way == 0)
+        if (owner->disks[i].state == MC_OWNER_DISK_IDLE && owner->disks[i].under_way == 0 && !owner->disks[i].gives_up)
             send_mount(&owner->disks[i]);
         else if (owner->disks[i].state == MC_OWNER_DISK_LEAVING && owner->disks[i].under_way == 0 &&
                  owner->disks[i].mount_id == 0)
@@ -462,20 +511,22 @@ struct mc_owner_disk *mc_owner_disk_asked(struct mc_owner *owner, uint64_t mount
     return NULL;
 }
 
-/* The master does not want what lies there: all of it goes, and the disk comes back empty. */
+/* The master does not want what lies there: all of it goes, and the disk comes back empty. That it is of no epoch any
+ * more is written down first: a process that ends in between leaves it to one that is told the same, whatever the master
+ * of then knows. */
 static void begin_anew(struct mc_owner_disk *disk)
 {
     mc_log(WARNING, "the master does not want the contents of disk %s back; it starts again empty", disk->path);
+    pthread_mutex_lock(&disk->owner->lock);
+    disk->mark = (struct mc_disk_mark){.floor = disk->mark.floor};
+    keep_mark(disk);
+    pthread_mutex_unlock(&disk->owner->lock);
     disk->state = MC_OWNER_DISK_RECOVERING;
     mc_owner_disk_empty(disk);
 }
 
 void mc_owner_disk_emptied(struct mc_owner_disk *disk)
 {
-    pthread_mutex_lock(&disk->owner->lock);
-    disk->mark = (struct mc_disk_mark){.floor = disk->mark.floor};
-    keep_mark(disk);
-    pthread_mutex_unlock(&disk->owner->lock);
     disk->state = MC_OWNER_DISK_IDLE;
     leave_if_wanted(disk);
     mc_owner_disks_mount(disk->owner);
@@ -513,6 +564,7 @@ static int mounted(struct mc_owner_disk *disk, const struct mc_wire_mount_reply 
     disk->state = MC_OWNER_DISK_MOUNTED;
     disk->refused = 0;
     disk->segment = reply->segment;
+    disk->segment_epoch = reply->epoch;
     disk->session++;
     meet(disk, reply->epoch);
     if (reply->inventory == 0)
@@ -737,6 +789,7 @@ void mc_owner_move_ended(struct mc_move *move)
         load_ended(move);
     move_free(move);
     clear_again(disk);
+    mc_owner_disk_empty_again(disk);
     mc_owner_disks_mount(owner); /* one that has waited for this */
     mc_owner_link_send(owner);
 }
@@ -783,9 +836,14 @@ static void on_cleared_here(void *argument)
     if (clearing->code < 0 && clearing->count == 1)
         mc_log_limited(ERROR, "disk %s cannot remove what it is told to: %s; removals wait for it", disk->path,
                        mc_error_name(clearing->code));
+    if (clearing->code == MC_ERR_FILE_WRITE_FAIL && (clearing->count == 1 || !may_tell(disk, clearing->session))) {
+        disk->cannot_clear = true;
+        mc_owner_disk_give_up(disk);
+    }
     count_under_way(disk, -1);
     free(clearing);
     clear_again(disk);
+    mc_owner_disk_empty_again(disk);
     mc_owner_disks_mount(owner);
     mc_owner_link_send(owner);
 }

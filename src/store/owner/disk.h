@@ -55,17 +55,21 @@ struct mc_owner_disk {
     uint32_t number; /* of the owner's disks */
     enum mc_owner_disk_state state;
     uint32_t segment, slot_count;
-    uint64_t mount_id;   /* of the MOUNT, or UNMOUNT, that has no answer yet */
-    uint64_t session;    /* counts mounts: what belongs to an earlier one is not told */
-    uint32_t under_way;  /* moves and clears that have not come back */
-    int refused;         /* by the master, and said */
-    bool wants_to_leave; /* as soon as it can; then it is LEAVING */
+    uint64_t segment_epoch; /* of the master whose number that is */
+    uint64_t mount_id;      /* of the MOUNT, or UNMOUNT, that has no answer yet */
+    uint64_t session;       /* counts mounts: what belongs to an earlier one is not told */
+    uint32_t under_way;     /* moves and clears that have not come back */
+    int refused;            /* by the master, and said */
+    bool wants_to_leave;    /* as soon as it can; then it is LEAVING */
     bool has_left;
-    bool is_emptying;               /* what lies there is being cleared, since no master wants it */
-    bool has_contents;              /* it was mounted, or something lies there */
-    struct mc_move *stores;         /* under way, for CLEARs */
-    struct clearing *waiting;       /* CLEARs that the disk was too busy for */
-    struct mc_disk_mark mark, kept; /* under the lock; kept: what was handed to the disk last */
+    bool is_emptying;  /* what lies there is being cleared, since no master wants it */
+    bool cannot_clear; /* the journal does not have what was to be cleared: the next process finds it; */
+    bool gives_up, is_giving_up, is_given_up; /* so nothing of it is to be anybody's: the identity has that */
+    int give_up_code;                         /* of the disk's thread, which posts it */
+    bool has_contents;                        /* it was mounted, or something lies there */
+    struct mc_move *stores;                   /* under way, for CLEARs */
+    struct clearing *waiting;                 /* CLEARs that the disk was too busy for */
+    struct mc_disk_mark mark, kept;           /* under the lock; kept: what was handed to the disk last */
     uint64_t kept_ms;
     uint64_t busy_until_ns; /* the mover's */
     uint32_t told_segment;  /* under the lock: its number for heartbeats, 0: none; */
@@ -101,6 +105,8 @@ void mc_owner_disk_offered(struct mc_owner_disk *disk);
 void mc_owner_disk_clear(struct mc_owner_disk *disk, struct mc_reader *reader);
 void mc_owner_disk_store(struct mc_owner_disk *disk, struct mc_reader *reader);
 void mc_owner_disks_load(struct mc_owner *owner, struct mc_reader *reader);
+/* Of one whose journal is broken: nothing of what lies there is anybody's any more. */
+void mc_owner_disk_give_up(struct mc_owner_disk *disk);
 /* It leaves alone, and what lies there stays. */
 void mc_owner_disk_put_out(struct mc_owner_disk *disk);
 /* Frames of inventories, as far as window and output buffer allow. */
@@ -112,9 +118,11 @@ void mc_owner_disk_clear_places(struct mc_owner_disk *disk, const struct mc_disk
 void mc_owner_disk_emptied(struct mc_owner_disk *disk);
 
 /* ---- disk_inventory.c ---- */
+/* What it could not do now is tried again with the next heartbeat, if not before. */
+void mc_owner_disk_want_beat(struct mc_owner_disk *disk);
 /* Clears all that lies there, and says mc_owner_disk_emptied at the end. */
 void mc_owner_disk_empty(struct mc_owner_disk *disk);
-/* Goes on with it, if the disk was too busy. */
+/* Goes on with it, if the disk was too busy, or when what it has waited for has ended. */
 void mc_owner_disk_empty_again(struct mc_owner_disk *disk);
 int mc_owner_disk_inventory_start(struct mc_owner_disk *disk);
 void mc_owner_disk_inventory_stop(struct mc_owner_disk *disk);

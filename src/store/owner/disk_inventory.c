@@ -97,8 +97,7 @@ static int ask(struct mc_owner_disk *disk)
     return rc;
 }
 
-/* It is asked again with the next heartbeat, if not before. */
-static void want_beat(struct mc_owner_disk *disk)
+void mc_owner_disk_want_beat(struct mc_owner_disk *disk)
 {
     pthread_mutex_lock(&disk->owner->lock);
     disk->wants_beat = true;
@@ -110,7 +109,7 @@ static void want_beat(struct mc_owner_disk *disk)
 static void not_emptied(struct mc_owner_disk *disk, int code)
 {
     if (code == MC_ERR_BUSY) {
-        want_beat(disk);
+        mc_owner_disk_want_beat(disk);
         return;
     }
     mc_log(ERROR, "disk %s cannot be emptied: %s; it is out of use", disk->path, mc_error_name(code));
@@ -118,17 +117,30 @@ static void not_emptied(struct mc_owner_disk *disk, int code)
     disk->state = MC_OWNER_DISK_OFF;
 }
 
+/* All of it was asked to be cleared, and the answers are there: where the journal does not have it, the next process
+ * finds it again, and whoever mounts the disk as a new one says that it is of his epoch. */
+static void empty_end(struct mc_owner_disk *disk)
+{
+    if (disk->cannot_clear) {
+        not_emptied(disk, MC_ERR_FILE_WRITE_FAIL);
+        return;
+    }
+    disk->is_emptying = false;
+    mc_owner_disk_emptied(disk);
+}
+
 /* One region after the other is listed until there is nothing left in it. */
 static void empty_next(struct mc_owner_disk *disk, uint64_t cursor)
 {
     disk->inventory.cursor = cursor;
-    int rc = cursor == MC_DISK_CURSOR_END ? 0 : ask(disk);
+    if (cursor == MC_DISK_CURSOR_END) {
+        if (disk->under_way == 0)
+            empty_end(disk);
+        return;
+    }
+    int rc = ask(disk);
     if (rc < 0)
         not_emptied(disk, rc);
-    if (cursor != MC_DISK_CURSOR_END)
-        return;
-    disk->is_emptying = false;
-    mc_owner_disk_emptied(disk);
 }
 
 static void empty_chunk(struct mc_disk_chunk *chunk)
@@ -172,7 +184,7 @@ void mc_owner_disk_empty_again(struct mc_owner_disk *disk)
 static void not_listed(struct mc_owner_disk *disk, int code)
 {
     if (code == MC_ERR_BUSY) {
-        want_beat(disk);
+        mc_owner_disk_want_beat(disk);
         return;
     }
     if (code == MC_ERR_FILE_WRITE_FAIL) {
@@ -218,7 +230,7 @@ int mc_owner_disk_inventory_start(struct mc_owner_disk *disk)
     disk->inventory = (struct mc_owner_disk_inventory){.is_active = true, .told = told, .start_ms = mc_clock_ms()};
     int rc = ask(disk);
     if (rc == MC_ERR_BUSY)
-        want_beat(disk);
+        mc_owner_disk_want_beat(disk);
     return rc == MC_ERR_BUSY ? 0 : rc;
 }
 
@@ -279,7 +291,7 @@ void mc_owner_disk_inventory_write(struct mc_owner_disk *disk)
      * the next answer of the master, when a move ends, or with the next heartbeat. */
     if (inventory->is_active && inventory->chunk == NULL && !inventory->is_asked && !inventory->is_last_sent &&
         ask(disk) == MC_ERR_BUSY)
-        want_beat(disk);
+        mc_owner_disk_want_beat(disk);
 }
 
 int mc_owner_disk_inventory_acknowledged(struct mc_owner_disk *disk, const struct mc_wire_inventory_ack *ack)

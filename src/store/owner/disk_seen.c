@@ -50,8 +50,10 @@ static bool disk_look(struct mc_owner *owner, uint32_t number, struct mc_disk_st
 static void on_beat(void *argument)
 {
     struct mc_owner *owner = argument;
-    for (uint32_t i = 0; i < owner->disk_count; i++)
+    for (uint32_t i = 0; i < owner->disk_count; i++) {
         mc_owner_disk_empty_again(&owner->disks[i]);
+        mc_owner_disk_give_up(&owner->disks[i]);
+    }
     mc_owner_disks_mount(owner);
 }
 
