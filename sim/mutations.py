@@ -270,14 +270,10 @@ MUTATIONS = [
      OWNER + "disk_move.c", "    if (!mc_slot_unchanged(slot, move->memory_generation))", "    if (!mc_slot_unchanged(slot, atomic_load(&slot->generation)))"),
     ("contents_of_a_disk_have_no_epoch", OWNER + "disk.c", "    if (disk->mark.epoch != epoch && !disk->gives_up) {", "    if (0) {"),
     ("disk_forgets_its_contact", OWNER + "disk.c", "    if (then_ms == 0 || now_ms < then_ms || now_ms - then_ms >= UINT32_MAX)\n        return UINT32_MAX;\n    return (uint32_t)(now_ms - then_ms);", "    return now_ms < then_ms;"),
-    # A disk that cannot be emptied is not used; if it were, that it is given up would stand behind that.
-    ("disk_is_empty_before_the_journal_says_so", OWNER + "disk_inventory.c", "    if (disk->cannot_clear) {", "    if (0) {",
-     OWNER + "disk.c", "        disk->cannot_clear = true;\n        mc_owner_disk_give_up(disk);", "        disk->cannot_clear = !disk->is_emptying;\n        mc_owner_disk_give_up(disk);"),
+    # What a disk with a broken journal may not do otherwise takes the ends of a master and of an owner within seconds: that it is
+    # empty only when the journal says so, that the identity comes before the word, that it is mounted no more and keeps no epoch,
+    # tests/unit/test_owner_disk.c shows; that it lists nothing, test_disk.c; that one that has left departs late, test_core_sweep.c.
     ("disk_with_a_broken_journal_is_kept", OWNER + "disk.c", "        disk->cannot_clear = true;\n        mc_owner_disk_give_up(disk);", "        disk->cannot_clear = true;"),
-    ("disk_is_given_up_by_word_alone", OWNER + "disk.c", "    int rc = mc_disk_set_mark(disk->disk, &mark, on_given_up, disk);", "    int rc = 0;\n    on_given_up(disk, 0);"),
-    ("disk_that_is_given_up_is_mounted", OWNER + "disk.c", "owner->disks[i].under_way == 0 && !owner->disks[i].gives_up)", "owner->disks[i].under_way == 0)", OWNER + "disk.c", "    if (disk->mark.epoch != epoch && !disk->gives_up) {", "    if (disk->mark.epoch != epoch) {"),
-    ("disk_lists_without_a_journal", DISK + "read.c", "    if (disk->inventory != NULL || disk->journal.is_broken) {", "    if (disk->inventory != NULL) {"),
-    ("disk_that_is_not_wanted_keeps_its_epoch", OWNER + "disk.c", "    keep_mark(disk);\n    pthread_mutex_unlock(&disk->owner->lock);\n    disk->state = MC_OWNER_DISK_RECOVERING;", "    pthread_mutex_unlock(&disk->owner->lock);\n    disk->state = MC_OWNER_DISK_RECOVERING;"),
     ("disk_is_not_emptied", OWNER + "disk.c", "    mc_owner_disk_empty(disk);\n}", "    mc_owner_disk_emptied(disk);\n}"),
     ("what_is_being_stored_is_forgotten", CORE + "offload.c", "        mc_node_clear(core, segment, slot, object);\n    else", "        mc_node_free(core, segment, slot);\n    else"),
     ("what_is_being_loaded_is_cleared_only", CORE + "offload.c", "        mc_node_cut(core, segment, slot, object, segment->member->writer);", "        mc_node_clear(core, segment, slot, object);"),

@@ -30,6 +30,7 @@ struct rig {
     uint64_t seen_epoch; /* as its last HELLO said */
     uint32_t seen_age_ms;
     bool is_quiet;      /* the master says that it has not acted */
+    uint64_t features;  /* and what it can do */
     const char *leader; /* in the answers to HELLO; NULL = none */
     char unix_path[MC_UNIX_PATH_MAX], tcp_address[MC_ADDRESS_MAX];
     unsigned mounts;
@@ -105,7 +106,8 @@ static inline void answer_hello(struct rig *rig, int code)
                                         .epoch = rig->epoch,
                                         .text = mc_span_string("no"),
                                         .leader = mc_span_string(rig->leader == NULL ? "" : rig->leader),
-                                        .quiet = rig->is_quiet};
+                                        .quiet = rig->is_quiet,
+                                        .features = rig->features};
     size_t start = mc_frame_begin(&rig->link.out, MC_MESSAGE_HELLO_REPLY, frame.request_id);
     mc_wire_hello_reply_write(&rig->link.out, &reply);
     mc_frame_end(&rig->link.out, start);

@@ -834,7 +834,7 @@ static void on_cleared_here(void *argument)
         mc_frame_end_list(&owner->out, frame, list, clearing->count);
     }
     if (clearing->code < 0 && clearing->count == 1)
-        mc_log_limited(ERROR, "disk %s cannot remove what it is told to: %s; removals wait for it", disk->path,
+        mc_log_limited(ERROR, "disk %s cannot remove what it is told to: %s", disk->path,
                        mc_error_name(clearing->code));
     if (clearing->code == MC_ERR_FILE_WRITE_FAIL && (clearing->count == 1 || !may_tell(disk, clearing->session))) {
         disk->cannot_clear = true;

@@ -1,0 +1,304 @@
+/* What an owner does with a disk whose journal breaks: nothing that was to be removed, or was not wanted, may be there for
+ * the next master. The master is the test's. */
+#include "store/owner/inside.h"
+#include "owner_rig.h"
+
+#include "store/disk/disk.h"
+#include "mooncake.h"
+
+#include <fcntl.h>
+#include <ftw.h>
+
+#define DISK_BYTES (256 * MIB)
+#define DISK_SEGMENT 9u
+#define SLOT 5u
+#define LENGTH 3000u
+#define CONTENTS_EPOCH 2u
+#define GENERATION (((uint64_t)CONTENTS_EPOCH << MC_EPOCH_SHIFT) + 1)
+
+static char folder[64];
+
+static int open_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof(folder), "/dev/shm/mc-owner-disk-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    return 0;
+}
+
+static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *walk)
+{
+    (void)status, (void)kind, (void)walk;
+    return remove(path);
+}
+
+static int close_folder(void **state)
+{
+    (void)state;
+    return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* ---- what lies there ---- */
+
+static _Atomic int answered; /* 1: not yet */
+
+static void on_ready(void *context, int code, uint32_t objects)
+{
+    (void)context, (void)objects;
+    answered = code;
+}
+static void on_stored(void *context, int code, uint32_t slot)
+{
+    (void)context, (void)slot;
+    answered = code;
+}
+static void on_done(void *context, int code)
+{
+    (void)context;
+    answered = code;
+}
+
+static void await_answer(int rc)
+{
+    assert_int_equal(rc, 0);
+    for (uint64_t end_ns = soon(); answered == 1 && mc_clock_ns() < end_ns;)
+        usleep(1000);
+    assert_int_equal(answered, 0);
+    answered = 1;
+}
+
+/* One value of an earlier master, which had offered it. */
+static void fill_folder(void)
+{
+    struct mc_disk_config config = {
+        .path = folder, .capacity = DISK_BYTES, .ports = &mc_disk_ports_system, .ready = on_ready};
+    struct mc_disk_mark mark = {.epoch = CONTENTS_EPOCH, .floor = (uint64_t)CONTENTS_EPOCH << MC_EPOCH_SHIFT};
+    struct mc_disk *disk;
+    char why[MC_DISK_ERROR_MAX];
+    answered = 1;
+    await_answer(mc_disk_open(&config, &disk, why, sizeof(why)));
+    uint8_t *buffer = mc_disk_lend(disk, LENGTH, 1);
+    assert_non_null(buffer);
+    memset(buffer, 7, LENGTH);
+    buffer[mc_key_offset(LENGTH)] = 'k';
+    struct mc_disk_entry entry = {.generation = GENERATION,
+                                  .version = GENERATION,
+                                  .hash = mc_hash("k", 1),
+                                  .length = LENGTH,
+                                  .crc = mc_crc32c(0, buffer, LENGTH),
+                                  .key_length = 1,
+                                  .block_shift = mc_block_shift(LENGTH)};
+    await_answer(mc_disk_store(disk, SLOT, &entry, buffer, false, on_stored, NULL));
+    await_answer(mc_disk_set_mark(disk, &mark, on_done, NULL));
+    mc_disk_close(disk, MC_DISK_GRACE_MS);
+}
+
+/* From now on files of that name, of this process, cannot be written. */
+static void break_files(const char *file, unsigned count)
+{
+    char name[64], target[512];
+    unsigned broken = 0;
+    for (int fd = 3; fd < 1024; fd++) {
+        snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(name, target, sizeof(target) - 1);
+        target[length < 0 ? 0 : length] = 0;
+        if (strncmp(target, folder, strlen(folder)) != 0 || strstr(target, file) == NULL)
+            continue;
+        int other = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        assert_true(other >= 0 && dup2(other, fd) == fd);
+        close(other);
+        broken++;
+    }
+    assert_int_equal(broken, count);
+}
+
+/* ---- an owner with that disk ---- */
+
+/* Its memory is mounted. */
+static void open_owner(struct rig *rig)
+{
+    struct mc_owner_disk_config disk = {.path = folder, .capacity = DISK_BYTES};
+    rig_prepare(rig);
+    rig->features = MC_FEATURES_OURS;
+    struct mc_owner_config config = config_of(rig);
+    config.disks = &disk;
+    config.disk_count = 1;
+    assert_int_equal(mc_owner_create(&config, &rig->owner), 0);
+    rig_accept(rig);
+    answer_hello(rig, 0);
+    answer_mount(rig, rig_expect_mount(rig), 0);
+}
+
+/* The next MOUNT of the disk, in rig->mount; those of memory are answered on the way. */
+static uint64_t expect_disk(struct rig *rig)
+{
+    struct mc_frame frame;
+    struct mc_reader reader;
+    for (;;) {
+        peer_expect(&rig->link, MC_MESSAGE_MOUNT, &frame, &reader);
+        mount_note(rig, &reader);
+        if (rig->mount.kind == MC_SEGMENT_DISK)
+            return frame.request_id;
+        answer_mount(rig, frame.request_id, 0);
+    }
+}
+
+static void answer_disk(struct rig *rig, uint64_t request_id, int code)
+{
+    struct mc_wire_mount_reply reply = {.code = code, .segment = DISK_SEGMENT, .epoch = rig->epoch};
+    size_t start = mc_frame_begin(&rig->link.out, MC_MESSAGE_MOUNT_REPLY, request_id);
+    mc_wire_mount_reply_write(&rig->link.out, &reply);
+    mc_frame_end(&rig->link.out, start);
+    assert_int_equal(peer_flush(&rig->link), 0);
+}
+
+static void say_clear(struct rig *rig)
+{
+    struct mc_wire_segment head = {.segment = DISK_SEGMENT};
+    size_t start = mc_frame_begin(&rig->link.out, MC_MESSAGE_CLEAR, 0);
+    size_t list = mc_wire_segment_head(&rig->link.out, &head);
+    mc_wire_slot_write(&rig->link.out, &(struct mc_wire_slot){.slot = SLOT, .generation = GENERATION});
+    mc_frame_end_list(&rig->link.out, start, list, 1);
+    assert_int_equal(peer_flush(&rig->link), 0);
+}
+
+static void await_read_only(struct rig *rig)
+{
+    struct mc_store_disk disk = {.health = MC_STORE_DISK_WELL};
+    for (uint64_t end_ns = soon(); disk.health != MC_STORE_DISK_IS_READ_ONLY && mc_clock_ns() < end_ns; usleep(1000))
+        assert_int_equal(mc_owner_disks_seen(rig->owner, &disk, 1), 1);
+    assert_int_equal(disk.health, MC_STORE_DISK_IS_READ_ONLY);
+}
+
+/* All that came to the serve thread before is done; it has mounted no disk meanwhile. */
+static void expect_no_disk(struct rig *rig)
+{
+    struct mc_frame frame;
+    struct mc_reader reader;
+    for (unsigned i = 0; i < 3; i++) {
+        mc_frame_bare(&rig->link.out, MC_MESSAGE_PING, 0);
+        assert_int_equal(peer_flush(&rig->link), 0);
+        int type;
+        while ((type = peer_receive(&rig->link, &frame, &reader)) == MC_MESSAGE_MOUNT) {
+            mount_note(rig, &reader);
+            assert_int_equal(rig->mount.kind, MC_SEGMENT_MEMORY);
+            answer_mount(rig, frame.request_id, 0);
+        }
+        assert_int_equal(type, MC_MESSAGE_PONG);
+    }
+}
+
+/* ---- */
+
+/* What the master does not want, and the journal cannot have, is not taken for gone: the disk is not used, and the next
+ * process is told the same, whatever the master of then knows. */
+static void test_not_emptied(void **state)
+{
+    (void)state;
+    struct rig rig;
+    fill_folder();
+    open_owner(&rig);
+    uint64_t request_id = expect_disk(&rig);
+    assert_int_equal(rig.mount.epoch, CONTENTS_EPOCH);
+    assert_true(rig.mount.slot_top > 0);
+    break_files("/clears.", 2);
+    answer_disk(&rig, request_id, MC_ERR_STALE);
+    await_read_only(&rig);
+    expect_no_disk(&rig);
+    rig_stop(&rig);
+    open_owner(&rig);
+    request_id = expect_disk(&rig);
+    assert_int_equal(rig.mount.epoch, 0);
+    assert_true(rig.mount.slot_top > 0);
+    answer_disk(&rig, request_id, MC_ERR_STALE);
+    (void)expect_disk(&rig); /* its journal can be written */
+    assert_int_equal(rig.mount.epoch, 0);
+    assert_int_equal(rig.mount.slot_top, 0);
+    rig_stop(&rig);
+}
+
+/* That nobody wants it is on the disk, also when whoever empties it is no more before a master has the disk again. */
+static void test_emptied(void **state)
+{
+    (void)state;
+    struct rig rig;
+    fill_folder();
+    open_owner(&rig);
+    answer_disk(&rig, expect_disk(&rig), MC_ERR_STALE);
+    (void)expect_disk(&rig);
+    assert_int_equal(rig.mount.epoch, 0);
+    assert_int_equal(rig.mount.slot_top, 0);
+    rig_stop(&rig);
+    open_owner(&rig);
+    (void)expect_disk(&rig);
+    assert_int_equal(rig.mount.epoch, 0);
+    rig_stop(&rig);
+}
+
+/* Where the disk cannot have that either it is not mounted again: what the next master was told would lack what is to be
+ * removed. */
+static void test_not_given_up(void **state)
+{
+    (void)state;
+    struct rig rig;
+    fill_folder();
+    open_owner(&rig);
+    rig.epoch = CONTENTS_EPOCH + 1;
+    answer_disk(&rig, expect_disk(&rig), 0);
+    break_files("/clears.", 2);
+    break_files("/identity", 1);
+    say_clear(&rig);
+    await_read_only(&rig);
+    expect_no_disk(&rig);
+    rig_accept(&rig); /* leaves the link that there was */
+    answer_hello(&rig, 0);
+    answer_mount(&rig, rig_expect_mount(&rig), 0);
+    expect_no_disk(&rig);
+    rig_stop(&rig);
+}
+
+/* A removal that the disk cannot confirm: that nothing there is of any epoch is on the disk before the master hears that
+ * it is gone, and the next process says so. */
+static void test_given_up(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_frame frame;
+    struct mc_reader reader;
+    struct mc_wire_unmount unmount;
+    struct mc_wire_code told = {.code = 0};
+    fill_folder();
+    open_owner(&rig);
+    rig.epoch = CONTENTS_EPOCH + 1;
+    answer_disk(&rig, expect_disk(&rig), 0);
+    break_files("/clears.", 2);
+    say_clear(&rig);
+    rig_expect(&rig, MC_MESSAGE_UNMOUNT, &frame, &reader); /* and no CLEARED */
+    mc_wire_unmount_read(&reader, &unmount);
+    assert_int_equal(unmount.segment, DISK_SEGMENT);
+    assert_int_equal(unmount.keep, 0);
+    assert_int_equal(mc_disk_marked(rig.owner->disks[0].disk).epoch, 0);
+    size_t start = mc_frame_begin(&rig.link.out, MC_MESSAGE_UNMOUNT_REPLY, frame.request_id);
+    mc_wire_code_write(&rig.link.out, &told);
+    mc_frame_end(&rig.link.out, start);
+    assert_int_equal(peer_flush(&rig.link), 0);
+    expect_no_disk(&rig);
+    rig_stop(&rig);
+    open_owner(&rig);
+    (void)expect_disk(&rig);
+    assert_int_equal(rig.mount.epoch, 0);
+    assert_true(rig.mount.slot_top > 0);
+    rig_stop(&rig);
+}
+
+int main(void)
+{
+    mc_log_set_level(MC_LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_not_emptied, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_emptied, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_not_given_up, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_given_up, open_folder, close_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
