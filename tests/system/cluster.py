@@ -44,16 +44,18 @@ def wait_until(condition, timeout_s=10.0, what="the condition"):
         time.sleep(0.01)
 
 
+def thread_states(pid):
+    """Of its threads, as a set: R (runs, or waits for a processor), S (waits), T (is stopped)... Empty: one has just ended."""
+    try:
+        return {pathlib.Path(f"/proc/{pid}/task/{task}/stat").read_text().rsplit(")", 1)[1].split()[0] for task in os.listdir(f"/proc/{pid}/task")}
+    except OSError:
+        return set()
+
+
 def hold_still(pid):
     """SIGSTOP; returns when it has stopped: on a busy machine its threads go on until each has had a processor to stop on."""
-    def stands_still():
-        try:
-            states = [pathlib.Path(f"/proc/{pid}/task/{task}/stat").read_text().rsplit(")", 1)[1].split()[0] for task in os.listdir(f"/proc/{pid}/task")]
-        except OSError:  # a thread has just ended
-            return False
-        return set(states) == {"T"}
     os.kill(pid, signal.SIGSTOP)
-    wait_until(stands_still, START_S, f"a stop of process {pid}")
+    wait_until(lambda: thread_states(pid) == {"T"}, START_S, f"a stop of process {pid}")
 
 
 def request(port, method, path, body=None, headers=None, timeout_s=20, host="127.0.0.1"):
