@@ -216,6 +216,8 @@ struct mc_store *sim_store_open(struct sim_process *process, uint64_t segment_si
     if (segment_size > 0 && sim_plan->disks > 0) {
         config.disk_paths = sim_plan->disks == 1 ? SIM_DISK_PATH : SIM_DISK_PATH "," SIM_DISK_PATH;
         config.disk_bytes = sim_plan->disk_bytes;
+        if (sim_plan->is_resized)
+            config.disk_bytes += sim_now_ns / SIM_MS % 5 * SIM_DISK_REGION;
     }
     for (;;) {
         struct mc_store *store;

@@ -82,6 +82,7 @@ struct sim_plan {
     uint32_t few_clearing;                /* replicas that an object counts while they are cleared; 0: all */
     uint32_t disks;                       /* of each owner; 0: none */
     bool is_stored_ahead; /* values go to disks shortly before they are evicted, and not when they are put */
+    bool is_resized;      /* a disk may take more or less at each start of its owner */
     uint64_t disk_bytes, disk_ttl_ms;
     uint32_t disk_gap_ms; /* something happens to disks so often; 0: never */
     uint32_t want_gap_ms; /* something runs out so often; 0: never */

@@ -81,6 +81,32 @@ def test_more_than_memory_and_again(master, folder, monkeypatch):
     assert store.close() == 0
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_another_size_at_each_start(master, folder, monkeypatch, is_restarted):
+    """What a disk may take follows what is free on its file system, and what its operator says: what lies there stays, under a master that knows it and
+    under one that does not."""
+    numbers = range(300, 400)  # so that what lies there has greater numbers than there may be objects
+    for start, (limit, most) in enumerate(((512, 1000), (500, 500), (700, 2000), (300, 200), (700, 1000))):
+        monkeypatch.setenv("MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT", str(most))
+        monkeypatch.setenv("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", str(limit * MIB))
+        store = MooncakeDistributedStore()
+        assert store.setup("127.0.0.1", "P2PHANDSHAKE", MEMORY, MIB, "tcp", "", master.address, enable_ssd_offload=True, ssd_offload_path=str(folder)) == 0
+        wait_until(lambda: master.metrics()["mooncake_disks"] == 1)
+        if start == 0:
+            for number in range(400):
+                assert store.put(f"key-{number}", pattern(20_000, number)) == 0
+            wait_until(lambda: stored(master) == 400, 20)
+            for number in range(300):
+                assert store.remove(f"key-{number}", True) == 0
+        for number in numbers:
+            wait_until(lambda number=number: store.get(f"key-{number}") == pattern(20_000, number), 20)
+        assert stored(master) == len(numbers)
+        assert store.close() == 0
+        if is_restarted:
+            master.stop()
+            master.start()
+
+
 def lies_on_disk(master, key):
     answer = json.loads(master.get(f"/batch_query_keys?keys={key}")[1])["data"][key]
     return answer["ok"] and bool(answer["local_disk_values"])

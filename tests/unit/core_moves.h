@@ -123,4 +123,45 @@ static uint32_t on_disk(struct world *world, const char *key)
     return disks;
 }
 
+/* NODE_A ends, and is given up. */
+static void node_ends(struct world *world, const struct world_store *store, uint64_t client)
+{
+    world_disconnect(world, store->heartbeat);
+    world_disconnect(world, store->owner);
+    world_disconnect(world, store->call);
+    world_pass_beating(world, 2 * mc_core_config_default().client_ttl_ms, client);
+    world_check(world);
+    assert_int_equal(statistics_of(world).segments, 0);
+    assert_int_equal(statistics_of(world).disks, 1);
+    assert_int_equal(statistics_of(world).disks_absent, 1);
+}
+
+/* Another process has its disk, with that slot and generation on it. */
+static struct world_store node_returns_with(struct world *world, uint64_t node, struct mc_wire_mount *mount,
+                                            const struct moves *moves)
+{
+    struct world_store store = world_store(world, node, MIB, "again");
+    mount->epoch = FIRST_EPOCH;
+    mount->slot_top = moves->stores[0].slot + 1;
+    struct mc_wire_mount_reply reply = world_mount(world, store.owner, mount);
+    assert_int_equal(reply.code, 0);
+    assert_int_equal(reply.inventory, 1);
+    struct mc_wire_inventory_item item = {.slot = moves->stores[0].slot,
+                                          .state = 1,
+                                          .generation = moves->stores[0].generation,
+                                          .version = moves->stores[0].version,
+                                          .length = OBJECT,
+                                          .key = mc_span_string("k")};
+    send_inventory(world, store.owner, reply.segment, 0, true, &item, 1);
+    world_settle(world, 100);
+    world_check(world);
+    return store;
+}
+
+static struct world_store node_returns(struct world *world, uint64_t node, const struct moves *moves)
+{
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    return node_returns_with(world, node, &mount, moves);
+}
+
 #endif

@@ -415,6 +415,20 @@ static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
     return MC_ERR_BUSY;
 }
 
+/* A disk may take more or less of its file system than when it was here before, as others fill or empty it; what lies
+ * there stays. False when memory is out. */
+static bool resize(struct mc_segment *segment, const struct mc_wire_mount *mount)
+{
+    if (segment->kind != MC_SEGMENT_DISK)
+        return segment->capacity == mount->capacity && segment->slot_count == mount->slot_count;
+    if (!mc_space_resize(&segment->space, mount->slot_count))
+        return false;
+    segment->capacity = mount->capacity;
+    segment->populated = mount->populated;
+    segment->slot_count = mount->slot_count;
+    return true;
+}
+
 /* A segment that is mounted: its owner has come back, or another process has taken its memory up. */
 static int32_t mount_known(struct mc_core *core, struct mounting *mounting)
 {
@@ -426,8 +440,7 @@ static int32_t mount_known(struct mc_core *core, struct mounting *mounting)
         return MC_ERR_SEGMENT_ALREADY_EXISTS;
     /* Epoch 0 of a segment that we know: the answer to its first mount was lost. It is the same memory either way. An
      * earlier epoch: its contents were not offered yet, or it has not heard of that. */
-    bool same = segment->kind == mount->kind && segment->capacity == mount->capacity &&
-                segment->slot_count == mount->slot_count && segment->nonce == mount->nonce;
+    bool same = segment->kind == mount->kind && segment->nonce == mount->nonce && resize(segment, mount);
     if (!same || (mount->epoch != 0 && mount->epoch != core->epoch && mount->epoch != segment->earlier_epoch))
         return MC_ERR_STALE;
     if (rebuilding) { /* broken off half-way: what was merged goes, and all of it comes again */

@@ -56,13 +56,13 @@ void mc_space_destroy(struct mc_space *space)
     space->chunks = NULL;
 }
 
-/* Memory for the chunk of that number. */
+/* Memory for the chunk of that number. A limit that may rise ends in no short one. */
 static bool chunk_make(struct mc_space *space, uint32_t number)
 {
     struct mc_node **chunk = &space->chunks[number / MC_NODE_CHUNK];
     if (*chunk != NULL && *chunk != hole)
         return true;
-    uint32_t left = space->node_limit - number / MC_NODE_CHUNK * MC_NODE_CHUNK;
+    uint32_t left = space->is_bare ? MC_NODE_CHUNK : space->node_limit - number / MC_NODE_CHUNK * MC_NODE_CHUNK;
     struct mc_node *made = calloc(left < MC_NODE_CHUNK ? left : MC_NODE_CHUNK, sizeof(struct mc_node));
     if (made == NULL)
         return false;
@@ -289,6 +289,22 @@ void mc_space_release(struct mc_space *space, uint32_t number)
 }
 
 /* ---- numbers alone ---- */
+
+bool mc_space_resize(struct mc_space *space, uint32_t node_limit)
+{
+    mc_assert(space->is_bare);
+    size_t before = ((size_t)space->node_limit + MC_NODE_CHUNK - 1) / MC_NODE_CHUNK;
+    size_t after = ((size_t)node_limit + MC_NODE_CHUNK - 1) / MC_NODE_CHUNK;
+    if (after > before) {
+        struct mc_node **chunks = realloc(space->chunks, after * sizeof(*chunks));
+        if (chunks == NULL)
+            return false;
+        memset(chunks + before, 0, (after - before) * sizeof(*chunks));
+        space->chunks = chunks;
+    }
+    space->node_limit = node_limit > space->node_fresh ? node_limit : space->node_fresh;
+    return true;
+}
 
 uint32_t mc_space_number_take(struct mc_space *space)
 {

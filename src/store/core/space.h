@@ -76,6 +76,9 @@ struct mc_space {
 /* False when memory is out. */
 bool mc_space_init(struct mc_space *space, uint32_t node_limit);
 void mc_space_destroy(struct mc_space *space);
+/* Of numbers alone: from now on there may be so many, or as many as are in use if that is more. False when memory is out,
+ * nothing is changed then. */
+bool mc_space_resize(struct mc_space *space, uint32_t node_limit);
 /* Frees at most `count` chunks of nodes from the end; true when none are left. Nothing but destroy is allowed
  * afterwards. */
 bool mc_space_destroy_slice(struct mc_space *space, size_t count);

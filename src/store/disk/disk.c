@@ -181,7 +181,7 @@ void mc_disk_give_back(struct mc_disk *disk, uint8_t *buffer)
 int mc_disk_store(struct mc_disk *disk, uint32_t slot, const struct mc_disk_entry *entry, uint8_t *buffer, bool was_hit,
                   mc_disk_stored *done, void *context)
 {
-    if (slot >= disk->objects_max || !mc_disk_entry_is_sane(entry, disk->region_bytes))
+    if (slot >= disk->index.capacity || !mc_disk_entry_is_sane(entry, disk->region_bytes))
         return MC_ERR_INVALID_PARAMS;
     struct mc_hash hash = mc_hash(buffer + mc_key_offset(entry->length), entry->key_length);
     if (hash.low != entry->hash.low || hash.high != entry->hash.high) /* no one could find it again */
@@ -246,7 +246,7 @@ void mc_disk_forked(struct mc_disk *disk)
 
 uint32_t mc_disk_slot_count(const struct mc_disk *disk)
 {
-    return disk->objects_max;
+    return disk->index.capacity;
 }
 
 struct mc_id mc_disk_id(const struct mc_disk *disk)

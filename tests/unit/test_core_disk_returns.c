@@ -1,0 +1,151 @@
+/* A disk whose owner ends, and that another process brings back: what lies there is offered again, and nothing else. */
+#include "core_moves.h"
+
+static void test_disk_comes_back(void **state)
+{
+    struct world world;
+    struct world_store store;
+    static struct moves moves, load;
+    (void)state;
+    uint32_t disk = open_with_disk(&world, &store);
+    uint64_t client = world_client(&world, CLIENT), beat = world_join(&world, MC_ROLE_HEARTBEAT, CLIENT, FIRST_LIFE);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+    told_moves(&world, store.owner, &moves);
+    owner_did(&world, store.owner, &moves, 0);
+    node_ends(&world, &store, beat);
+    assert_int_equal(world_exist(&world, client, "k"), 0);
+    assert_int_equal(world_get(&world, client, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    store = node_returns(&world, NODE_B, &moves);
+    assert_int_equal(world_exist(&world, client, "k"), 1);
+    assert_int_equal(statistics_of(&world).disks_absent, 0);
+    while (world.connections[store.owner].out.length > 0)
+        assert_true(world_receive(&world, store.owner).type != MC_MESSAGE_CLEAR);
+    assert_int_equal(world_get(&world, client, "k", 0, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
+    told_moves(&world, store.owner, &load);
+    assert_int_equal(load.type, MC_MESSAGE_LOAD);
+    assert_int_equal(load.loads[0].disk, disk);
+    world_close_all(&world);
+}
+
+/* How much it may take follows what is free where it lies: more or less than before, what lies there counts. */
+static void test_disk_comes_back_with_another_size(void **state)
+{
+    static const struct size {
+        uint64_t capacity;
+        uint32_t slots;
+    } sizes[] = {{65 * MIB, DISK_SLOTS + 100}, {16 * MIB, 64}, {64 * MIB, DISK_SLOTS}, {640 * MIB, 20 * DISK_SLOTS}};
+    struct world world;
+    struct world_store store;
+    static struct moves moves;
+    (void)state;
+    (void)open_with_disk(&world, &store);
+    uint64_t client = world_client(&world, CLIENT), beat = world_join(&world, MC_ROLE_HEARTBEAT, CLIENT, FIRST_LIFE);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+    told_moves(&world, store.owner, &moves);
+    owner_did(&world, store.owner, &moves, 0);
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        node_ends(&world, &store, beat);
+        assert_int_equal(world_exist(&world, client, "k"), 0);
+        struct mc_wire_mount mount = disk_mount(DISK_A);
+        mount.capacity = mount.populated = sizes[i].capacity;
+        mount.slot_count = sizes[i].slots;
+        store = node_returns_with(&world, i % 2 == 0 ? NODE_B : NODE_A, &mount, &moves);
+        assert_int_equal(world_exist(&world, client, "k"), 1);
+        assert_int_equal(statistics_of(&world).disk_capacity, sizes[i].capacity);
+    }
+    while (world.connections[store.owner].out.length > 0)
+        (void)world_receive(&world, store.owner);
+    put_and_store(&world, &store, "another");
+    world_close_all(&world);
+}
+
+/* Also one in which nothing lies: it is not asked to begin anew again and again. */
+static void test_empty_disk_comes_back_with_another_size(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    (void)open_with_disk(&world, &store);
+    uint64_t beat = world_join(&world, MC_ROLE_HEARTBEAT, CLIENT, FIRST_LIFE);
+    node_ends(&world, &store, beat);
+    store = world_store(&world, NODE_B, MIB, "again");
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    mount.capacity = mount.populated = 63 * MIB;
+    mount.slot_count = 2 * DISK_SLOTS;
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    world_close_all(&world);
+}
+
+/* What was removed, or put anew, while the disk was away is cleared when it is back, and never offered. */
+static void test_removed_while_away(void **state)
+{
+    for (unsigned way = 0; way < 2; way++) {
+        struct world world;
+        struct world_store store;
+        static struct moves moves;
+        struct world_told told;
+        (void)state;
+        uint32_t disk = open_with_disk(&world, &store), seen = 0;
+        uint64_t client = world_client(&world, CLIENT),
+                 beat = world_join(&world, MC_ROLE_HEARTBEAT, CLIENT, FIRST_LIFE);
+        assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+        told_moves(&world, store.owner, &moves);
+        owner_did(&world, store.owner, &moves, 0);
+        node_ends(&world, &store, beat);
+        struct world_store other = world_store(&world, NODE_C, MIB, "c");
+        if (way == 0)
+            assert_int_equal(world_remove(&world, client, "k", true), 0);
+        else
+            assert_int_equal(world_put(&world, other.call, other.owner, "k", 2 * OBJECT), 0);
+        world_check(&world);
+        store = node_returns(&world, NODE_B, &moves);
+        struct mc_wire_found found = {0};
+        assert_int_equal(world_get(&world, client, "k", 0, &found, NULL), way == 0 ? MC_ERR_OBJECT_NOT_FOUND : 0);
+        assert_int_equal(found.length, way == 0 ? 0 : 2 * OBJECT);
+        for (struct mc_frame frame = world_receive(&world, store.owner); frame.type != 0;
+             frame = world_receive(&world, store.owner)) {
+            struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+            struct mc_wire_segment head;
+            if (frame.type != MC_MESSAGE_CLEAR)
+                continue;
+            mc_wire_segment_read(&reader, &head);
+            told = (struct world_told){.type = frame.type, .segment = head.segment, .count = mc_list_read(&reader)};
+            mc_wire_slot_read(&reader, &told.slots[0]);
+            seen += told.segment == disk && told.slots[0].generation == moves.stores[0].generation;
+            world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
+        }
+        assert_int_equal(seen, 1);
+        world_check(&world);
+        assert_int_equal(statistics_of(&world).disk_used, 0);
+        world_close_all(&world);
+    }
+}
+
+static void test_disk_stays_away(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    (void)open_with_disk(&world, &store);
+    uint64_t beat = world_join(&world, MC_ROLE_HEARTBEAT, CLIENT, FIRST_LIFE);
+    put_and_store(&world, &store, "k");
+    node_ends(&world, &store, beat);
+    world_pass_beating(&world, mc_core_config_default().disk_ttl_ms, beat);
+    assert_int_equal(statistics_of(&world).disks, 0);
+    assert_int_equal(statistics_of(&world).objects, 0);
+    world_close_all(&world);
+}
+
+/* ---- what is over, late or twice ---- */
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_disk_comes_back),
+        cmocka_unit_test(test_disk_comes_back_with_another_size),
+        cmocka_unit_test(test_empty_disk_comes_back_with_another_size),
+        cmocka_unit_test(test_removed_while_away),
+        cmocka_unit_test(test_disk_stays_away),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
