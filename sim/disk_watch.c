@@ -95,7 +95,8 @@ static void compare(const struct open *open)
         if (is_there && kept->fate >= MISSING)
             sim_fail("resurrection: slot %u of a disk, generation %llx, put %u, is there again, and was %s", kept->slot,
                      (unsigned long long)kept->generation, kept->put, kept->fate == GONE ? "gone" : "missing");
-        if (!is_there && kept->fate == THERE && !sim_cluster.has_broken_disks)
+        /* What lies beyond a smaller size is cut off, and must not be there again either. */
+        if (!is_there && kept->fate == THERE && !sim_cluster.has_broken_disks && !sim_plan->is_resized)
             sim_fail("lost: slot %u of a disk, generation %llx, put %u, was stored, and is not there after a restart",
                      kept->slot, (unsigned long long)kept->generation, kept->put);
         oracle_disk_returns += is_there;

@@ -246,7 +246,7 @@ void mc_disk_forked(struct mc_disk *disk)
 
 uint32_t mc_disk_slot_count(const struct mc_disk *disk)
 {
-    return disk->index.capacity;
+    return disk->objects_max > disk->index.top ? disk->objects_max : disk->index.top;
 }
 
 struct mc_id mc_disk_id(const struct mc_disk *disk)
@@ -583,6 +583,21 @@ static int config_check(struct mc_disk_config *config, char *error, size_t error
     return MC_ERR_INVALID_PARAMS;
 }
 
+/* Volumes that begin beyond the capacity are emptied. */
+static int volumes_cut(struct mc_disk *disk)
+{
+    for (uint32_t number = disk->volume_count;; number++) {
+        int fd = mc_disk_directory_volume(&disk->directory, number, false);
+        if (fd < 0)
+            return errno == ENOENT ? 0 : MC_ERR_FILE_OPEN_FAIL;
+        mc_disk_file_settle(fd);
+        bool is_cut = ftruncate(fd, 0) == 0 && fdatasync(fd) == 0;
+        close(fd);
+        if (!is_cut)
+            return MC_ERR_FILE_OPEN_FAIL;
+    }
+}
+
 /* What is there already. Regions beyond the capacity are cut off: they must not be found by a later, larger one. */
 static int volumes_open(struct mc_disk *disk)
 {
@@ -606,7 +621,7 @@ static int volumes_open(struct mc_disk *disk)
             disk->regions_there++;
         }
     }
-    return 0;
+    return volumes_cut(disk);
 }
 
 static uint8_t *pages_allocate(uint64_t bytes)

@@ -113,7 +113,8 @@ void mc_disk_turn(struct mc_disk *disk, int timeout_ms);
  * directory stays its parent's alone. */
 void mc_disk_forked(struct mc_disk *disk);
 
-/* Slots are below it: more than there may be objects, as one that could take more has perhaps given them out. */
+/* Slots are below it, from the end of the recovery on: perhaps more than there may be objects, as one that could take more
+ * has given them out. */
 uint32_t mc_disk_slot_count(const struct mc_disk *disk);
 struct mc_id mc_disk_id(const struct mc_disk *disk); /* random, drawn when the directory was made */
 const char *mc_disk_directory(const struct mc_disk *disk);

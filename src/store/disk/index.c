@@ -1,6 +1,7 @@
 /* The array of items. */
 #include "store/disk/index.h"
 
+#include <string.h>
 #include <sys/mman.h>
 
 int mc_disk_index_init(struct mc_disk_index *index, uint32_t capacity)
@@ -12,6 +13,24 @@ int mc_disk_index_init(struct mc_disk_index *index, uint32_t capacity)
         return MC_ERR_NO_MEMORY;
     index->items = items;
     return 0;
+}
+
+bool mc_disk_index_grow(struct mc_disk_index *index, uint32_t slot)
+{
+    uint64_t capacity = index->capacity;
+    while (capacity <= slot)
+        capacity *= 2;
+    if (capacity == index->capacity)
+        return true;
+    struct mc_disk_index larger;
+    if (capacity > UINT32_MAX / 2 || mc_disk_index_init(&larger, (uint32_t)capacity) < 0)
+        return false;
+    memcpy(larger.items, index->items, index->top * sizeof(*index->items));
+    larger.top = index->top;
+    larger.count = index->count;
+    mc_disk_index_free(index);
+    *index = larger;
+    return true;
 }
 
 void mc_disk_index_free(struct mc_disk_index *index)

@@ -25,6 +25,8 @@ struct mc_disk_index {
 
 /* 0 or MC_ERR_NO_MEMORY. */
 int mc_disk_index_init(struct mc_disk_index *index, uint32_t capacity);
+/* Room for that slot, with twice as much at a time. Items move. False when memory is out. */
+bool mc_disk_index_grow(struct mc_disk_index *index, uint32_t slot);
 void mc_disk_index_free(struct mc_disk_index *index);
 /* False: somebody has it, or there is no such slot. */
 bool mc_disk_index_take(struct mc_disk_index *index, uint32_t slot);

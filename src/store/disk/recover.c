@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SLOTS_MOST (4u * MC_DISK_OBJECTS_MAX)
 #define JOURNAL_PAGES_MOST 65536u /* of a file that are looked at */
 #define UNREAD_LIVES (1ull << 32) /* more than regions that cannot be read may have had since the last that is known */
 
@@ -209,7 +210,8 @@ static void record_take(struct mc_disk *disk, const struct mc_disk_walk *walk, c
     }
     if (slot < disk->index.top && disk->index.items[slot].is_taken && !make_way(disk, slot, walk))
         return;
-    if (!mc_disk_index_take(&disk->index, slot)) {
+    /* Who could take more before has given out greater slots: what is left out here would come back another time. */
+    if (slot >= SLOTS_MOST || !mc_disk_index_grow(&disk->index, slot) || !mc_disk_index_take(&disk->index, slot)) {
         recovery->dropped++;
         return;
     }

@@ -183,7 +183,6 @@ int mc_owner_disk_add(struct mc_owner *owner, const struct mc_owner_disk_config 
     }
     disk->mark = disk->kept = mc_disk_marked(disk->disk);
     disk->has_contents = disk->mark.epoch != 0;
-    disk->slot_count = mc_disk_slot_count(disk->disk);
     owner->disk_count++;
     return 0;
 }
@@ -287,6 +286,8 @@ static void send_mount(struct mc_owner_disk *disk)
     struct mc_owner *owner = disk->owner;
     struct mc_disk_statistics statistics;
     mc_disk_statistics_read(disk->disk, &statistics);
+    if (disk->slot_count == 0) /* what it found is known only now */
+        disk->slot_count = mc_disk_slot_count(disk->disk);
     struct mc_wire_mount mount = {.segment_id = mc_disk_id(disk->disk),
                                   .capacity = disk->capacity,
                                   .populated = disk->capacity,
