@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A real engine, end to end: two unmodified vLLM servers on CPU, one core each, that share their KV cache by the store.
 
-    ./dev bench engine-e2e [--quick] [--only same-prompt,turns,pd,lmcache,kill] [--variants none,ours,original] [--rounds N]
+    ./dev bench engine-e2e [--quick] [--only same-prompt,turns,disk,pd,lmcache,kill] [--variants none,ours,original] [--rounds N]
 
 Prints the checks and a table, and writes .cache/bench/e2e-<date>.{txt,json}, marked if it may not be quoted (figures.py). Exit code 0 when every check passed. It needs the environments
 .cache/clients/vllm, lmcache and original (tests/clients), which `./dev` makes first.
@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 
+import e2e_disk
 import e2e_parts
 import e2e_servers
 import e2e_turns
@@ -19,6 +20,7 @@ import figures
 PARTS = {
     "same-prompt": e2e_parts.same_prompt,
     "turns": e2e_turns.turns,
+    "disk": e2e_disk.disk,
     "pd": e2e_parts.prefill_decode,
     "lmcache": e2e_parts.lmcache,
     "kill": e2e_parts.kill,

@@ -170,6 +170,8 @@ class Engine(Server):
         path = FOLDER / f"{name}.json"
         settings = {"metadata_server": "P2PHANDSHAKE", "master_server_address": master.address, "protocol": "tcp", "device_name": "",
                     "global_segment_size": segment_bytes, "local_buffer_size": 64 * MIB}  # fmt: skip
+        if segment_bytes == 0:  # others lend, perhaps with disks: vLLM then loads in batches that fit the original's buffer for them
+            settings.update(mode="standalone-store", enable_offload=True)
         path.write_text(json.dumps(settings, indent=1) + "\n")
         return path
 
