@@ -456,7 +456,7 @@ static bool is_directory(const char *path)
     return memory != NULL && memory->is_directory;
 }
 
-static int open_path(const char *path, int flags)
+static int path_open(const char *path, int flags)
 {
     sim_preempt();
     if (strncmp(path, "/proc/self/fd/", 14) == 0) {
@@ -491,6 +491,15 @@ static int open_path(const char *path, int flags)
     memory->made_by = sim_process();
     memory->made_life = sim_process()->life;
     return memory_open(memory, flags);
+}
+
+/* Who has no descriptor for the directory of its data, or for a file there, keeps its memory elsewhere. */
+static int open_path(const char *path, int flags)
+{
+    int fd = path_open(path, flags);
+    if (fd < 0 && errno == EMFILE && !is_on_disk(path))
+        sim_process()->had_no_room = true;
+    return fd;
 }
 
 int sim_open64(const char *path, int flags, ...);

@@ -108,7 +108,7 @@ struct sim_process {
     uint8_t *image;   /* of the product's variables */
     void *core;       /* of a master */
     bool may_send;    /* of a leader: it has looked at its clock since it sent something */
-    bool had_no_room; /* on its disk: what it holds may end with it */
+    bool had_no_room; /* on its disk, or no descriptor for it: what it holds may end with it */
     uint64_t stopped_at_ns, stopped_ns;
     int64_t wall_s; /* how far its wall clock is off */
     void (*run)(struct sim_process *process);
