@@ -54,6 +54,26 @@ static void on_kill(void *argument)
     place_kill((uint32_t)(uintptr_t)argument);
 }
 
+static void on_doze_end(void *argument)
+{
+    struct sim_process *master = &sim_processes[(uintptr_t)argument];
+    sim_process_continue(master);
+    uint64_t life_ns =
+        sim_once_in(SIM_EXTRA, 2) ? sim_below(SIM_EXTRA, 100) * SIM_MS : sim_below(SIM_EXTRA, 500) * 1000;
+    if (!sim_cluster.is_calm)
+        sim_at(sim_now_ns + life_ns, on_kill, argument);
+}
+
+/* A master that stands still, and ends when it has just gone on: it lived for long, and has run for less. */
+static void fault_doze(void)
+{
+    struct sim_process *master = &sim_processes[SIM_PLACE_MASTER];
+    if (!master->alive || master->asleep || master->stopped)
+        return;
+    sim_process_stop(master);
+    sim_at(sim_now_ns + (1000 + sim_below(SIM_EXTRA, 4000)) * SIM_MS, on_doze_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
+}
+
 static void in_abort(struct sim_process *process)
 {
     if (!sim_has_wanted(process->place))
@@ -409,7 +429,10 @@ static void fault_do(enum sim_fault fault)
     sim_note((uint64_t)fault << 8 | 7);
     switch (fault) {
     case SIM_FAULT_kill_master:
-        place_kill(SIM_PLACE_MASTER);
+        if (sim_plan->dozes)
+            fault_doze();
+        else
+            place_kill(SIM_PLACE_MASTER);
         break;
     case SIM_FAULT_stop_master:
         place_stop(SIM_PLACE_MASTER);

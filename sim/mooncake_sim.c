@@ -20,8 +20,8 @@ struct options {
     const char *list;
     uint64_t skipped[256];
     size_t skipped_count;
-    bool plain, mild, narrow, wide, hard, noteless, disks, diskless, forgets, trace, keep_going, no_shrink, check_hash,
-        is_single;
+    bool plain, mild, narrow, wide, hard, noteless, dozes, disks, diskless, forgets, trace, keep_going, no_shrink,
+        check_hash, is_single;
     uint32_t only, has_only;
 };
 
@@ -67,6 +67,7 @@ static void plan_make(const struct options *options, uint64_t seed, struct sim_p
                   : options->disks  ? 1
                                     : 4);
     plan->is_noteless = options->noteless;
+    plan->dozes = options->dozes;
     plan->all_forget = plan->all_forget && !options->noteless; /* without a note nobody can know of that master */
     plan->is_durable = plan->is_durable && !options->forgets;
     plan->faults &= ~options->without;
@@ -97,9 +98,9 @@ static void print_replay(const struct options *options, uint64_t seed)
         if ((options->without >> i & 1u) != 0)
             printf(" --without %s", sim_fault_names[i]);
     }
-    printf("%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
+    printf("%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
            options->narrow ? " --narrow" : "", options->wide ? " --wide" : "", options->hard ? " --hard" : "",
-           options->noteless ? " --noteless" : "", options->disks ? " --disks" : "",
+           options->noteless ? " --noteless" : "", options->dozes ? " --dozes" : "", options->disks ? " --disks" : "",
            options->diskless ? " --diskless" : "");
 }
 
@@ -217,6 +218,8 @@ static bool parse(int argc, char **argv, struct options *options)
             options->wide = true;
         } else if (strcmp(name, "--noteless") == 0) { /* masters have no directory for a note to the next one */
             options->noteless = true;
+        } else if (strcmp(name, "--dozes") == 0) { /* masters stand still for seconds just before they are killed */
+            options->dozes = true;
         } else if (strcmp(name, "--disks") == 0) { /* in each seed owners have disks */
             options->disks = true;
         } else if (strcmp(name, "--diskless") == 0) { /* as before there were disks */
@@ -331,7 +334,7 @@ int main(int argc, char **argv)
                         "N] [--trace] "
                         "[--keep-going] "
                         "[--no-shrink] [--check-hash] [--forgets] [--plain] [--mild] [--narrow] [--wide] [--hard] "
-                        "[--noteless] [--disks | --diskless]\n"
+                        "[--noteless] [--dozes] [--disks | --diskless]\n"
                         "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
                         "--only FAULT|none]...\nfaults:");
         for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++)
