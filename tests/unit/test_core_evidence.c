@@ -308,6 +308,114 @@ static void test_evidence_of_who_has_met_us(void **state)
     finish(&world, a, NULL);
 }
 
+/* The note of the master that had these contents says that it gave nobody up: neither for how long it lived nor what
+ * members say of it counts against them. What they say of others does, and so does all that may be of others. */
+static void test_a_note_of_who_gave_up_nobody(void **state)
+{
+    enum { NOBODY, SAYS, COMES_AGAIN };
+    static const struct {
+        uint64_t known_epoch;
+        unsigned witness;
+        uint64_t seen_epoch, age_ms;
+        bool is_whole, kept;
+    } rows
+        [] =
+            {
+                {3, NOBODY, 0, 0, false, false}, /* a note that does not say so */
+                {3, NOBODY, 0, 0, true, true},
+                {4, NOBODY, 0, 0, true, false}, /* it is of a master that came after the one with the contents */
+                {3, SAYS, 3, 100, true, true},
+                {3, SAYS, 3, 100, false, false},
+                {3, SAYS, 2, 100, true, true},
+                {3, SAYS, 4, 100, true, false},       /* of another machine */
+                {3, SAYS, 4, 7001, true, true},       /* which had ended before it could act */
+                {3, SAYS, 9, 100, true, false},       /* it has met us: nobody knows of whom it speaks, */
+                {3, COMES_AGAIN, 3, 100, true, true}, /* unless it has said so before, */
+                {3, COMES_AGAIN, 4, 100, true, false},
+                {3, COMES_AGAIN, 3, 0, true, true},
+            };
+    struct world world;
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_core_config config = mc_core_config_default();
+        struct fake_owner *a = start_with_value(&world, "k");
+        assert_false(mc_core_has_given_up(world.core));
+        a->contact_ms = world.now;
+        master_stop(&world);
+        world.now += 10000;
+        config.known_epoch = rows[i].known_epoch;
+        config.known_is_timed = true;
+        config.known_is_whole = rows[i].is_whole;
+        config.known_age_ms = 100;
+        master_start(&world, NEXT_EPOCH, &config);
+        if (rows[i].witness == COMES_AGAIN) { /* its first hello breaks off */
+            struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, WITNESS, FIRST_LIFE);
+            hello.seen_epoch = rows[i].seen_epoch;
+            hello.seen_age_ms = (uint32_t)rows[i].age_ms;
+            assert_int_equal(world_greet(&world, world_connect(&world), &hello).code, 0);
+        }
+        if (rows[i].witness != NOBODY)
+            join_seen(&world, MC_ROLE_CALL, WITNESS, FIRST_LIFE,
+                      rows[i].witness == COMES_AGAIN ? NEXT_EPOCH : rows[i].seen_epoch, rows[i].age_ms + 1);
+        assert_int_equal(fake_return(&world, a), rows[i].kept);
+        world_pass(&world, GRACE_OVER_MS);
+        assert_int_equal(found(&world, a, "k"), rows[i].kept ? SMALL : 0);
+        finish(&world, a, NULL);
+    }
+}
+
+/* A note that was not kept to its master's end: members have heard that one later. It was not the last word. */
+static void test_a_note_that_was_not_kept(void **state)
+{
+    struct world world;
+    (void)state;
+    for (uint64_t late_ms = MC_NOTE_LATE_MS; late_ms <= MC_NOTE_LATE_MS + 1; late_ms++) {
+        struct mc_core_config config = mc_core_config_default();
+        struct fake_owner *a = start_with_value(&world, "k");
+        a->contact_ms = world.now;
+        master_stop(&world);
+        world.now += 10000;
+        config.known_epoch = FIRST_EPOCH;
+        config.known_is_timed = config.known_is_whole = true;
+        config.known_age_ms = 5000;
+        master_start(&world, NEXT_EPOCH, &config);
+        join_seen(&world, MC_ROLE_CALL, WITNESS, FIRST_LIFE, FIRST_EPOCH, config.known_age_ms - late_ms);
+        assert_int_equal(fake_return(&world, a), late_ms == MC_NOTE_LATE_MS);
+        finish(&world, a, NULL);
+    }
+}
+
+static void unmount(struct world *world, const struct fake_owner *owner)
+{
+    struct mc_wire_unmount head = {.segment = owner->segment};
+    size_t frame = world_begin(world, MC_MESSAGE_UNMOUNT, 4);
+    mc_wire_unmount_write(&world->frame, &head);
+    world_send(world, owner->owner, frame);
+    assert_int_equal(world_receive(world, owner->owner).type, MC_MESSAGE_UNMOUNT_REPLY);
+}
+
+/* Whoever is let go is given up in the eyes of the next master, too: by silence, by its next life, or because it
+ * says that it takes its memory along: it may be killed before that is dropped. */
+static void test_who_is_given_up(void **state)
+{
+    enum { SILENT, NEXT_LIFE, LEAVES, WAYS };
+    struct world world;
+    (void)state;
+    for (unsigned way = 0; way < WAYS; way++) {
+        struct fake_owner *a = start_with_value(&world, "k");
+        world_pass(&world, NEARLY_DEPARTED_MS);
+        assert_false(mc_core_has_given_up(world.core));
+        if (way == SILENT)
+            world_pass(&world, 200);
+        else if (way == NEXT_LIFE)
+            world_join(&world, MC_ROLE_HEARTBEAT, a->node, SECOND_LIFE);
+        else
+            unmount(&world, a);
+        assert_true(mc_core_has_given_up(world.core));
+        finish(&world, a, NULL);
+    }
+}
+
 /* Clients that come late, with whatever age: a virtual machine that slept, say. */
 static void test_late_hellos_cost_nothing(void **state)
 {
@@ -526,6 +634,9 @@ int main(void)
         cmocka_unit_test(test_evidence_that_is_none),
         cmocka_unit_test(test_cores_that_changed_nothing),
         cmocka_unit_test(test_evidence_of_who_has_met_us),
+        cmocka_unit_test(test_a_note_of_who_gave_up_nobody),
+        cmocka_unit_test(test_a_note_that_was_not_kept),
+        cmocka_unit_test(test_who_is_given_up),
         cmocka_unit_test(test_late_hellos_cost_nothing),
         cmocka_unit_test(test_many_epochs_of_evidence),
         cmocka_unit_test(test_wanted_epoch),

@@ -92,12 +92,12 @@ static void test_what_one_wrote_the_next_one_reads(void **state)
     note = opened();
     assert_int_equal(note.taken, 7);
     assert_int_equal(note.epoch, 0); /* it has not acted */
-    assert_int_equal(mc_note_keep(&note, 8, start_ms - 5000), 0);
+    assert_int_equal(mc_note_keep(&note, 8, true, start_ms - 5000), 0);
     uint64_t until_ms = note.until_ms;
     assert_true(until_ms > start_ms - 5000 && until_ms < start_ms);
-    assert_int_equal(mc_note_keep(&note, 8, start_ms - 4999), 0); /* said already */
+    assert_int_equal(mc_note_keep(&note, 8, true, start_ms - 4999), 0); /* said already */
     assert_int_equal(note.until_ms, until_ms);
-    assert_int_equal(mc_note_keep(&note, 8, until_ms), 0); /* not any more */
+    assert_int_equal(mc_note_keep(&note, 8, true, until_ms), 0); /* not any more */
     assert_true(note.until_ms > until_ms);
     until_ms = note.until_ms;
     mc_note_close(&note);
@@ -105,10 +105,72 @@ static void test_what_one_wrote_the_next_one_reads(void **state)
     assert_int_equal(note.epoch, 8);
     assert_int_equal(note.until_ms, until_ms);
     /* It was written ahead; who reads it knows that its writer has ended. */
-    assert_int_equal(mc_note_keep(&note, 9, mc_clock_boot_ms() + 100000), 0);
+    assert_int_equal(mc_note_keep(&note, 9, true, mc_clock_boot_ms() + 100000), 0);
     mc_note_close(&note);
     note = opened();
     assert_true(note.until_ms <= mc_clock_boot_ms());
+    mc_note_close(&note);
+}
+
+/* What was written is of another boot from now on. */
+static void boot_again(void)
+{
+    unsigned char bytes[56];
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0 && read(fd, bytes, sizeof(bytes)) == sizeof(bytes));
+    bytes[8]++; /* of the boot's id */
+    uint32_t crc = mc_crc32c(0, bytes, 48);
+    memcpy(bytes + 48, &crc, sizeof(crc));
+    assert_int_equal(pwrite(fd, bytes, sizeof(bytes), 0), sizeof(bytes));
+    close(fd);
+}
+
+/* That it has given somebody up stands there at once, however fresh its note is; it is never taken back under that epoch,
+ * and says nothing of the next one. Whoever takes an epoch leaves the word as it was. */
+static void test_who_gave_up_nobody(void **state)
+{
+    (void)state;
+    uint64_t now_ms = mc_clock_boot_ms();
+    struct mc_note note = opened();
+    assert_false(note.is_whole);
+    mc_note_close(&note);
+    for (uint64_t epoch = 7; epoch <= 8; epoch++) {
+        note = taken(epoch);
+        assert_int_equal(mc_note_keep(&note, epoch, true, now_ms), 0);
+        mc_note_close(&note);
+        note = opened();
+        assert_true(note.is_whole);
+        assert_int_equal(mc_note_take(&note, epoch), 0);
+        mc_note_close(&note);
+        note = opened();
+        assert_true(note.is_whole);
+        note.until_ms = now_ms + 20; /* as its writer knows it, whose clock has not moved on */
+        assert_int_equal(mc_note_keep(&note, epoch, false, now_ms), 0);
+        mc_note_close(&note);
+        note = opened();
+        assert_int_equal(note.epoch, epoch);
+        assert_false(note.is_whole);
+        mc_note_close(&note);
+    }
+    /* A release that does not know the word writes 0 there, and its checksum is right. */
+    note = opened();
+    assert_int_equal(mc_note_keep(&note, 8, true, now_ms + 100), 0);
+    mc_note_close(&note);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    const uint32_t none = 0;
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, &none, sizeof(none), 52), sizeof(none));
+    close(fd);
+    note = opened();
+    assert_int_equal(note.epoch, 8);
+    assert_false(note.is_whole);
+    /* A record of another boot is not believed, word and all. */
+    assert_int_equal(mc_note_keep(&note, 8, true, now_ms + 200), 0);
+    mc_note_close(&note);
+    boot_again();
+    note = opened();
+    assert_int_equal(note.epoch, 0);
+    assert_false(note.is_whole);
     mc_note_close(&note);
 }
 
@@ -119,7 +181,7 @@ static void test_one_heartbeat_at_a_time(void **state)
     assert_true(mc_note_open(&second, folder, PORT, error, sizeof(error)) < 0);
     assert_non_null(strstr(error, "another master"));
     assert_int_equal(second.fd, -1);
-    assert_int_equal(mc_note_keep(&second, 1, 1), 0); /* keeps nothing, and says nothing */
+    assert_int_equal(mc_note_keep(&second, 1, true, 1), 0); /* keeps nothing, and says nothing */
     mc_note_close(&first);
     second = opened();
     mc_note_close(&second);
@@ -142,7 +204,7 @@ static void test_without_descriptors(void **state)
     while (count < 64 && (held[count] = dup(note.fd)) >= 0)
         count++;
     assert_true(count < 64);
-    int rc = mc_note_keep(&note, 7, 1000);
+    int rc = mc_note_keep(&note, 7, true, 1000);
     struct mc_note next;
     int next_rc = mc_note_open(&next, folder, PORT, error, sizeof(error));
     while (count > 0)
@@ -164,19 +226,20 @@ static void test_bad_notes(void **state)
     (void)state;
     for (off_t at = -1; at < 56; at += 4) {
         struct mc_note note = opened();
-        assert_int_equal(mc_note_keep(&note, 8, 1000), 0);
+        assert_int_equal(mc_note_keep(&note, 8, true, 1000), 0);
         mc_note_close(&note);
         int fd = open(path, O_RDWR | O_CLOEXEC);
         assert_true(fd >= 0 && read(fd, text, sizeof(text)) == 56);
         if (at < 0) {
             assert_int_equal(ftruncate(fd, 40), 0);
-        } else if (at < 52) { /* what is behind the checksum means nothing */
+        } else {
             text[at] ^= 1;
             assert_int_equal(pwrite(fd, text, 56, 0), 56);
         }
         close(fd);
         note = opened();
         assert_int_equal(note.epoch, at < 52 ? 0 : 8);
+        assert_false(note.is_whole); /* the word behind the checksum has one of its own */
         mc_note_close(&note);
     }
     assert_int_equal(unlink(path), 0);
@@ -191,26 +254,13 @@ static void test_bad_notes(void **state)
     assert_true(mc_note_open(&note, folder, PORT, error, sizeof(error)) < 0);
 }
 
-/* What was written is of another boot from now on. */
-static void boot_again(void)
-{
-    unsigned char bytes[56];
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    assert_true(fd >= 0 && read(fd, bytes, sizeof(bytes)) == sizeof(bytes));
-    bytes[8]++; /* of the boot's id */
-    uint32_t crc = mc_crc32c(0, bytes, 48);
-    memcpy(bytes + 48, &crc, sizeof(crc));
-    assert_int_equal(pwrite(fd, bytes, sizeof(bytes), 0), sizeof(bytes));
-    close(fd);
-}
-
 /* The machine went down: what its master did last may be missing, but no later one takes its epoch, if the wall clock
  * comes back late. */
 static void test_another_boot(void **state)
 {
     (void)state;
     struct mc_note note = taken(EPOCH);
-    assert_int_equal(mc_note_keep(&note, 7, mc_clock_boot_ms()), 0);
+    assert_int_equal(mc_note_keep(&note, 7, true, mc_clock_boot_ms()), 0);
     mc_note_close(&note);
     boot_again();
     assert_int_equal(assert_stands(7, 0), 0);
@@ -246,7 +296,7 @@ static void test_who_came_of_age(void **state)
     assert_int_equal(mc_note_age(&note, 7), 1); /* the disk is not waited for */
     assert_int_equal(come_of_age(&note, 7), 0);
     assert_int_equal(mc_note_age(&note, 7), 0); /* said already */
-    assert_int_equal(mc_note_keep(&note, 7, mc_clock_boot_ms()), 0);
+    assert_int_equal(mc_note_keep(&note, 7, true, mc_clock_boot_ms()), 0);
     mc_note_close(&note);
     assert_true(assert_stands(7, 7) > 0);
     boot_again();
@@ -371,7 +421,7 @@ static void test_a_disk_that_hangs(void **state)
     assert_int_equal(mc_note_age(&note, 7), 1);
     assert_int_equal(mc_note_name(&note, cluster), 1);
     assert_true(mc_id_is_zero(note.cluster));
-    assert_int_equal(mc_note_keep(&note, 7, mc_clock_boot_ms()), 0);
+    assert_int_equal(mc_note_keep(&note, 7, true, mc_clock_boot_ms()), 0);
     mc_note_close(&note);
     note = opened();
     assert_int_equal(note.epoch, 7);
@@ -421,6 +471,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, folder_make, folder_remove)
     const struct CMUnitTest tests[] = {
         TEST(test_what_one_wrote_the_next_one_reads),
+        TEST(test_who_gave_up_nobody),
         TEST(test_one_heartbeat_at_a_time),
         TEST(test_without_descriptors),
         TEST(test_bad_notes),

@@ -73,6 +73,8 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     uint64_t known_epoch;  /* of the last master that may have acted, as a note of its own says; 0 = there is none */
     uint64_t known_age_ms; /* since it can last have acted */
     bool known_is_timed;   /* that is when it ended, not only a time before which it did */
+    bool known_is_whole;   /* it gave up nobody of those that it had met: what it has offered is whole, as far as no
+                              member has met another master since */
     uint64_t idle_since_ms; /* from then on (as now_ms) only cores of this process were here, which have changed nothing
                                (mc_core_has_changed); 0 = that is not so */
     uint64_t idle_epoch;    /* of the last of them */
@@ -130,6 +132,8 @@ void mc_core_cluster_is_kept(struct mc_core *core);
 
 /* May it have done anything that a later master must know of? Before it may, nothing that it says depends on that. */
 bool mc_core_acts(const struct mc_core *core);
+/* Has it given up an owner that it had met, or contents that it had taken up? */
+bool mc_core_has_given_up(const struct mc_core *core);
 /* Has it placed or removed anything? If not, one after it in this process need not ask what became of that. */
 bool mc_core_has_changed(const struct mc_core *core);
 

@@ -25,18 +25,22 @@ static bool covers(const struct mc_evidence *wide, const struct mc_evidence *nar
            wide->epoch >= narrow->epoch && wide->alive_ms >= narrow->alive_ms;
 }
 
+/* A core of ours was met by who met us, and did nothing. Who was let in there had met nobody of a later epoch. */
+static void bound_by_idle(const struct mc_core *core, struct mc_evidence *said)
+{
+    int64_t idle_ms = (int64_t)(core->config.idle_since_ms - core->base_ms);
+    if (core->config.idle_since_ms == 0 || said->alive_ms <= idle_ms)
+        return;
+    said->alive_ms = idle_ms;
+    if (said->epoch > core->config.idle_epoch)
+        said->epoch = core->config.idle_epoch;
+}
+
 /* Keeps only what says more than any other: a later epoch or a later time, or of another cluster. */
 static void evidence_add(struct mc_core *core, struct mc_evidence said)
 {
     struct mc_evidence *list = core->evidence;
     uint32_t kept = 0, at = 0;
-    int64_t idle_ms = (int64_t)(core->config.idle_since_ms - core->base_ms);
-    /* It was met by who met us, and did nothing. Who was let in there had met nobody of a later epoch. */
-    if (core->config.idle_since_ms != 0 && said.alive_ms > idle_ms) {
-        said.alive_ms = idle_ms;
-        if (said.epoch > core->config.idle_epoch)
-            said.epoch = core->config.idle_epoch;
-    }
     for (uint32_t i = 0; i < core->evidence_count; i++)
         if (covers(&list[i], &said))
             return;
@@ -63,17 +67,33 @@ void mc_evidence_said(const struct mc_core *core, struct mc_connection *connecti
 {
     uint64_t epoch = hello->seen_epoch;
     int64_t alive_ms = (int64_t)core->now_ms - (int64_t)hello->seen_age_ms;
+    if (epoch < core->epoch && epoch > connection->member->met_epoch)
+        connection->member->met_epoch = epoch;
+    connection->said_of = epoch < core->epoch ? epoch : connection->member->met_epoch;
     if (epoch == core->epoch && alive_ms < 0)
         epoch--; /* it has met us, but who had acted then was a master before us */
     if (epoch < core->epoch)
         connection->said = (struct mc_evidence){epoch, alive_ms < 0 ? alive_ms : 0, hello->cluster};
 }
 
+/* Of the master whose note says that it gave nobody up, or of one before it: by the epoch, and no later than that note
+ * was kept, or else that was not the last word. */
+static bool is_of_noted(const struct mc_core *core, const struct mc_connection *connection)
+{
+    return connection->said_of != 0 && connection->said_of <= core->config.known_epoch &&
+           connection->said.alive_ms <= (int64_t)(MC_NOTE_LATE_MS + core->gap_ms) - (int64_t)core->config.known_age_ms;
+}
+
 void mc_evidence_confirm(struct mc_core *core, struct mc_connection *connection)
 {
-    if (connection->said.epoch != 0 && !core->recovery_over)
-        evidence_add(core, connection->said);
+    struct mc_evidence said = connection->said;
     connection->said.epoch = 0;
+    if (said.epoch == 0 || core->recovery_over)
+        return;
+    bound_by_idle(core, &said);
+    if (said.alive_ms > core->others_alive_ms && !is_of_noted(core, connection))
+        core->others_alive_ms = said.alive_ms;
+    evidence_add(core, said);
 }
 
 void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms)
@@ -84,7 +104,9 @@ void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms)
      * one, whose clock was late. */
     if (core->config.known_is_timed)
         epoch = core->epoch - 1;
-    evidence_add(core, (struct mc_evidence){epoch, (int64_t)core->now_ms - (int64_t)age_ms, {0, 0}});
+    struct mc_evidence noted = {epoch, (int64_t)core->now_ms - (int64_t)age_ms, {0, 0}};
+    bound_by_idle(core, &noted);
+    evidence_add(core, noted);
 }
 
 bool mc_evidence_is_whole(const struct mc_core *core, uint64_t epoch)
@@ -105,6 +127,9 @@ bool mc_evidence_against(const struct mc_core *core, struct mc_id cluster, uint6
     /* The latest moment for all of them; what members say is no later. */
     if (core->config.predecessor_end_ms != 0)
         return (int64_t)(core->config.predecessor_end_ms - core->base_ms) >= acted_ms;
+    /* It let nobody of its own go, whenever it ended; another one may have. */
+    if (core->config.known_is_whole && epoch == core->config.known_epoch)
+        return core->others_alive_ms >= acted_ms;
     /* A master of a later epoch, which never knew these contents, counts as much as the one that did. */
     struct mc_evidence wanted = {epoch, acted_ms, cluster};
     for (uint32_t i = 0; i < core->evidence_count; i++) {

@@ -94,8 +94,9 @@
 #define MC_CLUSTER_WAITERS_MAX 4096u
 #define MC_CLUSTER_WAITER_MS 10000u /* who waits and does not ask again for so long is forgotten */
 #define MC_WITNESSES_MAX 32u
-#define MC_WITNESS_KEEP_MS 10000u /* who says nothing for so long is forgotten */
-#define MC_WITNESS_WORDS 3u       /* and over so long: then a witness stands by its word */
+#define MC_WITNESS_KEEP_MS 10000u                            /* who says nothing for so long is forgotten */
+#define MC_NOTE_LATE_MS (MC_TICK_IDLE_MS + MC_GAP_MS + 200u) /* we may read a hello so late without having noticed it */
+#define MC_WITNESS_WORDS 3u                                  /* and over so long: then a witness stands by its word */
 #define MC_WITNESS_STANDS_MS 2000u
 /* Later than any clock that a master serves by (2040), with room for 60,000 leaps over what nodes have met. */
 #define MC_EPOCH_LATEST (3ull << 34)

@@ -99,6 +99,7 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
         free(core);
         return NULL;
     }
+    core->others_alive_ms = INT64_MIN;
     mc_evidence_noted(core, config->known_epoch, config->known_age_ms);
     mc_cluster_begin(core);
     return core;
@@ -206,6 +207,11 @@ void mc_core_note_foreign(struct mc_core *core)
 bool mc_core_has_changed(const struct mc_core *core)
 {
     return core->has_changed;
+}
+
+bool mc_core_has_given_up(const struct mc_core *core)
+{
+    return core->wants_to_depart || core->has_unmounted;
 }
 
 bool mc_core_asks_to_depart(const struct mc_core *core)

@@ -305,8 +305,6 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
         mc_core_close(core, connection);
         return;
     }
-    if (!is_other)
-        mc_evidence_said(core, connection, &hello);
     if (hello.holds != 0)
         connection->cluster = hello.cluster;
     struct mc_member *member = member_of(core, &hello);
@@ -316,6 +314,8 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
     }
     connection->member = member;
     connection->role = hello.role;
+    if (!is_other)
+        mc_evidence_said(core, connection, &hello);
     mc_link_append(&member->connections, &connection->of_member);
     hello_reply(core, connection, frame->request_id, 0, "");
     take_role(core, member, connection);

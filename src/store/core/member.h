@@ -25,6 +25,7 @@ struct mc_member {
     struct mc_link connections, segments;
     struct mc_link by_seen; /* in core->members, ordered by seen_ms */
     uint64_t seen_ms;       /* life time (core->life_ms) of its last sign of life */
+    uint64_t met_epoch;     /* the highest below ours that a hello of its process has told; 0 = none has */
     uint64_t beat_ms;       /* and of its last heartbeat; that is no sign of life of what serves its segments */
     bool had_heartbeat;     /* from then on it is mortal */
     bool heartbeat_lost, silent;
@@ -60,6 +61,7 @@ struct mc_connection {
     uint8_t role;
     struct mc_id cluster;    /* of the contents that its hello speaks of; zero = there are none, or it does not say */
     struct mc_evidence said; /* in its hello; counts from its next frame on. epoch 0: nothing */
+    uint64_t said_of;        /* of which master, as far as that is known; 0 = it is not */
     bool closing;            /* nothing of it is listened to any more */
     uint32_t reading_count, reading_capacity;
     struct mc_reading *reading;

@@ -563,6 +563,7 @@ void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, 
     bool is_kept = code == 0 && head.keep != 0 && segment->inventory != MC_INVENTORY_EARLIER && detach(core, segment);
     if (code == 0 && !is_kept)
         mc_segment_gone(core, segment);
+    core->has_unmounted |= code == 0;
     mc_core_reply_code(core, connection->number, MC_MESSAGE_UNMOUNT_REPLY, frame->request_id, code);
 }
 

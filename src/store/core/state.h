@@ -62,8 +62,9 @@ struct mc_core {
     uint16_t *segment_uses;       /* by index: how often it was given out */
     uint64_t segment_changes;     /* segments mounted, taken over and gone, counted */
     struct mc_accuser accusers[MC_ACCUSERS_MAX];
-    bool may_depart, wants_to_depart;                    /* departures may be acted upon; one would be */
-    bool may_age;                                        /* it is not young for ever */
+    bool may_depart, wants_to_depart; /* departures may be acted upon; one would be */
+    bool has_unmounted; /* an owner took its memory along: if it is killed before it drops that, it brings it back */
+    bool may_age;       /* it is not young for ever */
     uint32_t segment_cursor, segment_count, segment_top; /* top: one more than the highest index ever used */
     struct mc_segment_set ok, roomy;
     uint64_t recent, recent_s; /* units placed anywhere, as in a segment */
@@ -88,6 +89,7 @@ struct mc_core {
     uint32_t base_count, base_last;
     struct mc_evidence evidence[MC_EVIDENCE_MAX]; /* by ascending epoch and descending time */
     uint32_t evidence_count;
+    int64_t others_alive_ms;      /* how long any but the one lived whose note says that it gave up nobody */
     bool has_offered;             /* a segment was offered under this epoch */
     bool has_changed;             /* a place was granted, or a removal was begun */
     bool has_acted;               /* the same, or removals may have been acknowledged */

@@ -23,8 +23,9 @@ struct record {
     uint64_t magic;
     struct mc_id boot;
     uint64_t taken, epoch, until_ms;
-    uint32_t crc, zero;
+    uint32_t crc, whole; /* whole: another checksum of the same, or, as before there was one, 0 */
 };
+#define WHOLE_SEED 0x776d636du
 
 /* Behind the record, where masters of before it write nothing. */
 #define NAME_AT 64u
@@ -54,6 +55,12 @@ static uint32_t name_crc(const struct name *name)
 static uint32_t record_crc(const struct record *record)
 {
     return mc_crc32c(0, record, offsetof(struct record, crc));
+}
+
+static uint32_t whole_crc(const struct record *record)
+{
+    uint32_t crc = mc_crc32c(WHOLE_SEED, record, offsetof(struct record, crc));
+    return crc != 0 ? crc : 1;
 }
 
 static uint32_t aged_crc(const struct aged *aged)
@@ -95,6 +102,7 @@ static void read_back(struct mc_note *note)
         return;
     note->epoch = record.epoch;
     note->until_ms = record.until_ms < now_ms ? record.until_ms : now_ms; /* it has ended: we have its lock */
+    note->is_whole = record.whole == whole_crc(&record);
 }
 
 /* ---- the disk, which can take seconds, or for ever: the master's loop goes on meanwhile ---- */
@@ -217,14 +225,16 @@ void mc_note_close(struct mc_note *note)
     note->fd = -1;
 }
 
-static int write_out(struct mc_note *note, uint64_t taken, uint64_t epoch, uint64_t until_ms)
+static int write_out(struct mc_note *note, uint64_t taken, uint64_t epoch, uint64_t until_ms, bool is_whole)
 {
     struct record record = {.magic = MAGIC, .boot = mc_host_id(), .taken = taken, .epoch = epoch, .until_ms = until_ms};
     record.crc = record_crc(&record);
+    record.whole = is_whole ? whole_crc(&record) : 0;
     if (pwrite(note->fd, &record, sizeof(record), 0) == (ssize_t)sizeof(record)) {
         note->taken = taken;
         note->epoch = epoch;
         note->until_ms = until_ms;
+        note->is_whole = is_whole;
         return 0;
     }
     /* What stands there would be taken for the last word by the next one. */
@@ -255,17 +265,18 @@ int mc_note_name(struct mc_note *note, struct mc_id cluster)
 
 int mc_note_take(struct mc_note *note, uint64_t epoch)
 {
-    int rc = note->fd < 0 ? 0 : write_out(note, epoch, note->epoch, note->until_ms);
+    int rc = note->fd < 0 ? 0 : write_out(note, epoch, note->epoch, note->until_ms, note->is_whole);
     if (rc == 0 && note->fd >= 0)
         (void)fsync(note->fd); /* if it cannot: then the next boot does not know, as without a note */
     return rc;
 }
 
-int mc_note_keep(struct mc_note *note, uint64_t epoch, uint64_t boot_ms)
+int mc_note_keep(struct mc_note *note, uint64_t epoch, bool is_whole, uint64_t boot_ms)
 {
-    if (note->fd < 0 || (note->epoch == epoch && boot_ms + AHEAD_MS / 2 <= note->until_ms))
+    if (note->fd < 0 ||
+        (note->epoch == epoch && note->is_whole == is_whole && boot_ms + AHEAD_MS / 2 <= note->until_ms))
         return 0;
-    return write_out(note, note->taken, epoch, boot_ms + AHEAD_MS);
+    return write_out(note, note->taken, epoch, boot_ms + AHEAD_MS, is_whole);
 }
 
 int mc_note_age(struct mc_note *note, uint64_t epoch)

@@ -21,6 +21,7 @@
 struct mc_note {
     int fd;                          /* -1: there is none */
     uint64_t taken, epoch, until_ms; /* as written; epoch 0: nobody has acted yet. CLOCK_BOOTTIME */
+    bool is_whole;                   /* that one had given up nobody of those that it had met */
     struct mc_id cluster;            /* as written; zero: none was. Of any boot */
     uint64_t aged;                   /* of the last that came of age, as far as it is on the disk; 0: none */
     unsigned aged_place;             /* where that stands: its successor is written to the other place */
@@ -46,9 +47,9 @@ int mc_note_take(struct mc_note *note, uint64_t epoch);
 /* Which cluster this is, for all masters to come. Written to the disk, which a thread of its own ("mc-note") waits for:
  * asked again until the answer is not 1. 0 or negative: it could not be written. */
 int mc_note_name(struct mc_note *note, struct mc_id cluster);
-/* The master of that epoch may act from now on, at boot_ms (CLOCK_BOOTTIME), for a moment. Cheap when it was said
- * already. 0, or negative: it cannot be written, and is gone. */
-int mc_note_keep(struct mc_note *note, uint64_t epoch, uint64_t boot_ms);
+/* The master of that epoch may act from now on, at boot_ms (CLOCK_BOOTTIME), for a moment; is_whole: it has given up
+ * nobody of those that it has met. Cheap when it was said already. 0, or negative: it cannot be written, and is gone. */
+int mc_note_keep(struct mc_note *note, uint64_t epoch, bool is_whole, uint64_t boot_ms);
 
 /* The master of that epoch has lived so long that it would act on the absence of owners that it has not met: that is
  * written to the disk first, by that thread, too. Asked again until the answer is not 1: it is under

@@ -215,11 +215,13 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     if (server->idle_since_ms == 0) {
         server->noted_epoch = server->note.epoch;
         server->noted_until_ms = server->note.until_ms;
+        server->noted_is_whole = server->note.is_whole;
     }
     if (role == NULL && server->noted_epoch != 0 && server->noted_epoch < epoch) {
         uint64_t age_ms = server->now_ms - server->noted_until_ms;
         config.known_epoch = server->noted_epoch;
         config.known_is_timed = server->noted_until_ms != 0;
+        config.known_is_whole = server->noted_is_whole;
         config.known_age_ms = (int64_t)age_ms < 0 ? 0 : age_ms; /* our own, of a core before: it lies ahead */
     }
     if (mc_note_take(&server->note, epoch) < 0)
@@ -272,7 +274,8 @@ static void cluster_keep(struct mc_server *server)
 static void note_keep(struct mc_server *server)
 {
     if (server->note.fd >= 0 && server->core != NULL && mc_core_acts(server->core) &&
-        mc_note_keep(&server->note, atomic_load(&server->epoch), mc_clock_boot_ms()) < 0)
+        mc_note_keep(&server->note, atomic_load(&server->epoch), !mc_core_has_given_up(server->core),
+                     mc_clock_boot_ms()) < 0)
         note_failed(server);
 }
 
