@@ -654,6 +654,95 @@ static void test_read_errors(void **state)
     rig_stop(disk);
 }
 
+/* Large ones are read in pieces, which end in any order; of those that come when no piece is free each is one. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    enum { COUNT = 100, SIZES = 6 };
+    static struct answer answers[COUNT];
+    const uint64_t lengths[SIZES] = {MC_DISK_PIECE_BYTES - 1,
+                                     MC_DISK_PIECE_BYTES,
+                                     MC_DISK_PIECE_BYTES + 1,
+                                     2 * MC_DISK_PIECE_BYTES - 8,
+                                     700000,
+                                     1000000};
+    uint32_t slots[SIZES];
+    memset(answers, 0, sizeof(answers));
+    config.buffer_bytes = 128ull << 20;
+    struct mc_disk *disk = rig_start(&config);
+    for (uint32_t i = 0; i < SIZES; i++)
+        assert_int_equal(rig_store(disk, i + 1, i, lengths[i], &slots[i]), 0);
+    rig.is_random = true;
+    for (uint32_t i = 0; i < 20 * SIZES; i++)
+        assert_int_equal(rig_read_object(disk, slots[i % SIZES], i % SIZES + 1, i % SIZES, lengths[i % SIZES]), 0);
+    rig.is_held = true;
+    for (unsigned i = 0; i < COUNT; i++)
+        assert_int_equal(mc_disk_read(disk, (struct mc_disk_place){slots[5], 6}, UINT64_MAX, on_was_read, &answers[i]),
+                         0);
+    mc_disk_turn(disk, 0);
+    assert_true(disk->free_piece_count < 4 && disk->flights > MC_DISK_PIECES_ALL - 4);
+    rig.is_held = false;
+    for (unsigned i = 0; i < COUNT; i++) {
+        rig_wait(disk, &answers[i]);
+        assert_int_equal(answers[i].code, 0);
+        assert_memory_equal(answers[i].buffer, answers[0].buffer, lengths[5]);
+        if (i > 0)
+            mc_disk_give_back(disk, answers[i].buffer);
+    }
+    mc_disk_give_back(disk, answers[0].buffer);
+    assert_int_equal(disk->free_piece_count, MC_DISK_PIECES_ALL);
+    assert_int_equal(rig_statistics(disk).buffer_bytes_lent, 0);
+    rig_stop(disk);
+}
+
+/* A bit of a byte that was written, wherever that lies. */
+static void flip(int fd, uint64_t at)
+{
+    struct unsynced *page = rig_page(rig_inode(fd), at / MC_DISK_PAGE);
+    uint8_t byte;
+    if (page != NULL) {
+        page->bytes[at % MC_DISK_PAGE] ^= 1;
+        return;
+    }
+    assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+}
+
+/* One piece that is wrong, or cannot be read, is enough: it is answered once, when all of them have ended. */
+static void test_bad_pieces(void **state)
+{
+    (void)state;
+    const uint64_t length = 3 * MC_DISK_PIECE_BYTES + 70000;
+    struct mc_disk *disk = rig_start(&config);
+    rig.is_random = true;
+    for (uint32_t i = 0; i < 40; i++) {
+        uint32_t slot;
+        assert_int_equal(rig_store(disk, i + 1, i, length, &slot), 0);
+        const struct mc_disk_item *item = mc_disk_index_find(&disk->index, slot, i + 1);
+        assert_non_null(item);
+        int fd = mc_disk_region_fd(disk, item->region);
+        uint64_t at =
+            mc_disk_region_at(disk, item->region, (uint64_t)item->page * MC_DISK_PAGE) + i % 4 * MC_DISK_PIECE_BYTES;
+        bool is_failing = i % 8 < 4;
+        if (is_failing) {
+            rig.fail_read_file = rig_inode(fd);
+            rig.fail_from = at;
+            rig.fail_to = at + MC_DISK_PIECE_BYTES;
+        } else {
+            at += random_below(&rig.seed, i % 4 == 3 ? 70000 : MC_DISK_PIECE_BYTES);
+            flip(fd, at);
+        }
+        assert_int_equal(rig_read_object(disk, slot, i + 1, i, length),
+                         is_failing ? MC_ERR_FILE_READ_FAIL : MC_ERR_CHECKSUM_MISMATCH);
+        rig.fail_read_file = rig.fail_from = rig.fail_to = 0;
+        assert_int_equal(rig_read_object(disk, slot, i + 1, i, length), MC_ERR_REPLICA_IS_GONE);
+        assert_int_equal(disk->free_piece_count, MC_DISK_PIECES_ALL);
+        assert_int_equal(rig_statistics(disk).buffer_bytes_lent, 0);
+    }
+    rig_stop(disk);
+}
+
 /* A region that cannot be read when the disk is opened holds what nobody is told of: it does not come back later. */
 static void test_unread_region(void **state)
 {
@@ -890,6 +979,8 @@ int main(void)
         TEST(test_no_space_at_all),
         TEST(test_journal_fails),
         TEST(test_read_errors),
+        TEST(test_pieces),
+        TEST(test_bad_pieces),
         TEST(test_unread_region),
         TEST(test_unlisted_region),
         TEST(test_copied_journal),

@@ -334,7 +334,7 @@ static void test_slow_by_what_it_began_behind(void **state)
     for (unsigned i = 0; i < COUNT; i++)
         assert_int_equal(mc_disk_read(disk, (struct mc_disk_place){slot, 1}, UINT64_MAX, on_was_read, &answers[i]), 0);
     mc_disk_turn(disk, 0);
-    assert_int_equal(disk->flights, COUNT);
+    assert_true(disk->flights > COUNT); /* in pieces, until no more of them are free: the last one is read as one */
     assert_true(disk->flight_bytes > MC_DISK_SLOW_BYTES && disk->flight_bytes < 2 * MC_DISK_SLOW_BYTES);
     struct queued last = disk->io->queue[--disk->io->count]; /* the device keeps this one for itself */
     rig.is_held = false;

@@ -663,6 +663,7 @@ static int tables_allocate(struct mc_disk *disk)
         return MC_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < disk->region_count; i++)
         disk->regions[i].first = MC_DISK_NO_SLOT;
+    mc_disk_pieces_init(disk);
     for (uint32_t i = 0; i < MC_DISK_TASKS_MAX; i++)
         mc_disk_queue_add(&disk->free_tasks, &disk->tasks[i]);
     for (uint32_t i = 0; i < MC_DISK_GROUPS_MAX; i++) {

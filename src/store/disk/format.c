@@ -139,33 +139,39 @@ void mc_disk_extent_stamp(uint8_t *extent, const struct mc_disk_entry *entry)
     memcpy(extent + bytes - MC_DISK_STAMP_BYTES, &entry->generation, MC_DISK_STAMP_BYTES);
 }
 
-static bool blocks_match(const uint8_t *extent, const struct mc_disk_entry *entry)
+int mc_disk_extent_check_blocks(const uint8_t *extent, const struct mc_disk_entry *entry, uint64_t from, uint64_t to)
 {
     const uint8_t *table = extent + mc_table_offset(entry->length);
     uint32_t table_length = mc_table_length(entry->length, entry->block_shift), crc = entry->crc;
     uint64_t block = 1ull << entry->block_shift;
-    if (table_length > 0 && mc_crc32c(0, table, table_length) != entry->crc)
-        return false;
-    for (uint64_t at = 0; at < entry->length; at += block) {
+    for (uint64_t at = from; at < to && at < entry->length; at += block) {
         uint64_t length = entry->length - at < block ? entry->length - at : block;
         if (table_length > 0)
             memcpy(&crc, table + (at >> entry->block_shift) * 4, 4);
         if (mc_crc32c(0, extent + at, length) != crc)
-            return false;
+            return MC_ERR_CHECKSUM_MISMATCH;
     }
-    return true;
+    return 0;
 }
 
-int mc_disk_extent_check(const uint8_t *extent, const struct mc_disk_entry *entry)
+int mc_disk_extent_check_end(const uint8_t *extent, const struct mc_disk_entry *entry)
 {
+    const uint8_t *table = extent + mc_table_offset(entry->length);
+    uint32_t table_length = mc_table_length(entry->length, entry->block_shift);
     uint64_t bytes = mc_disk_extent_bytes(entry->length, entry->key_length), generation;
     memcpy(&generation, extent + bytes - MC_DISK_STAMP_BYTES, MC_DISK_STAMP_BYTES);
     if (generation != entry->generation)
         return MC_ERR_CHECKSUM_MISMATCH;
     struct mc_hash hash = mc_hash(extent + mc_key_offset(entry->length), entry->key_length);
-    if (hash.low != entry->hash.low || hash.high != entry->hash.high || !blocks_match(extent, entry))
+    if (hash.low != entry->hash.low || hash.high != entry->hash.high)
         return MC_ERR_CHECKSUM_MISMATCH;
-    return 0;
+    return table_length > 0 && mc_crc32c(0, table, table_length) != entry->crc ? MC_ERR_CHECKSUM_MISMATCH : 0;
+}
+
+int mc_disk_extent_check(const uint8_t *extent, const struct mc_disk_entry *entry)
+{
+    int rc = mc_disk_extent_check_end(extent, entry);
+    return rc < 0 ? rc : mc_disk_extent_check_blocks(extent, entry, 0, entry->length);
 }
 
 /* ---- superblocks ---- */

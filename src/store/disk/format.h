@@ -91,6 +91,9 @@ static inline uint32_t mc_disk_footer_max(uint64_t region_bytes)
 void mc_disk_extent_stamp(uint8_t *extent, const struct mc_disk_entry *entry);
 /* 0, or MC_ERR_CHECKSUM_MISMATCH: not the bytes of that entry. extent: mc_disk_extent_bytes. */
 int mc_disk_extent_check(const uint8_t *extent, const struct mc_disk_entry *entry);
+/* The same in parts: first all but the data, behind mc_table_offset, then the blocks that begin in [from, to). */
+int mc_disk_extent_check_end(const uint8_t *extent, const struct mc_disk_entry *entry);
+int mc_disk_extent_check_blocks(const uint8_t *extent, const struct mc_disk_entry *entry, uint64_t from, uint64_t to);
 
 /* Of the journal: this generation is dead in all its copies. generation 0: everything in that life of the region. */
 struct mc_disk_clear {

@@ -22,13 +22,16 @@
 #define MC_DISK_CLEARS_PAGES_MAX 32u /* of one write of the journal */
 #define MC_DISK_CLEARS_LEAST 256u    /* pages of a file of the journal at most: between these, by the capacity */
 #define MC_DISK_CLEARS_MOST 16384u
-#define MC_DISK_COMPACT_LEAST 64u      /* pages of a file of the journal that is never copied */
-#define MC_DISK_CLEARS_MAX 4096u       /* gathered for the next write */
-#define MC_DISK_CLEARS_TASKS_MAX 2048u /* of them by callers: the rest is for what the disk itself finds */
-#define MC_DISK_FAILURES_MAX 3u        /* regions that fail in a row: then it is read-only */
-#define MC_DISK_STORE_PART 4u          /* this part of the buffers is kept for reads */
-#define MC_DISK_SLOW_BYTES (64u << 20) /* under way: for each of them an operation may last slow_ms longer */
-#define MC_DISK_FULL_NS 10000000000ull /* before a file system that was full is asked for room again */
+#define MC_DISK_COMPACT_LEAST 64u        /* pages of a file of the journal that is never copied */
+#define MC_DISK_CLEARS_MAX 4096u         /* gathered for the next write */
+#define MC_DISK_CLEARS_TASKS_MAX 2048u   /* of them by callers: the rest is for what the disk itself finds */
+#define MC_DISK_FAILURES_MAX 3u          /* regions that fail in a row: then it is read-only */
+#define MC_DISK_STORE_PART 4u            /* this part of the buffers is kept for reads */
+#define MC_DISK_SLOW_BYTES (64u << 20)   /* under way: for each of them an operation may last slow_ms longer */
+#define MC_DISK_PIECE_BYTES (256u << 10) /* a large extent is read in pieces of so much, or a power of two more, */
+#define MC_DISK_PIECES_MAX 32u           /* and so many at most; a read for which not as many are free is one */
+#define MC_DISK_PIECES_ALL MC_DISK_IO_DEPTH_MAX
+#define MC_DISK_FULL_NS 10000000000ull   /* before a file system that was full is asked for room again */
 #define MC_DISK_DAY_NS (86400ull * 1000000000u)
 
 struct mc_disk_task;
@@ -68,6 +71,10 @@ struct mc_disk_task {
     uint64_t since_ns, until_ns;
     const struct mc_disk_place *places;
     size_t count, at;
+    struct mc_disk_pieces {
+        uint32_t count, left, bytes, there, checked; /* bits: read; and found to be as they should */
+        int code;
+    } pieces; /* of a read */
     struct mc_disk_mark mark;
     uint64_t cursor; /* sequence of the last region that was listed */
     void *context;
@@ -78,6 +85,13 @@ struct mc_disk_task {
         mc_disk_listed *listed;
     } answer;
     mc_disk_each *each;
+};
+/* A part of an extent that is read; the last one holds all that is behind the data. */
+struct mc_disk_piece {
+    struct mc_disk_flight flight;
+    struct mc_disk_task *task;
+    struct mc_disk_piece *next; /* free */
+    uint32_t number;
 };
 struct mc_disk_queue {
     struct mc_disk_task *first, *last;
@@ -209,7 +223,9 @@ struct mc_disk {
     struct mc_disk_flight *oldest, *newest;
     uint64_t generation_top;    /* of all that was taken or found: what is above it was never here */
     struct mc_disk_queue reads; /* that wait for a buffer */
-    uint64_t flight_bytes;      /* that they read and write */
+    struct mc_disk_piece pieces[MC_DISK_PIECES_ALL], *free_pieces;
+    uint32_t free_piece_count;
+    uint64_t flight_bytes; /* that they read and write */
     uint32_t flights;
     uint64_t deadline_ns; /* the earliest of a read; UINT64_MAX: none */
     struct mc_disk_statistics counts;
@@ -343,6 +359,7 @@ int mc_disk_recovery_start(struct mc_disk *disk);
 void mc_disk_recovery_free(struct mc_disk *disk);
 
 /* ---- read.c ---- */
+void mc_disk_pieces_init(struct mc_disk *disk);
 void mc_disk_read_start(struct mc_disk *disk, struct mc_disk_task *task);
 /* All that are not answered: nobody waits for a disk that does not answer. */
 void mc_disk_reads_refuse(struct mc_disk *disk);

@@ -5,15 +5,10 @@
 
 /* ---- objects ---- */
 
-static void read_ended(struct mc_disk_flight *flight, int64_t result)
+static void read_done(struct mc_disk *disk, struct mc_disk_task *task, int code)
 {
-    struct mc_disk *disk = flight->disk;
-    struct mc_disk_task *task = (struct mc_disk_task *)flight; /* its first member */
     struct mc_disk_item *item = mc_disk_index_find(&disk->index, task->slot, task->entry.generation);
     bool is_there = item != NULL && item->region == task->region && item->page == task->page;
-    int code = result < 0                       ? MC_ERR_FILE_READ_FAIL
-               : result == (int64_t)task->bytes ? mc_disk_extent_check(task->buffer, &task->entry)
-                                                : MC_ERR_CHECKSUM_MISMATCH;
     if (code == 0) {
         if (item != NULL)
             item->was_hit = true;
@@ -31,6 +26,92 @@ static void read_ended(struct mc_disk_flight *flight, int64_t result)
     mc_disk_task_answer(task, code);
     mc_disk_task_free(disk, task);
 }
+
+static void read_ended(struct mc_disk_flight *flight, int64_t result)
+{
+    struct mc_disk_task *task = (struct mc_disk_task *)flight; /* its first member */
+    int code = result < 0                       ? MC_ERR_FILE_READ_FAIL
+               : result == (int64_t)task->bytes ? mc_disk_extent_check(task->buffer, &task->entry)
+                                                : MC_ERR_CHECKSUM_MISMATCH;
+    read_done(flight->disk, task, code);
+}
+
+/* ---- in pieces: while the disk brings the others, those that are there are checked ---- */
+
+void mc_disk_pieces_init(struct mc_disk *disk)
+{
+    for (uint32_t i = 0; i < MC_DISK_PIECES_ALL; i++) {
+        disk->pieces[i].next = disk->free_pieces;
+        disk->free_pieces = &disk->pieces[i];
+    }
+    disk->free_piece_count = MC_DISK_PIECES_ALL;
+}
+
+/* What is there, as far as it can be checked: nothing without the sums, which are in the last piece. */
+static int pieces_check(const struct mc_disk_task *task, uint32_t there, uint32_t checked)
+{
+    const struct mc_disk_pieces *pieces = &task->pieces;
+    int code = (checked >> (pieces->count - 1) & 1) != 0 ? 0 : mc_disk_extent_check_end(task->buffer, &task->entry);
+    for (uint32_t i = 0; i < pieces->count && code == 0; i++) {
+        uint64_t from = (uint64_t)i * pieces->bytes, to = i + 1 < pieces->count ? from + pieces->bytes : UINT64_MAX;
+        if ((there & ~checked) >> i & 1)
+            code = mc_disk_extent_check_blocks(task->buffer, &task->entry, from, to);
+    }
+    return code;
+}
+
+static void piece_ended(struct mc_disk_flight *flight, int64_t result)
+{
+    struct mc_disk *disk = flight->disk;
+    struct mc_disk_piece *piece = (struct mc_disk_piece *)flight; /* its first member */
+    struct mc_disk_task *task = piece->task;
+    struct mc_disk_pieces *pieces = &task->pieces;
+    if (result < 0)
+        pieces->code = MC_ERR_FILE_READ_FAIL;
+    else if (result != (int64_t)flight->request.length && pieces->code == 0)
+        pieces->code = MC_ERR_CHECKSUM_MISMATCH;
+    pieces->there |= 1u << piece->number;
+    if (pieces->code == 0 && (pieces->there >> (pieces->count - 1) & 1) != 0) {
+        pieces->code = pieces_check(task, pieces->there, pieces->checked);
+        pieces->checked = pieces->there;
+    }
+    piece->next = disk->free_pieces;
+    disk->free_pieces = piece;
+    disk->free_piece_count++;
+    if (--pieces->left == 0)
+        read_done(disk, task, pieces->code);
+}
+
+/* False: it is read as one. */
+static bool pieces_plan(const struct mc_disk *disk, struct mc_disk_task *task)
+{
+    uint64_t data = mc_table_offset(task->entry.length), bytes = MC_DISK_PIECE_BYTES;
+    while (data / bytes >= MC_DISK_PIECES_MAX)
+        bytes *= 2;
+    uint32_t count = (uint32_t)(data / bytes) + 1;
+    task->pieces = (struct mc_disk_pieces){.count = count, .left = count, .bytes = (uint32_t)bytes};
+    return count > 1 && count <= disk->free_piece_count && bytes >> task->entry.block_shift != 0;
+}
+
+static void pieces_begin(struct mc_disk *disk, struct mc_disk_task *task)
+{
+    int fd = mc_disk_region_fd(disk, task->region);
+    for (uint32_t i = 0; i < task->pieces.count; i++) {
+        uint32_t number = (task->pieces.count - 1 + i) % task->pieces.count; /* the sums first */
+        uint64_t from = (uint64_t)number * task->pieces.bytes;
+        uint64_t length = number + 1 < task->pieces.count ? task->pieces.bytes : task->bytes - from;
+        struct mc_disk_piece *piece = disk->free_pieces;
+        disk->free_pieces = piece->next;
+        disk->free_piece_count--;
+        piece->task = task;
+        piece->number = number;
+        mc_disk_flight_start(disk, &piece->flight, MC_DISK_READ, fd, task->buffer + from, (uint32_t)length,
+                             mc_disk_region_at(disk, task->region, (uint64_t)task->page * MC_DISK_PAGE + from),
+                             piece_ended);
+    }
+}
+
+/* ---- beginning, and the deadline ---- */
 
 static void deadline_note(struct mc_disk *disk, const struct mc_disk_task *task)
 {
@@ -60,9 +141,12 @@ static bool read_begin(struct mc_disk *disk, struct mc_disk_task *task)
     task->region = item->region;
     task->page = item->page;
     deadline_note(disk, task);
-    mc_disk_flight_start(disk, &task->flight, MC_DISK_READ, mc_disk_region_fd(disk, task->region), task->buffer,
-                         (uint32_t)task->bytes,
-                         mc_disk_region_at(disk, task->region, (uint64_t)task->page * MC_DISK_PAGE), read_ended);
+    if (pieces_plan(disk, task))
+        pieces_begin(disk, task);
+    else
+        mc_disk_flight_start(disk, &task->flight, MC_DISK_READ, mc_disk_region_fd(disk, task->region), task->buffer,
+                             (uint32_t)task->bytes,
+                             mc_disk_region_at(disk, task->region, (uint64_t)task->page * MC_DISK_PAGE), read_ended);
     return true;
 }
 
