@@ -6,7 +6,8 @@
 A master, and one process that is a store node with a disk and its own readers, for each contestant in turn; in every round fio first: sequential
 writes with eight under way and random reads with one and with eight, with O_DIRECT by io_uring, of a file as large as all objects. "store" is
 the time from the first put until the master knows all of them to be on the disk, "read" that of random gets of what is not in memory any more,
-each once, with so many threads. All bytes are compared. "of fio" is round by round. Memory is a quarter of the total.
+each once, with so many threads. All bytes are compared. "of fio" is round by round. Memory is a quarter of the total. Nothing is put before the
+master is a few seconds old: one that follows another evicts nothing until then, and what was measured would be puts that wait for that.
 
 The original is asked to do its best: a heartbeat each second, buckets of 16 MiB; its reads go through the kernel's cache unless it uses
 io_uring (--original_uring), so its files are dropped from there before each pass.
@@ -27,6 +28,7 @@ from contestants.base import HERE, ROOT, START_SECONDS_MAX, Process, Run, accept
 
 CACHE = ROOT / ".cache"
 MIB = 1 << 20
+SETTLED_SECONDS = 4  # from then on a master evicts, whatever it has followed (docs/ordering.md, depart_ms)
 UNITS = {"K": 1 << 10, "M": MIB, "G": 1 << 30}
 
 
@@ -61,12 +63,14 @@ class Deployment:
         until = time.monotonic() + START_SECONDS_MAX
         while not accepts(port) and time.monotonic() < until:
             time.sleep(0.02)
+        self.settled = time.monotonic() + SETTLED_SECONDS
         command = [contestant.python, "-B", HERE / "disk_e2e_worker.py", "--size", size, "--total", arguments.total, "--memory", arguments.total // 4,
                    "--metrics", metrics, "--address", f"127.0.0.1:{port}", "--path", folder, *(["--ours"] if self.ours else [])]  # fmt: skip
         self.worker = Process(command, logs / f"{stem}-worker.log", cores, env, talk=True)
 
     def __enter__(self):
         self.worker.read(START_SECONDS_MAX)
+        time.sleep(max(0, self.settled - time.monotonic()))
         return self
 
     def __exit__(self, *_):
