@@ -118,6 +118,8 @@ static int64_t operation_do(struct operation *operation)
         int rc = sim_memory_write_at(operation->memory, request->buffer, request->length, request->offset);
         return rc != 0 ? -rc : (int64_t)request->length;
     }
+    case MC_DISK_ALLOCATE:
+        return -sim_memory_allocate(operation->memory, request->offset + request->length);
     default:
         sim_pages_sync_end(sim_memory_pages(operation->memory, &size), operation->sync);
         return 0;

@@ -286,6 +286,14 @@ int sim_ftruncate64(int fd, off_t size)
     return file == NULL || file->kind != SIM_MEMORY ? -1 : memory_resize(file->memory, (uint64_t)size);
 }
 
+/* All is allocated from the start, but what the disk refuses. */
+int sim_memory_allocate(struct sim_memory *memory, uint64_t end)
+{
+    if (memory->pages != NULL && sim_disk_fails(memory->machine, ENOSPC))
+        return ENOSPC;
+    return end > memory->size && memory_resize(memory, end) != 0 ? errno : 0;
+}
+
 int sim_fallocate64(int fd, int mode, off_t offset, off_t length);
 int sim_fallocate64(int fd, int mode, off_t offset, off_t length)
 {
@@ -295,12 +303,10 @@ int sim_fallocate64(int fd, int mode, off_t offset, off_t length)
         return -1;
     if ((mode & FALLOC_FL_KEEP_SIZE) != 0)
         return 0;
-    uint64_t end = (uint64_t)(offset + length);
-    if (file->memory->pages != NULL && sim_disk_fails(file->memory->machine, ENOSPC)) {
-        errno = ENOSPC;
-        return -1;
-    }
-    return end > file->memory->size ? memory_resize(file->memory, end) : 0; /* all is allocated from the start */
+    int error = sim_memory_allocate(file->memory, (uint64_t)(offset + length));
+    if (error != 0)
+        errno = error;
+    return error == 0 ? 0 : -1;
 }
 
 int sim_fchmod(int fd, unsigned mode);

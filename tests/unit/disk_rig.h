@@ -42,10 +42,11 @@ struct mc_disk_io {
 struct rig {
     struct unsynced *pages[RIG_UNSYNCED_BUCKETS];
     uint64_t operations, seed, now_ns;
-    bool is_random;   /* what is under way ends in any order, some of it later */
-    bool is_dead;     /* nothing reaches a file any more */
-    bool is_held;     /* nothing ends */
-    bool holds_reads; /* only reads do not */
+    bool is_random;    /* what is under way ends in any order, some of it later */
+    bool is_dead;      /* nothing reaches a file any more */
+    bool is_held;      /* nothing ends */
+    bool holds_reads;  /* only reads do not */
+    bool holds_growth; /* only what makes a file longer does not */
     uint64_t fail_write_file, fail_read_file, fail_sync_file; /* inode; UINT64_MAX: any */
     uint64_t fail_from, fail_to;                              /* of what is written or read there: offsets */
     int error;                                                /* with which it fails */
@@ -145,6 +146,8 @@ static inline int64_t rig_run(const struct queued *queued)
     rig.operations++;
     if (rig.is_dead)
         return -EIO;
+    if (request->operation == MC_DISK_ALLOCATE)
+        return fallocate(request->fd, 0, (off_t)request->offset, (off_t)request->length) == 0 ? 0 : -errno;
     if (rig_fails(file, request))
         return -rig.error;
     if (request->operation == MC_DISK_READ)
@@ -188,7 +191,8 @@ static unsigned rig_collect(struct mc_disk_io *io, int timeout_ms)
     while (todo-- > 0 && at < io->count) {
         unsigned which = rig.is_random ? at + (unsigned)random_below(&rig.seed, io->count - at) : at;
         struct queued one = io->queue[which];
-        if (rig.holds_reads && one.request->operation == MC_DISK_READ) {
+        if ((rig.holds_reads && one.request->operation == MC_DISK_READ) ||
+            (rig.holds_growth && one.request->operation == MC_DISK_ALLOCATE)) {
             at++;
             continue;
         }

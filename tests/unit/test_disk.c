@@ -583,9 +583,9 @@ static void test_no_space(void **state)
     static const int errors[] = {ENOSPC, EDQUOT};
     for (unsigned i = 0; i < 2; i++) {
         struct mc_disk *disk = rig_start(&config);
-        rig_store_many(disk, 1, 15, 100000); /* two regions */
+        rig_store_many(disk, 1, 12, 100000); /* two regions, the second not half full */
         no_space = errors[i];
-        rig_store_many(disk, 16, 30, 100000);
+        rig_store_many(disk, 13, 33, 100000);
         assert_true(seen.lost > 10);
         assert_int_equal(rig_statistics(disk).health, MC_DISK_WELL);
         assert_int_equal(volume_bytes(disk), 2 * RIG_REGION);

@@ -359,6 +359,42 @@ static void test_slow_by_what_it_began_behind(void **state)
     rig_stop(disk);
 }
 
+/* A file system that is long in giving bytes holds up what needs them, and nothing else. */
+static void test_slow_growth(void **state)
+{
+    (void)state;
+    enum { COUNT = 14 };
+    struct answer answers[COUNT];
+    char key[MC_KEY_LENGTH_MAX + 1];
+    uint32_t slot;
+    memset(answers, 0, sizeof(answers));
+    struct mc_disk *disk = rig_start(&config);
+    assert_int_equal(rig_store(disk, 1, 1, 100000, &slot), 0);
+    rig.holds_growth = true;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        uint8_t *buffer = mc_disk_lend(disk, 100000, rig_key(i, key));
+        assert_non_null(buffer);
+        struct mc_disk_entry entry = rig_extent(buffer, i + 2, i, 100000);
+        assert_int_equal(mc_disk_store(disk, rig_slot(disk), &entry, buffer, false, on_stored, &answers[i]), 0);
+    }
+    for (unsigned i = 0; i < 20; i++)
+        mc_disk_turn(disk, 0);
+    assert_int_not_equal(disk->append.growing, MC_DISK_NO_REGION);
+    assert_int_equal(disk->regions_there, 1);
+    unsigned stored = 0;
+    for (uint32_t i = 0; i < COUNT; i++)
+        stored += answers[i].is_there && answers[i].code == 0 ? 1 : 0;
+    assert_true(stored > 4 && stored < COUNT);
+    assert_int_equal(rig_read_object(disk, slot, 1, 1, 100000), 0);
+    rig.holds_growth = false;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        rig_wait(disk, &answers[i]);
+        assert_int_equal(answers[i].code, 0);
+    }
+    assert_true(disk->regions_there >= 2 && !disk->append.is_full);
+    rig_stop(disk);
+}
+
 /* Small stores would take piece by piece what a large read waits for. */
 static void test_stores_wait_behind_reads(void **state)
 {
@@ -405,6 +441,7 @@ int main(void)
         TEST(test_nobody_waits_for_who_looks),
         TEST(test_what_is_told_when_it_is_ready),
         TEST(test_slow_by_what_it_began_behind),
+        TEST(test_slow_growth),
         TEST(test_stores_wait_behind_reads),
     };
     mc_log_set_level(MC_LOG_ERROR);

@@ -134,7 +134,7 @@ static void object_read(uint64_t *seed)
 
 static void live_on(uint64_t *seed)
 {
-    uint64_t steps = random_below(seed, 160);
+    uint64_t steps = random_below(seed, 320);
     for (uint64_t i = 0; i < steps; i++) {
         uint64_t what = random_below(seed, 16);
         if (what < 7)
@@ -216,6 +216,7 @@ static void one_seed(uint64_t seed, enum mc_disk_policy policy)
     rig_reset(seed);
     rig.is_random = true;
     config.policy = policy;
+    config.capacity = (policy == MC_DISK_LRU ? 4 : 6) * RIG_REGION; /* so little that what was read is copied */
     config.slow_ms = 10000;
     config.context = &model;
     config.lost = on_lost;

@@ -41,6 +41,8 @@ static int64_t plain_run(const struct mc_disk_request *request)
                      ? pread(request->fd, request->buffer, request->length, (off_t)request->offset)
                  : request->operation == MC_DISK_WRITE
                      ? pwrite(request->fd, request->buffer, request->length, (off_t)request->offset)
+                 : request->operation == MC_DISK_ALLOCATE
+                     ? fallocate(request->fd, 0, (off_t)request->offset, (off_t)request->length)
                      : fdatasync(request->fd);
     return rc < 0 ? -errno : rc;
 }

@@ -691,7 +691,8 @@ static void disk_init(struct mc_disk *disk, const struct mc_disk_config *config)
     disk->region_bytes = disk->directory.super.region_bytes;
     disk->region_count = (uint32_t)(config->capacity / disk->region_bytes);
     disk->volume_count = (disk->region_count + MC_DISK_VOLUME_REGIONS - 1) / MC_DISK_VOLUME_REGIONS;
-    disk->append.open = disk->append.sealing = disk->victim.region = disk->victim.unread = MC_DISK_NO_REGION;
+    disk->append.open = disk->append.sealing = disk->append.growing = disk->victim.region = disk->victim.unread =
+        MC_DISK_NO_REGION;
     disk->victim.next = MC_DISK_NO_SLOT;
     disk->deadline_ns = UINT64_MAX;
     disk->marked = disk->directory.super.mark;

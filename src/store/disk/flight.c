@@ -14,17 +14,23 @@ static void flight_unlink(struct mc_disk *disk, struct mc_disk_flight *flight)
     disk->flights--;
 }
 
+/* Of what only waits for the file system's own writes nothing goes through the disk's queue. */
+static uint64_t moved_bytes(const struct mc_disk_request *request)
+{
+    return request->operation == MC_DISK_ALLOCATE ? 0 : request->length;
+}
+
 static void flight_done(struct mc_disk_request *request, int64_t result)
 {
     struct mc_disk_flight *flight = (struct mc_disk_flight *)request; /* its first member */
     struct mc_disk *disk = flight->disk;
     flight_unlink(disk, flight);
-    disk->flight_bytes -= request->length;
+    disk->flight_bytes -= moved_bytes(request);
     if (request->operation == MC_DISK_WRITE && result >= 0 && result != (int64_t)request->length)
         result = -EIO;
     if (result < 0 && request->operation == MC_DISK_READ)
         disk->counts.read_errors++;
-    else if (result < 0)
+    else if (result < 0 && request->operation != MC_DISK_ALLOCATE) /* that there is no room is no error */
         disk->counts.write_errors++;
     else if (request->operation == MC_DISK_READ)
         disk->counts.bytes_read += (uint64_t)result;
@@ -47,17 +53,17 @@ void mc_disk_flight_start(struct mc_disk *disk, struct mc_disk_flight *flight, e
                                       .disk = disk,
                                       .previous = disk->newest,
                                       .begun_ns = mc_disk_now(disk),
-                                      .bytes_then = disk->flight_bytes + length,
                                       .ended = ended};
     *(disk->newest != NULL ? &disk->newest->next : &disk->oldest) = flight;
     disk->newest = flight;
     disk->flights++;
-    disk->flight_bytes += length;
+    disk->flight_bytes += moved_bytes(&flight->request);
+    flight->bytes_then = disk->flight_bytes;
     if (operation == MC_DISK_READ)
         disk->counts.reads++;
     else if (operation == MC_DISK_WRITE)
         disk->counts.writes++;
-    else
+    else if (operation == MC_DISK_SYNC)
         disk->counts.syncs++;
     disk->config.ports->submit(disk->io, &flight->request);
 }

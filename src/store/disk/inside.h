@@ -150,6 +150,8 @@ struct mc_disk_append {    /* region.c */
     uint32_t failures;      /* regions in a row */
     bool is_full;           /* the file system gave no more when it was asked last */
     uint64_t full_until_ns; /* before that it is not asked again */
+    uint32_t growing;       /* is being given its bytes; MC_DISK_NO_REGION: none */
+    struct mc_disk_flight growing_flight;
 };
 struct mc_disk_victim { /* evict.c */
     uint32_t region;    /* MC_DISK_NO_REGION: none */
@@ -316,7 +318,7 @@ void mc_disk_region_unlink(struct mc_disk *disk, uint32_t slot);
 /* Unlinks and releases. */
 void mc_disk_item_drop(struct mc_disk *disk, uint32_t slot);
 void mc_disk_region_set_free(struct mc_disk *disk, uint32_t region);
-/* May the file system be asked for one more region? `grow` asks. */
+/* May the file system be asked for one more region? `grow` asks; false: that is not under way. */
 bool mc_disk_region_can_grow(const struct mc_disk *disk);
 bool mc_disk_region_grow(struct mc_disk *disk);
 /* The footer that the region is getting; NULL: it is neither open nor sealing. */

@@ -17,7 +17,12 @@
 #define MC_DISK_IO_DEPTH_MAX 256u  /* requests under way; more wait in the queue, in their order */
 #define MC_DISK_IO_ALIGNMENT 4096u /* of addresses, offsets and lengths, so that they suit O_DIRECT */
 
-enum mc_disk_operation { MC_DISK_READ, MC_DISK_WRITE, MC_DISK_SYNC /* fdatasync */ };
+enum mc_disk_operation {
+    MC_DISK_READ,
+    MC_DISK_WRITE,
+    MC_DISK_SYNC,    /* fdatasync */
+    MC_DISK_ALLOCATE /* fallocate; -EINVAL or -EOPNOTSUPP: this kernel or file system does not do it */
+};
 enum mc_disk_io_kind { MC_DISK_IO_AUTO, MC_DISK_IO_URING, MC_DISK_IO_THREADS };
 
 struct mc_disk_request {

@@ -5,6 +5,7 @@
 #include "env/thread.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -27,9 +28,10 @@ static int64_t call_once(const struct mc_disk_slot *slot)
     const struct mc_disk_request *request = slot->request;
     off_t offset = (off_t)(request->offset + request->moved);
     ssize_t given =
-        request->operation == MC_DISK_READ    ? pread(request->fd, slot->part.iov_base, slot->part.iov_len, offset)
-        : request->operation == MC_DISK_WRITE ? pwrite(request->fd, slot->part.iov_base, slot->part.iov_len, offset)
-                                              : fdatasync(request->fd);
+        request->operation == MC_DISK_READ       ? pread(request->fd, slot->part.iov_base, slot->part.iov_len, offset)
+        : request->operation == MC_DISK_WRITE    ? pwrite(request->fd, slot->part.iov_base, slot->part.iov_len, offset)
+        : request->operation == MC_DISK_ALLOCATE ? fallocate(request->fd, 0, offset, (off_t)request->length)
+                                                 : fdatasync(request->fd);
     return given < 0 ? -errno : given;
 }
 

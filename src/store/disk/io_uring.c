@@ -1,6 +1,6 @@
 /* I/O by io_uring, through its system calls alone: what is needed of the kernel's interface stands here, so that it can
  * be built with any kernel's headers. Only what Linux 5.1 has is used - READV, WRITEV, FSYNC, and poll on the ring - so
- * that one way of doing it runs, and is tested, everywhere. */
+ * that one way of doing it runs, and is tested, everywhere; and FALLOCATE, which before 5.6 is -EINVAL. */
 #include "store/disk/io_inside.h"
 
 #include "base/error.h"
@@ -20,6 +20,7 @@
 #define OPERATION_READV 1
 #define OPERATION_WRITEV 2
 #define OPERATION_FSYNC 3
+#define OPERATION_FALLOCATE 17
 #define FSYNC_DATA 1u
 #define ENTER_GET_EVENTS 1u
 #define OFFSET_SUBMISSIONS 0
@@ -248,6 +249,10 @@ static void push_slot(struct mc_disk_io *io, struct ring *ring, struct mc_disk_s
     if (request->operation == MC_DISK_SYNC) {
         entry->operation = OPERATION_FSYNC;
         entry->operation_flags = FSYNC_DATA;
+    } else if (request->operation == MC_DISK_ALLOCATE) {
+        entry->operation = OPERATION_FALLOCATE;
+        entry->offset = request->offset;
+        entry->address = request->length; /* so it is handed over; `length` is the mode */
     } else {
         entry->operation = request->operation == MC_DISK_READ ? OPERATION_READV : OPERATION_WRITEV;
         entry->offset = request->offset + request->moved;

@@ -109,31 +109,56 @@ static int range_allocate(int fd, uint64_t offset, uint64_t length)
     return errno;
 }
 
-/* Gives one more region its bytes: a region at a time, so that the thread does not stand long. */
-bool mc_disk_region_grow(struct mc_disk *disk)
+static void growth_end(struct mc_disk *disk, uint32_t region, int error)
 {
     struct mc_disk_append *append = &disk->append;
-    uint32_t region = region_without_bytes(disk);
-    if (region == MC_DISK_NO_REGION)
-        return false;
-    int *fd = &disk->volume_fds[region / MC_DISK_VOLUME_REGIONS], error = 0;
-    if (*fd < 0)
-        *fd = mc_disk_directory_volume(&disk->directory, region / MC_DISK_VOLUME_REGIONS, true);
-    error = *fd < 0 ? errno : range_allocate(*fd, mc_disk_region_at(disk, region, 0), disk->region_bytes);
+    int fd = disk->volume_fds[region / MC_DISK_VOLUME_REGIONS];
     if (error != 0) {
         if (!append->is_full)
             mc_log(WARNING, "the disk %s grows no further than %" PRIu32 " regions: %s; the oldest makes room",
                    disk->directory.path, disk->regions_there, strerror(error));
-        if (*fd >= 0) /* a part of it may be there; behind it lies nothing */
-            (void)ftruncate(*fd, (off_t)mc_disk_region_at(disk, region, 0));
+        if (fd >= 0) /* a part of it may be there; behind it lies nothing */
+            (void)ftruncate(fd, (off_t)mc_disk_region_at(disk, region, 0));
         append->is_full = true;
         append->full_until_ns = mc_disk_now(disk) + MC_DISK_FULL_NS;
-        return false;
+        return;
     }
     append->is_full = false;
     disk->regions_there++;
     disk->regions[region].durable_sequence = UINT64_MAX;
     mc_disk_region_set_free(disk, region);
+}
+
+static void growth_ended(struct mc_disk_flight *flight, int64_t result)
+{
+    struct mc_disk *disk = flight->disk;
+    uint32_t region = disk->append.growing;
+    disk->append.growing = MC_DISK_NO_REGION;
+    int error = (int)-result;
+    if (error == EINVAL || error == EOPNOTSUPP)
+        error = range_allocate(mc_disk_region_fd(disk, region), mc_disk_region_at(disk, region, 0), disk->region_bytes);
+    growth_end(disk, region, error);
+}
+
+/* Gives one more region its bytes. A file system may have us wait for its journal meanwhile, so this is an operation
+ * like others: the thread goes on. */
+bool mc_disk_region_grow(struct mc_disk *disk)
+{
+    if (disk->append.growing != MC_DISK_NO_REGION)
+        return true;
+    uint32_t region = region_without_bytes(disk);
+    if (region == MC_DISK_NO_REGION)
+        return false;
+    int *fd = &disk->volume_fds[region / MC_DISK_VOLUME_REGIONS];
+    if (*fd < 0)
+        *fd = mc_disk_directory_volume(&disk->directory, region / MC_DISK_VOLUME_REGIONS, true);
+    if (*fd < 0) {
+        growth_end(disk, region, errno);
+        return false;
+    }
+    disk->append.growing = region;
+    mc_disk_flight_start(disk, &disk->append.growing_flight, MC_DISK_ALLOCATE, *fd, NULL, (uint32_t)disk->region_bytes,
+                         mc_disk_region_at(disk, region, 0), growth_ended);
     return true;
 }
 
@@ -174,8 +199,10 @@ static void region_open(struct mc_disk *disk)
 {
     struct mc_disk_append *append = &disk->append;
     struct mc_disk_head head;
-    if (disk->regions_free == 0 && !mc_disk_region_grow(disk))
+    if (disk->regions_free == 0) {
+        (void)mc_disk_region_grow(disk);
         return;
+    }
     uint32_t number = region_choose(disk);
     if (number == MC_DISK_NO_REGION)
         return;
@@ -276,6 +303,8 @@ void mc_disk_region_turn(struct mc_disk *disk)
     if (append->sealing != MC_DISK_NO_REGION && append->seal_stage == MC_DISK_SEAL_WRITES &&
         disk->regions[append->sealing].writes == 0)
         footer_write(disk);
+    if (append->open != MC_DISK_NO_REGION && append->at >= disk->region_bytes / 2 && disk->regions_free == 0)
+        (void)mc_disk_region_grow(disk); /* one ahead, as with those that are given up */
 }
 
 struct mc_disk_footer *mc_disk_region_footer(struct mc_disk *disk, uint32_t region)
