@@ -419,8 +419,6 @@ static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
  * there stays. False when memory is out. */
 static bool resize(struct mc_segment *segment, const struct mc_wire_mount *mount)
 {
-    if (segment->kind != MC_SEGMENT_DISK)
-        return segment->capacity == mount->capacity && segment->slot_count == mount->slot_count;
     if (!mc_space_resize(&segment->space, mount->slot_count))
         return false;
     segment->capacity = mount->capacity;
@@ -440,9 +438,13 @@ static int32_t mount_known(struct mc_core *core, struct mounting *mounting)
         return MC_ERR_SEGMENT_ALREADY_EXISTS;
     /* Epoch 0 of a segment that we know: the answer to its first mount was lost. It is the same memory either way. An
      * earlier epoch: its contents were not offered yet, or it has not heard of that. */
-    bool same = segment->kind == mount->kind && segment->nonce == mount->nonce && resize(segment, mount);
+    bool is_disk = segment->kind == MC_SEGMENT_DISK;
+    bool same = segment->kind == mount->kind && segment->nonce == mount->nonce &&
+                (is_disk || (segment->capacity == mount->capacity && segment->slot_count == mount->slot_count));
     if (!same || (mount->epoch != 0 && mount->epoch != core->epoch && mount->epoch != segment->earlier_epoch))
         return MC_ERR_STALE;
+    if (is_disk && !resize(segment, mount))
+        return MC_ERR_BUSY;
     if (rebuilding) { /* broken off half-way: what was merged goes, and all of it comes again */
         mounting->earlier_epoch = segment->earlier_epoch;
         mounting->contact_ms = segment->contact_ms;

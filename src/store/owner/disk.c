@@ -548,7 +548,7 @@ static void meet(struct mc_owner_disk *disk, uint64_t epoch)
 static int mounted(struct mc_owner_disk *disk, const struct mc_wire_mount_reply *reply)
 {
     disk->mount_id = 0;
-    if (reply->code == MC_ERR_STALE) {
+    if (reply->code == MC_ERR_STALE && (disk->has_contents || disk->mark.epoch != 0)) { /* else it is refused, empty */
         begin_anew(disk);
         return 0;
     }
