@@ -72,6 +72,7 @@ static void latency_add(struct mc_store_disk_latency *to, const struct mc_store_
 static double quantile_us(const struct mc_store_disk_latency *latency, double part)
 {
     uint64_t total = 0, below = 0;
+    const size_t last = LENGTH(bounds) - 1;
     for (size_t i = 0; i < LENGTH(latency->counts); i++)
         total += latency->counts[i];
     double wanted = part * (double)total;
@@ -82,7 +83,7 @@ static double quantile_us(const struct mc_store_disk_latency *latency, double pa
             return from + ((double)bounds[i] - from) * (wanted - (double)below) / (double)here;
         below += here;
     }
-    return total == 0 ? 0 : (double)bounds[LENGTH(bounds) - 1];
+    return total == 0 ? 0 : (double)bounds[last];
 }
 
 /* ---- the original's ---- */
