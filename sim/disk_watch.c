@@ -36,6 +36,8 @@ static struct kept {
     struct mc_id disk;
     uint64_t generation;
     uint32_t slot, machine, put;
+    uint32_t
+        region; /* where it lies, unless it was moved since a region was last given up; see sim_disk_journal_kill */
     enum fate fate;
 } places[PLACES_MAX];
 static uint32_t place_count;
@@ -91,14 +93,17 @@ static void compare(const struct open *open)
         struct kept *kept = &places[i];
         if (!mc_id_equal(kept->disk, id))
             continue;
-        bool is_there = mc_disk_index_find(&disk->index, kept->slot, kept->generation) != NULL;
+        const struct mc_disk_item *item = mc_disk_index_find(&disk->index, kept->slot, kept->generation);
+        bool is_there = item != NULL, is_cut_off = kept->region >= disk->region_count;
         if (is_there && kept->fate >= MISSING)
             sim_fail("resurrection: slot %u of a disk, generation %llx, put %u, is there again, and was %s", kept->slot,
                      (unsigned long long)kept->generation, kept->put, kept->fate == GONE ? "gone" : "missing");
         /* What lies beyond a smaller size is cut off, and must not be there again either. */
-        if (!is_there && kept->fate == THERE && !sim_cluster.has_broken_disks && !sim_plan->is_resized)
+        if (!is_there && kept->fate == THERE && !sim_cluster.has_broken_disks && !is_cut_off)
             sim_fail("lost: slot %u of a disk, generation %llx, put %u, was stored, and is not there after a restart",
                      kept->slot, (unsigned long long)kept->generation, kept->put);
+        if (is_there)
+            kept->region = item->region;
         oracle_disk_returns += is_there;
         if (!is_there && kept->fate != GONE)
             kept->fate = MISSING;
@@ -139,6 +144,7 @@ int sim_disk_open(const struct mc_disk_config *config, struct mc_disk **disk, ch
 
 struct call {
     struct mc_id disk;
+    struct mc_disk *stored_on;
     struct mc_disk_place place;
     union {
         mc_disk_stored *stored;
@@ -156,6 +162,10 @@ static void on_stored(void *context, int code, uint32_t slot)
     struct kept *kept = find(call->disk, call->place);
     if (kept != NULL && code == 0 && (kept->fate == IN_DOUBT || kept->fate == MISSING))
         kept->fate = THERE;
+    const struct mc_disk_item *item =
+        code == 0 ? mc_disk_index_find(&call->stored_on->index, call->place.slot, call->place.generation) : NULL;
+    if (kept != NULL && item != NULL)
+        kept->region = item->region;
     oracle_disk_stores += code == 0;
     sim_say("  slot %u of disk %llx, generation %llx, is stored: %s", call->place.slot,
             (unsigned long long)call->disk.low, (unsigned long long)call->place.generation, mc_error_name(code));
@@ -166,8 +176,11 @@ int sim_disk_store(struct mc_disk *disk, uint32_t slot, const struct mc_disk_ent
                    bool was_hit, mc_disk_stored *done, void *context)
 {
     struct call *call = sim_allocate(sizeof(*call));
-    *call = (struct call){
-        .disk = mc_disk_id(disk), .place = {slot, entry->generation}, .answer.stored = done, .context = context};
+    *call = (struct call){.disk = mc_disk_id(disk),
+                          .stored_on = disk,
+                          .place = {slot, entry->generation},
+                          .answer.stored = done,
+                          .context = context};
     uint32_t put = oracle_put_of(entry->hash.low, entry->hash.high, entry->length, entry->crc);
     if (put == UINT32_MAX)
         sim_fail("content: what is stored on a disk as generation %llx nobody put",
@@ -218,7 +231,7 @@ int sim_disk_clear(struct mc_disk *disk, const struct mc_disk_place *cleared, si
 }
 
 /* A region makes room: what lies there is told as lost when the journal has that. Whoever is killed in between has told
- * nobody, and need not have it any more. */
+ * nobody, and need not have it any more. What was moved to another before lies there alone from now on. */
 void sim_disk_journal_kill(struct mc_disk *disk, uint32_t region)
 {
     for (uint32_t i = 0; i < place_count; i++) {
@@ -228,6 +241,8 @@ void sim_disk_journal_kill(struct mc_disk *disk, uint32_t region)
                                               : NULL;
         if (item != NULL && item->region == region && kept->fate == THERE)
             kept->fate = IN_DOUBT;
+        if (item != NULL)
+            kept->region = item->region;
     }
     mc_disk_journal_kill(disk, region);
 }

@@ -59,6 +59,64 @@ static void test_disk_comes_back_with_another_size(void **state)
     world_close_all(&world);
 }
 
+/* At a master that learnt it anew every number was in use once: those above a smaller size are given out no more, or
+ * nobody could tell a later master of what lies there; and again when it may take more. */
+static void test_numbers_of_a_smaller_size(void **state)
+{
+    static const uint32_t counts[] = {DISK_SLOTS, 64, 3, 9, 2 * DISK_SLOTS, MC_NODE_CHUNK + 3};
+    struct world world;
+    struct world_store store;
+    static struct moves moves;
+    char name[32];
+    (void)state;
+    struct mc_core_config config = mc_core_config_default();
+    config.offload = MC_OFFLOAD_ON_PUT;
+    world_start(&world, NEXT_EPOCH, &config);
+    store = world_store(&world, NODE_A, MIB, "a");
+    uint64_t beat = world_join(&world, MC_ROLE_HEARTBEAT, CLIENT, FIRST_LIFE);
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    mount.epoch = FIRST_EPOCH;
+    mount.slot_top = DISK_SLOTS;
+    struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mount);
+    assert_int_equal(reply.inventory, 1);
+    struct mc_wire_inventory_item item = {.slot = 0,
+                                          .state = 1,
+                                          .generation = ((uint64_t)FIRST_EPOCH << MC_EPOCH_SHIFT) + 1,
+                                          .version = ((uint64_t)FIRST_EPOCH << MC_EPOCH_SHIFT) + 1,
+                                          .length = OBJECT,
+                                          .key = mc_span_string("old")};
+    send_inventory(&world, store.owner, reply.segment, 0, true, &item, 1);
+    world_settle(&world, 100);
+    for (unsigned i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        node_ends(&world, &store, beat);
+        store = world_store(&world, i % 2 == 0 ? NODE_B : NODE_A, MIB, "again");
+        mount.epoch = NEXT_EPOCH;
+        mount.slot_count = counts[i];
+        mount.slot_top = 1;
+        reply = world_mount(&world, store.owner, &mount);
+        assert_int_equal(reply.code, 0);
+        send_inventory(&world, store.owner, reply.segment, 0, true, &item, 1);
+        assert_int_equal(world_receive(&world, store.owner).type, MC_MESSAGE_INVENTORY_ACK);
+        world_settle(&world, 100);
+        world_check(&world);
+        (void)owner_clears(&world, store.owner); /* what was stored, and is not told */
+        world_settle(&world, 100);
+        unsigned stored = 0;
+        for (unsigned j = 0; j < 20; j++) {
+            assert_int_equal(world_put(&world, store.call, store.owner, world_name(name, "k", i * 100 + j), OBJECT), 0);
+            told_moves(&world, store.owner, &moves);
+            if (moves.type == 0)
+                break;
+            assert_int_equal(moves.type, MC_MESSAGE_STORE);
+            assert_true(moves.stores[0].slot < counts[i]);
+            owner_did(&world, store.owner, &moves, 0);
+            stored++;
+        }
+        assert_int_equal(stored, counts[i] < 20 ? counts[i] - 1 : 20); /* "old" has one */
+    }
+    world_close_all(&world);
+}
+
 /* Also one in which nothing lies: it is not asked to begin anew again and again. */
 static void test_empty_disk_comes_back_with_another_size(void **state)
 {
@@ -143,6 +201,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_disk_comes_back),
         cmocka_unit_test(test_disk_comes_back_with_another_size),
+        cmocka_unit_test(test_numbers_of_a_smaller_size),
         cmocka_unit_test(test_empty_disk_comes_back_with_another_size),
         cmocka_unit_test(test_removed_while_away),
         cmocka_unit_test(test_disk_stays_away),

@@ -291,6 +291,40 @@ static void test_given_up(void **state)
     rig_stop(&rig);
 }
 
+/* A number at or above the count that the master was told is not taken: what lay there could not be told to the next. */
+static void test_number_too_great(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_frame frame;
+    struct mc_reader reader;
+    struct mc_wire_live live;
+    struct mc_wire_live_item item;
+    struct mc_wire_segment head = {.segment = DISK_SEGMENT};
+    fill_folder();
+    open_owner(&rig);
+    rig.epoch = CONTENTS_EPOCH + 1;
+    answer_disk(&rig, expect_disk(&rig), 0);
+    struct mc_wire_store_item store = {.slot = rig.mount.slot_count,
+                                       .generation = GENERATION + 1,
+                                       .version = GENERATION + 1,
+                                       .source = SEGMENT,
+                                       .source_generation = GENERATION + 1};
+    size_t start = mc_frame_begin(&rig.link.out, MC_MESSAGE_STORE, 0);
+    size_t list = mc_wire_segment_head(&rig.link.out, &head);
+    mc_wire_store_item_write(&rig.link.out, &store);
+    mc_frame_end_list(&rig.link.out, start, list, 1);
+    assert_int_equal(peer_flush(&rig.link), 0);
+    rig_expect(&rig, MC_MESSAGE_LIVE, &frame, &reader);
+    mc_wire_live_read(&reader, &live);
+    assert_int_equal(live.segment, DISK_SEGMENT);
+    assert_int_equal(mc_list_read(&reader), 1);
+    mc_wire_live_item_read(&reader, &item);
+    assert_int_equal(item.slot, store.slot);
+    assert_int_equal(item.code, MC_ERR_INVALID_PARAMS);
+    rig_stop(&rig);
+}
+
 int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
@@ -299,6 +333,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_emptied, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_not_given_up, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_given_up, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_number_too_great, open_folder, close_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -365,6 +365,72 @@ static void test_rebuild_with_holes(void **state)
     mc_space_destroy(&space);
 }
 
+/* Numbers alone, whose limit falls and rises, at any moment after a rebuild: none at or above it is given out, none
+ * twice, and none is lost. */
+static void test_resize(void **state)
+{
+    enum { TOP = 5 * MC_NODE_CHUNK + 17, MOST = 9 * MC_NODE_CHUNK };
+    static bool has[MOST];
+    (void)state;
+    for (uint64_t seed = 1; seed <= 30; seed++) {
+        struct mc_space space;
+        uint64_t random = seed;
+        uint32_t limit = TOP, used = 0;
+        memset(has, 0, sizeof(has));
+        assert_true(mc_space_init(&space, limit));
+        space.is_bare = true;
+        assert_true(mc_space_rebuild_begin(&space, TOP));
+        for (unsigned i = 0; i < 200; i++) {
+            uint32_t number = i * 97 + (uint32_t)random_below(&random, 97);
+            assert_int_equal(mc_space_rebuild_number(&space, number), MC_SPACE_PLACED);
+            if (i % 2 == 0) {
+                mc_space_number_give(&space, number);
+                assert_int_equal(mc_space_rebuild_number(&space, number), MC_SPACE_REFUSED);
+            }
+            has[number] = i % 2 == 1;
+            used += has[number];
+        }
+        mc_space_rebuild_end(&space);
+        for (unsigned i = 0; i < 60; i++) {
+            unsigned what = (unsigned)random_below(&random, 4);
+            if (what == 0) {
+                limit = 1 + (uint32_t)random_below(&random, MOST);
+                assert_true(mc_space_resize(&space, limit));
+            } else if (what == 1) {
+                (void)mc_space_reclaim(&space, (uint32_t)random_below(&random, 2 * MC_NODE_CHUNK));
+            }
+            for (uint64_t some = random_below(&random, 3000); what == 2 && some > 0; some--) {
+                uint32_t number = mc_space_number_take(&space);
+                if (number == MC_NODE_NONE)
+                    break;
+                assert_true(number < limit && !has[number]);
+                has[number] = true;
+                used++;
+            }
+            for (uint64_t some = random_below(&random, 3000); what == 3 && some > 0; some--) {
+                uint32_t number = (uint32_t)random_below(&random, MOST);
+                if (has[number])
+                    mc_space_number_give(&space, number);
+                used -= has[number];
+                has[number] = false;
+            }
+            assert_int_equal(space.node_count, used);
+            assert_null(mc_space_check(&space));
+        }
+        while (mc_space_reclaim(&space, MC_NODE_CHUNK))
+            continue;
+        for (uint32_t number = mc_space_number_take(&space); number != MC_NODE_NONE;
+             number = mc_space_number_take(&space)) {
+            assert_true(number < limit && !has[number]);
+            has[number] = true;
+        }
+        for (uint32_t number = 0; number < limit; number++)
+            assert_true(has[number]);
+        assert_null(mc_space_check(&space));
+        mc_space_destroy(&space);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -379,6 +445,7 @@ int main(void)
         cmocka_unit_test(test_destroy_in_slices),
         cmocka_unit_test(test_rebuild),
         cmocka_unit_test(test_rebuild_with_holes),
+        cmocka_unit_test(test_resize),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

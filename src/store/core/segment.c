@@ -417,10 +417,12 @@ static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
 
 /* A disk may take more or less of its file system than when it was here before, as others fill or empty it; what lies
  * there stays. False when memory is out. */
-static bool resize(struct mc_segment *segment, const struct mc_wire_mount *mount)
+static bool resize(struct mc_core *core, struct mc_segment *segment, const struct mc_wire_mount *mount)
 {
     if (!mc_space_resize(&segment->space, mount->slot_count))
         return false;
+    if (mc_link_alone(&segment->busy))
+        mc_link_append(&core->busy, &segment->busy); /* numbers are reclaimed */
     segment->capacity = mount->capacity;
     segment->populated = mount->populated;
     segment->slot_count = mount->slot_count;
@@ -443,7 +445,7 @@ static int32_t mount_known(struct mc_core *core, struct mounting *mounting)
                 (is_disk || (segment->capacity == mount->capacity && segment->slot_count == mount->slot_count));
     if (!same || (mount->epoch != 0 && mount->epoch != core->epoch && mount->epoch != segment->earlier_epoch))
         return MC_ERR_STALE;
-    if (is_disk && !resize(segment, mount))
+    if (is_disk && !resize(core, segment, mount))
         return MC_ERR_BUSY;
     if (rebuilding) { /* broken off half-way: what was merged goes, and all of it comes again */
         mounting->earlier_epoch = segment->earlier_epoch;

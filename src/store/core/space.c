@@ -79,6 +79,12 @@ static void list_number(struct mc_space *space, uint32_t number)
     space->node_free = number;
 }
 
+/* In a bare space reclaiming comes by it yet: until then it is in no list, whatever its `listed` says. */
+static bool is_pending(const struct mc_space *space, uint32_t number)
+{
+    return space->is_bare && number >= space->reclaim && number < space->reclaim_end;
+}
+
 /* The numbers of one hole join the list. */
 static void hole_fill(struct mc_space *space)
 {
@@ -91,7 +97,9 @@ static void hole_fill(struct mc_space *space)
             return;
         }
         space->hole_count--;
-        for (uint32_t number = (chunk + 1) * MC_NODE_CHUNK; number > chunk * MC_NODE_CHUNK; number--)
+        uint32_t end = (chunk + 1) * MC_NODE_CHUNK;
+        for (uint32_t number = end < space->node_limit ? end : space->node_limit; number > chunk * MC_NODE_CHUNK;
+             number--)
             list_number(space, number - 1);
         return;
     }
@@ -119,7 +127,11 @@ static uint32_t node_take(struct mc_space *space)
 
 static void node_give(struct mc_space *space, uint32_t number)
 {
-    list_number(space, number);
+    struct mc_node *node = mc_space_node(space, number);
+    node->state = MC_NODE_UNUSED;
+    node->listed = is_pending(space, number);
+    if (!node->listed && number < space->node_limit)
+        list_number(space, number);
     space->node_count--;
 }
 
@@ -290,10 +302,19 @@ void mc_space_release(struct mc_space *space, uint32_t number)
 
 /* ---- numbers alone ---- */
 
+/* From the first number on: those below reclaim_end that are not in use join the list. */
+static void reclaim_begin(struct mc_space *space)
+{
+    uint32_t end = space->reclaim_end < space->node_limit ? space->reclaim_end : space->node_limit;
+    space->reclaim = space->hole_count = 0;
+    space->hole_top = (end + MC_NODE_CHUNK - 1) / MC_NODE_CHUNK;
+}
+
 bool mc_space_resize(struct mc_space *space, uint32_t node_limit)
 {
     mc_assert(space->is_bare);
-    size_t before = ((size_t)space->node_limit + MC_NODE_CHUNK - 1) / MC_NODE_CHUNK;
+    uint32_t before_limit = space->node_limit, fresh = space->node_fresh;
+    size_t before = ((size_t)(before_limit > fresh ? before_limit : fresh) + MC_NODE_CHUNK - 1) / MC_NODE_CHUNK;
     size_t after = ((size_t)node_limit + MC_NODE_CHUNK - 1) / MC_NODE_CHUNK;
     if (after > before) {
         struct mc_node **chunks = realloc(space->chunks, after * sizeof(*chunks));
@@ -302,7 +323,13 @@ bool mc_space_resize(struct mc_space *space, uint32_t node_limit)
         memset(chunks + before, 0, (after - before) * sizeof(*chunks));
         space->chunks = chunks;
     }
-    space->node_limit = node_limit > space->node_fresh ? node_limit : space->node_fresh;
+    space->node_limit = node_limit;
+    if (node_limit != before_limit &&
+        (node_limit < fresh || before_limit < fresh)) { /* some are given out no more, or again */
+        space->node_free = MC_NODE_NONE;
+        space->reclaim_end = fresh;
+        reclaim_begin(space);
+    }
     return true;
 }
 
@@ -395,8 +422,7 @@ enum mc_space_placed mc_space_rebuild_place(struct mc_space *space, uint32_t num
 
 void mc_space_rebuild_end(struct mc_space *space)
 {
-    space->reclaim = 0;
-    space->hole_top = space->reclaim_end / MC_NODE_CHUNK;
+    reclaim_begin(space);
 }
 
 bool mc_space_reclaim(struct mc_space *space, uint32_t count)
@@ -405,12 +431,14 @@ bool mc_space_reclaim(struct mc_space *space, uint32_t count)
         uint32_t number = space->reclaim, chunk = number / MC_NODE_CHUNK;
         count--;
         if (space->chunks[chunk] == hole) {
-            space->hole_count++; /* and stays one until the end of the reclaiming */
+            space->hole_count += number < space->node_limit; /* and stays one until the end of the reclaiming */
             space->reclaim = (chunk + 1) * MC_NODE_CHUNK;
             continue;
         }
-        const struct mc_node *node = mc_space_node(space, number);
-        if (node->state == MC_NODE_UNUSED && !node->listed)
+        struct mc_node *node = mc_space_node(space, number);
+        if (node->state == MC_NODE_UNUSED && number >= space->node_limit)
+            node->listed = 0;
+        else if (node->state == MC_NODE_UNUSED && (space->is_bare || !node->listed))
             list_number(space, number);
         space->reclaim++;
     }
@@ -476,18 +504,20 @@ const char *mc_space_check(const struct mc_space *space)
         return "sums";
     uint32_t unused = 0;
     for (uint32_t number = space->node_free; number != MC_NODE_NONE; number = mc_space_node(space, number)->list_next)
-        if (mc_space_node(space, number)->state != MC_NODE_UNUSED || ++unused > space->node_fresh)
+        if (mc_space_node(space, number)->state != MC_NODE_UNUSED || number >= space->node_limit ||
+            is_pending(space, number) || ++unused > space->node_fresh)
             return "free numbers";
-    for (uint32_t number = space->reclaim_end; number > 0;) { /* not yet listed after a rebuild */
+    for (uint32_t number = space->reclaim_end;
+         number > 0;) { /* in no list: to be reclaimed, or at or above the limit */
         const struct mc_node *node = mc_space_node(space, --number);
         bool in_hole = space->chunks[number / MC_NODE_CHUNK] == hole;
-        if (node->state != MC_NODE_UNUSED || node->listed)
+        if (node->state != MC_NODE_UNUSED || (node->listed && !is_pending(space, number)))
             continue;
-        if (number < space->reclaim && !in_hole)
+        if (number < space->reclaim && number < space->node_limit && !in_hole)
             return "a number was not reclaimed";
         unused++;
     }
-    if (unused + count != space->node_fresh || space->node_fresh > space->node_limit)
+    if (unused + count != space->node_fresh || (!space->is_bare && space->node_fresh > space->node_limit))
         return "a number was lost";
     const char *wrong = check_bins(space, &binned);
     return wrong != NULL ? wrong : binned != free_blocks ? "a free block in no bin" : NULL;

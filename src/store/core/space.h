@@ -57,8 +57,9 @@ _Static_assert(sizeof(struct mc_node) == 48, "one per object: counted in the byt
 
 struct mc_space {
     struct mc_node **chunks;
-    uint32_t node_limit, node_fresh; /* numbers from node_fresh on were never used */
-    /* After a rebuild: numbers of [reclaim, reclaim_end) that are not in use may be missing in the list of those given
+    uint32_t node_limit,
+        node_fresh; /* numbers from node_fresh on, which a resize may leave above the limit, were never used */
+    /* After a rebuild or a resize: numbers of [reclaim, reclaim_end) that are not in use may be missing in the list of those given
      * back. A chunk of numbers none of which is in use is a hole: it has no memory, and joins the list when it is
      * needed. */
     uint32_t reclaim, reclaim_end;
@@ -76,8 +77,8 @@ struct mc_space {
 /* False when memory is out. */
 bool mc_space_init(struct mc_space *space, uint32_t node_limit);
 void mc_space_destroy(struct mc_space *space);
-/* Of numbers alone: from now on there may be so many, or as many as are in use if that is more. False when memory is out,
- * nothing is changed then. */
+/* Of numbers alone: from now on only those below the limit are given out; those that are in use stay. What is to be
+ * given out again, or no more, is looked at by mc_space_reclaim. False when memory is out, nothing is changed then. */
 bool mc_space_resize(struct mc_space *space, uint32_t node_limit);
 /* Frees at most `count` chunks of nodes from the end; true when none are left. Nothing but destroy is allowed
  * afterwards. */

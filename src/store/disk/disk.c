@@ -181,7 +181,7 @@ void mc_disk_give_back(struct mc_disk *disk, uint8_t *buffer)
 int mc_disk_store(struct mc_disk *disk, uint32_t slot, const struct mc_disk_entry *entry, uint8_t *buffer, bool was_hit,
                   mc_disk_stored *done, void *context)
 {
-    if (slot >= disk->index.capacity || !mc_disk_entry_is_sane(entry, disk->region_bytes))
+    if (slot >= disk->slot_count || !mc_disk_entry_is_sane(entry, disk->region_bytes))
         return MC_ERR_INVALID_PARAMS;
     struct mc_hash hash = mc_hash(buffer + mc_key_offset(entry->length), entry->key_length);
     if (hash.low != entry->hash.low || hash.high != entry->hash.high) /* no one could find it again */
@@ -246,7 +246,7 @@ void mc_disk_forked(struct mc_disk *disk)
 
 uint32_t mc_disk_slot_count(const struct mc_disk *disk)
 {
-    return disk->objects_max > disk->index.top ? disk->objects_max : disk->index.top;
+    return disk->slot_count;
 }
 
 struct mc_id mc_disk_id(const struct mc_disk *disk)
@@ -636,6 +636,7 @@ static int tables_allocate(struct mc_disk *disk)
     uint64_t most = disk->config.capacity / MC_DISK_PAGE; /* what is found may be more than is stored now */
     objects = objects > MC_DISK_OBJECTS_MAX ? MC_DISK_OBJECTS_MAX : objects;
     disk->objects_max = disk->config.objects_max != 0 ? disk->config.objects_max : (uint32_t)objects;
+    disk->slot_count = disk->objects_max;
     disk->region_objects_max = disk->objects_max / 8 + 1; /* what goes at once, when objects are few or small */
     if (disk->region_objects_max < disk->objects_max / disk->region_count * 2)
         disk->region_objects_max = disk->objects_max / disk->region_count * 2;

@@ -31,7 +31,7 @@
 #define MC_DISK_PIECE_BYTES (256u << 10) /* a large extent is read in pieces of so much, or a power of two more, */
 #define MC_DISK_PIECES_MAX 32u           /* and so many at most; a read for which not as many are free is one */
 #define MC_DISK_PIECES_ALL MC_DISK_IO_DEPTH_MAX
-#define MC_DISK_FULL_NS 10000000000ull   /* before a file system that was full is asked for room again */
+#define MC_DISK_FULL_NS 10000000000ull /* before a file system that was full is asked for room again */
 #define MC_DISK_DAY_NS (86400ull * 1000000000u)
 
 struct mc_disk_task;
@@ -199,6 +199,7 @@ struct mc_disk {
     atomic_bool is_buffer_wanted;   /* a read waits for one */
     uint64_t region_bytes;
     uint32_t objects_max, region_objects_max;
+    uint32_t slot_count; /* numbers lie below it; settled when what lies there is known */
 
     /* Under the lock. */
     pthread_mutex_t lock;

@@ -59,6 +59,8 @@ static void recovery_end(struct mc_disk *disk, int code)
         mc_log(WARNING, "the disk %s: %" PRIu64 " regions are damaged; what lay there is lost", disk->directory.path,
                disk->recovery->damaged);
     mc_disk_recovery_free(disk);
+    if (disk->index.top > disk->slot_count) /* it took more another time */
+        disk->slot_count = disk->index.top;
     if (code != 0)
         disk->health = MC_DISK_CLOSED;
     else if (disk->health == MC_DISK_RECOVERING)

@@ -286,8 +286,7 @@ static void send_mount(struct mc_owner_disk *disk)
     struct mc_owner *owner = disk->owner;
     struct mc_disk_statistics statistics;
     mc_disk_statistics_read(disk->disk, &statistics);
-    if (disk->slot_count == 0) /* what it found is known only now */
-        disk->slot_count = mc_disk_slot_count(disk->disk);
+    disk->slot_count = mc_disk_slot_count(disk->disk); /* nothing is under way, and what it found is known */
     struct mc_wire_mount mount = {.segment_id = mc_disk_id(disk->disk),
                                   .capacity = disk->capacity,
                                   .populated = disk->capacity,
@@ -677,7 +676,11 @@ static void store_begin(struct mc_owner_disk *disk, const struct mc_wire_store_i
 {
     struct mc_owner *owner = disk->owner;
     if (is_being_stored(disk, item->slot, item->generation))
-        return; /* told again */
+        return;                           /* told again */
+    if (item->slot >= disk->slot_count) { /* what lies there could not be told again */
+        tell_stored(disk, item->slot, item->generation, MC_ERR_INVALID_PARAMS);
+        return;
+    }
     struct mc_move *move = item->source == atomic_load(&owner->segment) ? move_new(disk, MC_MOVE_STORE) : NULL;
     if (move == NULL) {
         tell_stored(disk, item->slot, item->generation, MC_ERR_BUSY);

@@ -241,9 +241,14 @@ void mc_owner_disk_inventory_stop(struct mc_owner_disk *disk)
     disk->inventory = (struct mc_owner_disk_inventory){0};
 }
 
-/* False: it was told already. */
-static bool note_told(struct mc_owner_disk_inventory *inventory, uint32_t slot)
+/* False: it was told already, or is no number that the master knows: there can be none while only such are stored. */
+static bool note_told(struct mc_owner_disk *disk, uint32_t slot)
 {
+    struct mc_owner_disk_inventory *inventory = &disk->inventory;
+    if (slot >= disk->slot_count) {
+        mc_log_limited(ERROR, "disk %s holds number %u, of %u: it is not told", disk->path, slot, disk->slot_count);
+        return false;
+    }
     uint64_t bit = 1ull << slot % 64;
     bool is_news = (inventory->told[slot / 64] & bit) == 0;
     inventory->told[slot / 64] |= bit;
@@ -264,7 +269,7 @@ static void frame_write(struct mc_owner_disk *disk)
     size_t list = mc_wire_inventory_head(&owner->out, &head);
     for (size_t i = 0; i < count; i++) {
         struct listed *listed = &chunk->items[inventory->sent + i];
-        if (!note_told(inventory, listed->item.slot))
+        if (!note_told(disk, listed->item.slot))
             continue;
         listed->item.key = mc_span(chunk->keys.data + listed->key_at, listed->item.key.length);
         mc_wire_inventory_item_write(&owner->out, &listed->item);
