@@ -70,11 +70,54 @@ static void test_disk_from_which_nothing_comes(void **state)
     world_close_all(&world);
 }
 
+/* One value that does not come, however often, is not the disk. */
+static void test_one_value_again_and_again(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_with_values(&world, &store);
+    for (unsigned i = 0; i < MC_DISK_VAIN + 1; i++) {
+        fail_to_load(&world, &store, "a");
+        world_pass_beating(&world, MC_DISK_REST_MS, store.heartbeat);
+    }
+    fail_to_load(&world, &store, "a");
+    load(&world, &store, "b", 0);
+    world_close_all(&world);
+}
+
+/* What failed for the process before says nothing of the one that has the disk now. */
+static void test_another_process_begins_anew(void **state)
+{
+    struct world world;
+    struct world_store store;
+    static struct moves moves;
+    (void)state;
+    open_with_values(&world, &store);
+    uint64_t beat = world_join(&world, MC_ROLE_HEARTBEAT, CLIENT, FIRST_LIFE);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+    told_moves(&world, store.owner, &moves);
+    owner_did(&world, store.owner, &moves, 0);
+    fail_to_load(&world, &store, "a");
+    fail_to_load(&world, &store, "b");
+    node_ends(&world, &store, beat);
+    store = node_returns(&world, NODE_B, &moves);
+    assert_int_equal(world_receive(&world, store.owner).type, MC_MESSAGE_INVENTORY_ACK);
+    (void)owner_clears(&world, store.owner);
+    put_and_store(&world, &store, "new");
+    forget_in_memory(&world, &store, "new");
+    fail_to_load(&world, &store, "k");
+    load(&world, &store, "new", 0);
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_cannot_be_loaded),
         cmocka_unit_test(test_disk_from_which_nothing_comes),
+        cmocka_unit_test(test_one_value_again_and_again),
+        cmocka_unit_test(test_another_process_begins_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

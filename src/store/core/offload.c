@@ -271,16 +271,17 @@ static void let_go(struct mc_core *core, struct mc_segment *segment, uint32_t sl
         mc_node_cut(core, segment, slot, object, segment->member->writer);
 }
 
-/* Its bytes could not be had in time: for a while whoever wants them has a miss at once. One value may be at fault; when
- * several in a row could not be had, it is the disk: all of it rests. */
+/* Its bytes could not be had in time: for a while whoever wants them has a miss at once. One value may be at fault,
+ * however often; when several in a row could not be had, it is the disk: all of it rests. */
 static void rest_disk(const struct mc_core *core, const struct mc_object *object)
 {
     struct mc_replica disk = mc_object_on_disk(core, object);
     if (disk.segment == NULL)
         return;
+    bool is_another = disk.segment->reads_failed == 0 || disk.segment->rest_slot != disk.slot;
     disk.segment->rest_until_ms = core->now_ms + MC_DISK_REST_MS;
     disk.segment->rest_slot = disk.slot;
-    disk.segment->reads_failed += disk.segment->reads_failed < MC_DISK_VAIN;
+    disk.segment->reads_failed += is_another && disk.segment->reads_failed < MC_DISK_VAIN;
 }
 
 static void wake_disk(const struct mc_core *core, const struct mc_object *object)

@@ -349,6 +349,7 @@ static bool take_over(struct mc_core *core, struct mc_segment *segment, struct m
     copy_text(segment->name, mount->name);
     copy_directory(segment, mount);
     segment->health = MC_TOLD_WELL; /* until its owner says something else */
+    segment->rest_until_ms = segment->reads_failed = 0;
     segment->host = mount->host;
     if (mc_link_alone(&before->connections) && mc_link_alone(&before->segments))
         mc_member_destroy(core, before);

@@ -78,7 +78,7 @@ struct mc_segment {
     uint32_t moves_sent;       /* of them, not answered yet */
     uint64_t rest_until_ms;    /* of a disk that has failed to read: until then that is not loaded from it */
     uint32_t rest_slot;        /* of that; after several failures in a row all rests */
-    uint32_t reads_failed;     /* in a row */
+    uint32_t reads_failed;     /* in a row, of one value and then another */
     struct mc_sweep flush;     /* of memory: what of it is stored on disks, see offload_sweep.h */
     uint32_t release;          /* next node of `clears` that is not to hold its key any longer */
     struct mc_link dirty;      /* in core->dirty while something is unsent and can be sent */
