@@ -162,12 +162,36 @@ static void say_clear(struct rig *rig)
     assert_int_equal(peer_flush(&rig->link), 0);
 }
 
+static void say_load(struct rig *rig)
+{
+    struct mc_wire_segment head = {.segment = SEGMENT};
+    struct mc_wire_load_item item = {
+        .slot = 1, .generation = LATER, .disk = DISK_SEGMENT, .disk_slot = SLOT, .disk_generation = GENERATION};
+    size_t start = mc_frame_begin(&rig->link.out, MC_MESSAGE_LOAD, 0);
+    size_t list = mc_wire_segment_head(&rig->link.out, &head);
+    mc_wire_load_item_write(&rig->link.out, &item);
+    mc_frame_end_list(&rig->link.out, start, list, 1);
+    assert_int_equal(peer_flush(&rig->link), 0);
+}
+
 static void await_read_only(struct rig *rig)
 {
     struct mc_store_disk disk = {.health = MC_STORE_DISK_WELL};
     for (uint64_t end_ns = soon(); disk.health != MC_STORE_DISK_IS_READ_ONLY && mc_clock_ns() < end_ns; usleep(1000))
         assert_int_equal(mc_owner_disks_seen(rig->owner, &disk, 1), 1);
     assert_int_equal(disk.health, MC_STORE_DISK_IS_READ_ONLY);
+}
+
+/* Nothing is asked of the disk any more. */
+static void await_quiet(struct rig *rig)
+{
+    uint32_t under_way = 1;
+    for (uint64_t end_ns = soon(); under_way > 0 && mc_clock_ns() < end_ns; usleep(1000)) {
+        pthread_mutex_lock(&rig->owner->lock);
+        under_way = rig->owner->disks_under_way;
+        pthread_mutex_unlock(&rig->owner->lock);
+    }
+    assert_int_equal(under_way, 0);
 }
 
 /* All that came to the serve thread before is done; it has mounted no disk meanwhile. */
@@ -325,6 +349,36 @@ static void test_number_too_great(void **state)
     rig_stop(&rig);
 }
 
+/* What cannot be read, nor noted as lost, costs that value alone: no removal waits for it, so the disk is not given up. */
+static void test_lost_unsaid(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_frame frame;
+    struct mc_reader reader;
+    struct mc_wire_live_item item;
+    fill_folder();
+    open_owner(&rig);
+    rig.epoch = CONTENTS_EPOCH + 1;
+    answer_disk(&rig, expect_disk(&rig), 0);
+    break_files("/clears.", 2);
+    break_files("/volume.", 1);
+    say_load(&rig);
+    assert_int_equal(expect_list(&rig, MC_MESSAGE_LIVE, &frame, &reader), 1);
+    mc_wire_live_item_read(&reader, &item);
+    assert_true(item.code < 0);
+    await_read_only(&rig);
+    await_quiet(&rig);
+    expect_no_disk(&rig); /* and no UNMOUNT */
+    assert_int_equal(mc_disk_marked(rig.owner->disks[0].disk).epoch, rig.epoch);
+    rig_stop(&rig);
+    open_owner(&rig);
+    (void)expect_disk(&rig);
+    assert_int_equal(rig.mount.epoch, CONTENTS_EPOCH + 1);
+    assert_true(rig.mount.slot_top > 0);
+    rig_stop(&rig);
+}
+
 int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
@@ -334,6 +388,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_not_given_up, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_given_up, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_number_too_great, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_lost_unsaid, open_folder, close_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -840,7 +840,10 @@ static void on_cleared_here(void *argument)
     if (clearing->code < 0 && clearing->count == 1)
         mc_log_limited(ERROR, "disk %s cannot remove what it is told to: %s", disk->path,
                        mc_error_name(clearing->code));
-    if (clearing->code == MC_ERR_FILE_WRITE_FAIL && (clearing->count == 1 || !may_tell(disk, clearing->session))) {
+    /* What is lost, and told to nobody, holds nobody up; but a disk that is being emptied may not keep it. */
+    bool is_wanted = !clearing->is_lost || disk->is_emptying;
+    if (clearing->code == MC_ERR_FILE_WRITE_FAIL && is_wanted &&
+        (clearing->count == 1 || !may_tell(disk, clearing->session))) {
         disk->cannot_clear = true;
         mc_owner_disk_give_up(disk);
     }
