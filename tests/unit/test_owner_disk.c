@@ -379,6 +379,51 @@ static void test_lost_unsaid(void **state)
     rig_stop(&rig);
 }
 
+/* How the latest FLUSH is answered, and when something was last seen to move. */
+static uint64_t flush_once(struct rig *rig)
+{
+    struct mc_frame frame;
+    struct mc_reader reader;
+    struct mc_owner_flushed flushed;
+    mc_owner_flush(rig->owner, &flushed);
+    assert_false(flushed.is_over);
+    rig_expect(rig, MC_MESSAGE_FLUSH, &frame, &reader);
+    size_t start = mc_frame_begin(&rig->link.out, MC_MESSAGE_FLUSHED, frame.request_id);
+    mc_wire_flushed_write(&rig->link.out,
+                          &(struct mc_wire_flushed){.segment = SEGMENT, .looks = 1, .left = 5, .left_bytes = 5});
+    mc_frame_end(&rig->link.out, start);
+    assert_int_equal(peer_flush(&rig->link), 0);
+    expect_no_disk(rig);
+    pthread_mutex_lock(&rig->owner->lock);
+    uint64_t moved_ms = rig->owner->flush.moved_ms;
+    pthread_mutex_unlock(&rig->owner->lock);
+    return moved_ms;
+}
+
+/* Whoever leaves does not wait for a disk that will not be mounted any more. */
+static void test_flush_without(void **state)
+{
+    (void)state;
+    struct rig rig;
+    fill_folder();
+    open_owner(&rig);
+    rig.epoch = CONTENTS_EPOCH + 1;
+    answer_disk(&rig, expect_disk(&rig), 0);
+    break_files("/clears.", 2);
+    break_files("/identity", 1);
+    say_clear(&rig);
+    await_read_only(&rig);
+    await_quiet(&rig);
+    rig_accept(&rig); /* leaves the link that there was */
+    answer_hello(&rig, 0);
+    answer_mount(&rig, rig_expect_mount(&rig), 0);
+    expect_no_disk(&rig);
+    uint64_t moved_ms = flush_once(&rig);
+    usleep(5000);
+    assert_int_equal(flush_once(&rig), moved_ms);
+    rig_stop(&rig);
+}
+
 int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
@@ -389,6 +434,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_given_up, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_number_too_great, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_lost_unsaid, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_flush_without, open_folder, close_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,14 +8,16 @@
 #define STALLED_MS 5000u  /* nothing more has come to a disk for so long: nothing more will */
 #define UNLINKED_MS 3000u /* so long a master is waited for */
 
-/* What lies in memory or on a disk is not known yet, or the disk is not mounted: the master may not have it in mind. */
+/* What lies in memory or on a disk is not known yet, or the disk is not mounted, and may come to be: the master may not
+ * have it in mind. */
 static bool is_unsettled(const struct mc_owner *owner)
 {
     if (owner->inventory.is_active)
         return true;
     for (uint32_t i = 0; i < owner->disk_count; i++) {
         const struct mc_owner_disk *disk = &owner->disks[i];
-        if (disk->state != MC_OWNER_DISK_OFF && (disk->state != MC_OWNER_DISK_MOUNTED || disk->inventory.is_active))
+        if (disk->state != MC_OWNER_DISK_OFF && !disk->gives_up &&
+            (disk->state != MC_OWNER_DISK_MOUNTED || disk->inventory.is_active))
             return true;
     }
     return false;
