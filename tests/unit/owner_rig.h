@@ -29,6 +29,7 @@ struct rig {
     struct mc_wire_mount mount;
     uint64_t seen_epoch; /* as its last HELLO said */
     uint32_t seen_age_ms;
+    struct mc_id seen_cluster;
     bool is_quiet;      /* the master says that it has not acted */
     uint64_t features;  /* and what it can do */
     const char *leader; /* in the answers to HELLO; NULL = none */
@@ -100,6 +101,7 @@ static inline void answer_hello(struct rig *rig, int code)
     assert_true(mc_id_equal(hello.node, rig->node));
     rig->seen_epoch = hello.seen_epoch;
     rig->seen_age_ms = hello.seen_age_ms;
+    rig->seen_cluster = hello.cluster;
     struct mc_wire_hello_reply reply = {.code = code,
                                         .version_min = 1,
                                         .version_max = 1,

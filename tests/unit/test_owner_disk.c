@@ -16,14 +16,16 @@
 #define CONTENTS_EPOCH 2u
 #define GENERATION (((uint64_t)CONTENTS_EPOCH << MC_EPOCH_SHIFT) + 1)
 
-static char folder[64];
+static char parent[64], folder[80], other_folder[80];
 
 static int open_folder(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof(folder), "/dev/shm/mc-owner-disk-XXXXXX");
-    assert_non_null(mkdtemp(folder));
-    return 0;
+    snprintf(parent, sizeof(parent), "/dev/shm/mc-owner-disk-XXXXXX");
+    assert_non_null(mkdtemp(parent));
+    snprintf(folder, sizeof(folder), "%s/one", parent);
+    snprintf(other_folder, sizeof(other_folder), "%s/other", parent);
+    return mkdir(folder, 0700) | mkdir(other_folder, 0700);
 }
 
 static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *walk)
@@ -35,7 +37,7 @@ static int remove_one(const char *path, const struct stat *status, int kind, str
 static int close_folder(void **state)
 {
     (void)state;
-    return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return nftw(parent, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 /* ---- what lies there ---- */
@@ -68,11 +70,12 @@ static void await_answer(int rc)
 }
 
 /* One value of an earlier master, which had offered it. */
-static void fill_folder(void)
+static void fill(const char *path, struct mc_id cluster)
 {
     struct mc_disk_config config = {
-        .path = folder, .capacity = DISK_BYTES, .ports = &mc_disk_ports_system, .ready = on_ready};
-    struct mc_disk_mark mark = {.epoch = CONTENTS_EPOCH, .floor = (uint64_t)CONTENTS_EPOCH << MC_EPOCH_SHIFT};
+        .path = path, .capacity = DISK_BYTES, .ports = &mc_disk_ports_system, .ready = on_ready};
+    struct mc_disk_mark mark = {
+        .cluster = cluster, .epoch = CONTENTS_EPOCH, .floor = (uint64_t)CONTENTS_EPOCH << MC_EPOCH_SHIFT};
     struct mc_disk *disk;
     char why[MC_DISK_ERROR_MAX];
     answered = 1;
@@ -91,6 +94,11 @@ static void fill_folder(void)
     await_answer(mc_disk_store(disk, SLOT, &entry, buffer, false, on_stored, NULL));
     await_answer(mc_disk_set_mark(disk, &mark, on_done, NULL));
     mc_disk_close(disk, MC_DISK_GRACE_MS);
+}
+
+static void fill_folder(void)
+{
+    fill(folder, (struct mc_id){0, 0});
 }
 
 /* From now on files of that name, of this process, cannot be written. */
@@ -115,18 +123,24 @@ static void break_files(const char *file, unsigned count)
 /* ---- an owner with that disk ---- */
 
 /* Its memory is mounted. */
-static void open_owner(struct rig *rig)
+static void open_owner_of(struct rig *rig, uint32_t disk_count)
 {
-    struct mc_owner_disk_config disk = {.path = folder, .capacity = DISK_BYTES};
+    struct mc_owner_disk_config disks[] = {{.path = folder, .capacity = DISK_BYTES},
+                                           {.path = other_folder, .capacity = DISK_BYTES}};
     rig_prepare(rig);
     rig->features = MC_FEATURES_OURS;
     struct mc_owner_config config = config_of(rig);
-    config.disks = &disk;
-    config.disk_count = 1;
+    config.disks = disks;
+    config.disk_count = disk_count;
     assert_int_equal(mc_owner_create(&config, &rig->owner), 0);
     rig_accept(rig);
     answer_hello(rig, 0);
     answer_mount(rig, rig_expect_mount(rig), 0);
+}
+
+static void open_owner(struct rig *rig)
+{
+    open_owner_of(rig, 1);
 }
 
 /* The next MOUNT of the disk, in rig->mount; those of memory are answered on the way. */
@@ -424,6 +438,22 @@ static void test_flush_without(void **state)
     rig_stop(&rig);
 }
 
+/* A disk that does not say of which cluster it is does not hide that another one does. */
+static void test_cluster_of_the_other(void **state)
+{
+    (void)state;
+    const struct mc_id cluster = {3, 4};
+    struct rig rig;
+    fill_folder();
+    fill(other_folder, cluster);
+    open_owner_of(&rig, 2);
+    assert_true(mc_id_equal(rig.seen_cluster, cluster));
+    rig_stop(&rig);
+    open_owner(&rig);
+    assert_true(mc_id_is_zero(rig.seen_cluster));
+    rig_stop(&rig);
+}
+
 int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
@@ -435,6 +465,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_number_too_great, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_lost_unsaid, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_flush_without, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_cluster_of_the_other, open_folder, close_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -944,13 +944,17 @@ void mc_owner_disk_contact(struct mc_owner *owner, uint32_t segment, uint64_t ep
     pthread_mutex_unlock(&owner->lock);
 }
 
+/* One that is given up, or was emptied, does not say so: then any other does. */
 bool mc_owner_disks_hold(struct mc_owner *owner, struct mc_id *cluster)
 {
+    bool holds = false;
     for (uint32_t i = 0; i < owner->disk_count; i++) {
         if (!owner->disks[i].has_contents)
             continue;
+        holds = true;
         *cluster = owner->disks[i].mark.cluster;
-        return true;
+        if (!mc_id_is_zero(*cluster))
+            break;
     }
-    return false;
+    return holds;
 }
