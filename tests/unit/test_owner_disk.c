@@ -295,6 +295,42 @@ static void test_not_given_up(void **state)
     rig_stop(&rig);
 }
 
+static uint64_t write_errors_of(struct rig *rig)
+{
+    struct mc_disk_statistics statistics;
+    await_quiet(rig);
+    mc_disk_statistics_read(rig->owner->disks[0].disk, &statistics);
+    return statistics.write_errors;
+}
+
+/* A removal more is no reason to try it again: the next heartbeat is. */
+static void test_tried_with_each_beat(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_told_disk told[MC_OWNER_DISKS_MAX];
+    uint8_t off;
+    fill_folder();
+    open_owner(&rig);
+    rig.epoch = CONTENTS_EPOCH + 1;
+    answer_disk(&rig, expect_disk(&rig), 0);
+    break_files("/clears.", 2);
+    break_files("/identity", 1);
+    say_clear(&rig);
+    await_read_only(&rig);
+    uint64_t errors = write_errors_of(&rig);
+    for (unsigned i = 0; i < 3; i++) {
+        say_clear(&rig);
+        expect_no_disk(&rig);
+        assert_int_equal(write_errors_of(&rig), errors);
+    }
+    assert_int_equal(mc_owner_disks_told(rig.owner, told, &off), 1);
+    for (uint64_t end_ns = soon(); write_errors_of(&rig) == errors && mc_clock_ns() < end_ns;)
+        usleep(1000);
+    assert_int_equal(write_errors_of(&rig), errors + 1);
+    rig_stop(&rig);
+}
+
 /* A removal that the disk cannot confirm: that nothing there is of any epoch is on the disk before the master hears that
  * it is gone, and the next process says so. */
 static void test_given_up(void **state)
@@ -461,6 +497,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_not_emptied, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_emptied, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_not_given_up, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_tried_with_each_beat, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_given_up, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_number_too_great, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_lost_unsaid, open_folder, close_folder),

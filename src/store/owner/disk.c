@@ -842,7 +842,7 @@ static void on_cleared_here(void *argument)
                        mc_error_name(clearing->code));
     /* What is lost, and told to nobody, holds nobody up; but a disk that is being emptied may not keep it. */
     bool is_wanted = !clearing->is_lost || disk->is_emptying;
-    if (clearing->code == MC_ERR_FILE_WRITE_FAIL && is_wanted &&
+    if (clearing->code == MC_ERR_FILE_WRITE_FAIL && is_wanted && !disk->cannot_clear &&
         (clearing->count == 1 || !may_tell(disk, clearing->session))) {
         disk->cannot_clear = true;
         mc_owner_disk_give_up(disk);
