@@ -1,7 +1,6 @@
 /* The array of items. */
 #include "store/disk/index.h"
 
-#include <string.h>
 #include <sys/mman.h>
 
 int mc_disk_index_init(struct mc_disk_index *index, uint32_t capacity)
@@ -25,7 +24,10 @@ bool mc_disk_index_grow(struct mc_disk_index *index, uint32_t slot)
     struct mc_disk_index larger;
     if (capacity > UINT32_MAX / 2 || mc_disk_index_init(&larger, (uint32_t)capacity) < 0)
         return false;
-    memcpy(larger.items, index->items, index->top * sizeof(*index->items));
+    for (uint32_t i = 0; i < index->top; i++) { /* what was never used goes on costing nothing */
+        if (index->items[i].is_taken)
+            larger.items[i] = index->items[i];
+    }
     larger.top = index->top;
     larger.count = index->count;
     mc_disk_index_free(index);

@@ -35,6 +35,7 @@ struct mc_disk_recovery {
     uint32_t next_region, active, sync;
     uint32_t unread, next_unread; /* regions of which something could not be read; where those are looked for */
     uint64_t begun_ns, dropped, damaged;
+    int code; /* below 0: it ends with that when nothing is under way any more */
 };
 
 void mc_disk_recovery_free(struct mc_disk *disk)
@@ -161,6 +162,10 @@ static void unread_go(struct mc_disk *disk)
 
 static void regions_end(struct mc_disk *disk)
 {
+    if (disk->recovery->code < 0) {
+        recovery_end(disk, disk->recovery->code);
+        return;
+    }
     if (disk->recovery->unread > 0)
         disk->sequence += UNREAD_LIVES;
     unread_go(disk);
@@ -212,11 +217,16 @@ static void record_take(struct mc_disk *disk, const struct mc_disk_walk *walk, c
     }
     if (slot < disk->index.top && disk->index.items[slot].is_taken && !make_way(disk, slot, walk))
         return;
-    /* Who could take more before has given out greater slots: what is left out here would come back another time. */
-    if (slot >= SLOTS_MOST || !mc_disk_index_grow(&disk->index, slot) || !mc_disk_index_take(&disk->index, slot)) {
+    if (slot >= SLOTS_MOST) { /* nobody gives out such a one */
         recovery->dropped++;
         return;
     }
+    /* Who could take more before has given out greater slots. What is left out here would come back another time. */
+    if (!mc_disk_index_grow(&disk->index, slot)) {
+        recovery->code = MC_ERR_NO_MEMORY;
+        return;
+    }
+    (void)mc_disk_index_take(&disk->index, slot); /* it is free, see above */
     struct mc_disk_item *item = &disk->index.items[slot];
     item->entry = record->entry;
     item->is_copy = record->is_copy;
@@ -283,7 +293,7 @@ static void walker_ended(struct mc_disk_flight *flight, int64_t result)
 static void walker_next(struct mc_disk *disk, struct walker *walker)
 {
     struct mc_disk_recovery *recovery = disk->recovery;
-    uint32_t region = recovery->next_region;
+    uint32_t region = recovery->code < 0 ? disk->region_count : recovery->next_region;
     while (region < disk->region_count && disk->regions[region].state == MC_DISK_REGION_NONE)
         region++;
     recovery->next_region = region + 1;
