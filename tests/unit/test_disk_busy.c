@@ -385,6 +385,10 @@ static void test_slow_growth(void **state)
     for (uint32_t i = 0; i < COUNT; i++)
         stored += answers[i].is_there && answers[i].code == 0 ? 1 : 0;
     assert_true(stored > 4 && stored < COUNT);
+    rig.now_ns += 3 * MC_DISK_SLOW_MS * 1000000ull;
+    mc_disk_turn(disk, 0);
+    assert_int_equal(rig_statistics(disk).health, MC_DISK_WELL);
+    assert_true(mc_disk_slow_at_ns(disk) == UINT64_MAX); /* the thread does not wake for it */
     assert_int_equal(rig_read_object(disk, slot, 1, 1, 100000), 0);
     rig.holds_growth = false;
     for (uint32_t i = 0; i < COUNT; i++) {

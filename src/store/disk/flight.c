@@ -78,16 +78,20 @@ void mc_disk_read_only_set(struct mc_disk *disk, const char *why)
 }
 
 /* Much at a time takes its time on a disk that is merely not fast: by what the oldest began behind, however much of that
- * has ended meanwhile. */
-uint64_t mc_disk_slow_ns(const struct mc_disk *disk)
+ * has ended meanwhile. How long a file system is in giving bytes says nothing of the device. */
+uint64_t mc_disk_slow_at_ns(const struct mc_disk *disk)
 {
-    return disk->config.slow_ms * 1000000ull * (1 + disk->oldest->bytes_then / MC_DISK_SLOW_BYTES);
+    const struct mc_disk_flight *oldest = disk->oldest;
+    while (oldest != NULL && oldest->request.operation == MC_DISK_ALLOCATE)
+        oldest = oldest->next;
+    return oldest == NULL
+               ? UINT64_MAX
+               : oldest->begun_ns + disk->config.slow_ms * 1000000ull * (1 + oldest->bytes_then / MC_DISK_SLOW_BYTES);
 }
 
 void mc_disk_health_turn(struct mc_disk *disk, uint64_t now_ns)
 {
-    bool is_slow = disk->oldest != NULL && now_ns > disk->oldest->begun_ns &&
-                   now_ns - disk->oldest->begun_ns > mc_disk_slow_ns(disk);
+    bool is_slow = now_ns > mc_disk_slow_at_ns(disk);
     if (disk->health == MC_DISK_WELL && is_slow) {
         mc_log(WARNING, "the disk %s has not answered for %u ms; until it does nothing is read or stored there",
                disk->directory.path, disk->config.slow_ms);

@@ -290,9 +290,9 @@ void mc_disk_latency_add(struct mc_store_disk_latency *latency, uint64_t since_n
 void mc_disk_flight_start(struct mc_disk *disk, struct mc_disk_flight *flight, enum mc_disk_operation operation, int fd,
                           void *buffer, uint32_t length, uint64_t offset,
                           void (*ended)(struct mc_disk_flight *flight, int64_t result));
-/* SLOW comes and goes by the oldest flight. */
-/* For so long the oldest operation, which there is, may last. */
-uint64_t mc_disk_slow_ns(const struct mc_disk *disk);
+/* SLOW comes and goes by the oldest flight, but one that gives a region its bytes. */
+/* After that it is slow, unless something ends; UINT64_MAX: nothing is under way. */
+uint64_t mc_disk_slow_at_ns(const struct mc_disk *disk);
 void mc_disk_health_turn(struct mc_disk *disk, uint64_t now_ns);
 void mc_disk_read_only_set(struct mc_disk *disk, const char *why);
 
