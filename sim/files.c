@@ -15,6 +15,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -611,13 +612,23 @@ int sim_statfs64(const char *path, struct statfs *status)
     return 0;
 }
 
-/* Nobody asks how much room a disk has: each is told how much it may take. */
+/* Each disk is told how much it may take. */
 int sim_statvfs64(const char *path, void *status);
 int sim_statvfs64(const char *path, void *status)
 {
     (void)path, (void)status;
     errno = ENOSYS;
     return -1;
+}
+
+/* A full file system has something left now and then, as sim_memory_allocate() has it. */
+int sim_fstatvfs64(int fd, struct statvfs *status);
+int sim_fstatvfs64(int fd, struct statvfs *status)
+{
+    (void)fd;
+    *status = (struct statvfs){.f_frsize = 4096, .f_blocks = 1u << 30};
+    status->f_bavail = sim_disk_fails(sim_process()->machine, ENOSPC) ? 0 : status->f_blocks;
+    return 0;
 }
 
 struct listing *sim_opendir(const char *path);

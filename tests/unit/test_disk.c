@@ -3,8 +3,6 @@
 
 #include "env/log.h"
 
-#include <sys/syscall.h>
-
 static struct {
     struct answer answer; /* first: rig_list */
     uint32_t lost, listed;
@@ -553,67 +551,6 @@ static void test_one_region_fails(void **state)
     rig_stop(disk);
 }
 
-static int no_space; /* what a file system without room says */
-
-int fallocate(int fd, int mode, off_t offset, off_t length)
-{
-    if (mode == 0 && no_space != 0) {
-        struct stat status;
-        assert_int_equal(fstat(fd, &status), 0);
-        if (status.st_size < offset + length) /* it has given a part */
-            assert_int_equal(ftruncate(fd, offset + length / 2), 0);
-        errno = no_space;
-        return -1;
-    }
-    return (int)syscall(SYS_fallocate, fd, mode, offset, length);
-}
-
-static off_t volume_bytes(const struct mc_disk *disk)
-{
-    struct stat status;
-    assert_int_equal(fstat(disk->volume_fds[0], &status), 0);
-    return status.st_size;
-}
-
-/* A file system that is full, or a quota: what is there is used on, no part of a region is kept, and once there is room
- * it is taken. */
-static void test_no_space(void **state)
-{
-    (void)state;
-    static const int errors[] = {ENOSPC, EDQUOT};
-    for (unsigned i = 0; i < 2; i++) {
-        struct mc_disk *disk = rig_start(&config);
-        rig_store_many(disk, 1, 12, 100000); /* two regions, the second not half full */
-        no_space = errors[i];
-        rig_store_many(disk, 13, 33, 100000);
-        assert_true(seen.lost > 10);
-        assert_int_equal(rig_statistics(disk).health, MC_DISK_WELL);
-        assert_int_equal(volume_bytes(disk), 2 * RIG_REGION);
-        no_space = 0;
-        rig_store_many(disk, 46, 30, 100000); /* it is not asked at once */
-        assert_int_equal(volume_bytes(disk), 2 * RIG_REGION);
-        rig.now_ns += MC_DISK_FULL_NS;
-        rig_store_many(disk, 76, 100, 100000);
-        assert_int_equal(volume_bytes(disk), 6 * RIG_REGION);
-        rig_stop(disk);
-        rig_remove(path);
-        assert_int_equal(mkdir(path, 0700), 0);
-        seen.lost = 0;
-    }
-}
-
-static void test_no_space_at_all(void **state)
-{
-    (void)state;
-    struct mc_disk *disk = rig_start(&config);
-    no_space = EDQUOT;
-    assert_int_equal(rig_store(disk, 1, 1, 100, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
-    no_space = 0;
-    rig.now_ns += MC_DISK_FULL_NS;
-    assert_int_equal(rig_store(disk, 2, 2, 100, NULL), 0);
-    rig_stop(disk);
-}
-
 static void test_journal_fails(void **state)
 {
     (void)state;
@@ -975,8 +912,6 @@ int main(void)
         TEST(test_random_bits),
         TEST(test_write_errors),
         TEST(test_one_region_fails),
-        TEST(test_no_space),
-        TEST(test_no_space_at_all),
         TEST(test_journal_fails),
         TEST(test_read_errors),
         TEST(test_pieces),

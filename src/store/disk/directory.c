@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -101,6 +102,14 @@ void mc_disk_file_settle(int fd)
     struct stat status;
     if (fstat(fd, &status) == 0 && status.st_size > 0)
         (void)fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, MC_DISK_PAGE);
+}
+
+uint64_t mc_disk_directory_room(const struct mc_disk_directory *directory)
+{
+    struct statvfs status;
+    if (fstatvfs(directory->fd, &status) != 0 || status.f_blocks == 0)
+        return UINT64_MAX;
+    return (uint64_t)status.f_bavail * status.f_frsize;
 }
 
 static bool identity_open(struct mc_disk_directory *directory, bool is_buffered)

@@ -32,6 +32,7 @@
 #define MC_DISK_PIECES_MAX 32u           /* and so many at most; a read for which not as many are free is one */
 #define MC_DISK_PIECES_ALL MC_DISK_IO_DEPTH_MAX
 #define MC_DISK_FULL_NS 10000000000ull /* before a file system that was full is asked for room again */
+#define MC_DISK_ROOM_PART 16u          /* of a region: what is left to others when it is given its bytes */
 #define MC_DISK_DAY_NS (86400ull * 1000000000u)
 
 struct mc_disk_task;

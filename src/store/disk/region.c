@@ -140,6 +140,12 @@ static void growth_ended(struct mc_disk_flight *flight, int64_t result)
     growth_end(disk, region, error);
 }
 
+/* A file system that is asked for more than it has gives all of it before it says so, and others find none meanwhile. */
+static bool has_room(const struct mc_disk *disk)
+{
+    return mc_disk_directory_room(&disk->directory) >= disk->region_bytes + disk->region_bytes / MC_DISK_ROOM_PART;
+}
+
 /* Gives one more region its bytes. A file system may have us wait for its journal meanwhile, so this is an operation
  * like others: the thread goes on. */
 bool mc_disk_region_grow(struct mc_disk *disk)
@@ -152,8 +158,8 @@ bool mc_disk_region_grow(struct mc_disk *disk)
     int *fd = &disk->volume_fds[region / MC_DISK_VOLUME_REGIONS];
     if (*fd < 0)
         *fd = mc_disk_directory_volume(&disk->directory, region / MC_DISK_VOLUME_REGIONS, true);
-    if (*fd < 0) {
-        growth_end(disk, region, errno);
+    if (*fd < 0 || !has_room(disk)) {
+        growth_end(disk, region, *fd < 0 ? errno : ENOSPC);
         return false;
     }
     disk->append.growing = region;

@@ -1,0 +1,152 @@
+/* A disk on a file system that is full, or nearly. */
+#include "disk_rig.h"
+
+#include "env/log.h"
+
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+
+static uint32_t lost;
+
+static void on_lost(void *context, const struct mc_disk_place *places, size_t count)
+{
+    (void)context, (void)places;
+    lost += (uint32_t)count;
+}
+
+static char *path;
+static struct mc_disk_config config;
+
+static int no_space;               /* what a file system without room says */
+static uint64_t room = UINT64_MAX; /* what it has left; UINT64_MAX: what it truly has */
+static uint32_t asked;             /* for bytes of a region */
+
+int fallocate(int fd, int mode, off_t offset, off_t length)
+{
+    asked += mode == 0 ? 1 : 0;
+    if (mode == 0 && no_space != 0) {
+        struct stat status;
+        assert_int_equal(fstat(fd, &status), 0);
+        if (status.st_size < offset + length) /* it has given a part */
+            assert_int_equal(ftruncate(fd, offset + length / 2), 0);
+        errno = no_space;
+        return -1;
+    }
+    if (room != UINT64_MAX)
+        room -= room < (uint64_t)length ? room : (uint64_t)length;
+    return (int)syscall(SYS_fallocate, fd, mode, offset, length);
+}
+
+int fstatvfs(int fd, struct statvfs *status)
+{
+    struct statfs truth;
+    if (syscall(SYS_fstatfs, fd, &truth) != 0)
+        return -1;
+    *status = (struct statvfs){.f_frsize = (unsigned long)truth.f_frsize,
+                               .f_blocks = truth.f_blocks,
+                               .f_bavail = room == UINT64_MAX ? truth.f_bavail : room / (uint64_t)truth.f_frsize};
+    return 0;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    rig_reset(1);
+    lost = asked = 0;
+    no_space = 0;
+    room = UINT64_MAX;
+    path = rig_directory();
+    config = rig_config(path);
+    config.lost = on_lost;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    rig_remove(path);
+    return 0;
+}
+
+static off_t volume_bytes(const struct mc_disk *disk)
+{
+    struct stat status;
+    assert_int_equal(fstat(disk->volume_fds[0], &status), 0);
+    return status.st_size;
+}
+
+/* A file system that is full, or a quota: what is there is used on, no part of a region is kept, and once there is room
+ * it is taken. */
+static void test_no_space(void **state)
+{
+    (void)state;
+    static const int errors[] = {ENOSPC, EDQUOT};
+    for (unsigned i = 0; i < 2; i++) {
+        struct mc_disk *disk = rig_start(&config);
+        rig_store_many(disk, 1, 12, 100000); /* two regions, the second not half full */
+        no_space = errors[i];
+        rig_store_many(disk, 13, 33, 100000);
+        assert_true(lost > 10);
+        assert_int_equal(rig_statistics(disk).health, MC_DISK_WELL);
+        assert_int_equal(volume_bytes(disk), 2 * RIG_REGION);
+        no_space = 0;
+        rig_store_many(disk, 46, 30, 100000); /* it is not asked at once */
+        assert_int_equal(volume_bytes(disk), 2 * RIG_REGION);
+        rig.now_ns += MC_DISK_FULL_NS;
+        rig_store_many(disk, 76, 100, 100000);
+        assert_int_equal(volume_bytes(disk), 6 * RIG_REGION);
+        rig_stop(disk);
+        rig_remove(path);
+        assert_int_equal(mkdir(path, 0700), 0);
+        lost = 0;
+    }
+}
+
+static void test_no_space_at_all(void **state)
+{
+    (void)state;
+    struct mc_disk *disk = rig_start(&config);
+    no_space = EDQUOT;
+    assert_int_equal(rig_store(disk, 1, 1, 100, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
+    no_space = 0;
+    rig.now_ns += MC_DISK_FULL_NS;
+    assert_int_equal(rig_store(disk, 2, 2, 100, NULL), 0);
+    rig_stop(disk);
+}
+
+/* Nobody takes all that a file system has left, to be refused then: others find none meanwhile. */
+static void test_little_space(void **state)
+{
+    (void)state;
+    struct mc_disk *disk = rig_start(&config);
+    rig_store_many(disk, 1, 12, 100000); /* two regions, the second not half full */
+    asked = 0;
+    room = RIG_REGION;
+    rig_store_many(disk, 13, 33, 100000);
+    rig.now_ns += MC_DISK_FULL_NS;
+    rig_store_many(disk, 46, 30, 100000);
+    assert_int_equal(asked, 0);
+    assert_true(lost > 10);
+    assert_int_equal(rig_statistics(disk).health, MC_DISK_WELL);
+    assert_int_equal(volume_bytes(disk), 2 * RIG_REGION);
+    room = 6 * RIG_REGION;
+    rig.now_ns += MC_DISK_FULL_NS;
+    rig_store_many(disk, 76, 100, 100000);
+    assert_int_equal(asked, 4);
+    assert_int_equal(volume_bytes(disk), 6 * RIG_REGION);
+    rig_stop(disk);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_no_space),
+        TEST(test_no_space_at_all),
+        TEST(test_little_space),
+    };
+    mc_log_set_level(MC_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
