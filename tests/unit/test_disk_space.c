@@ -138,6 +138,55 @@ static void test_little_space(void **state)
     rig_stop(disk);
 }
 
+static uint64_t journal_bytes(const struct mc_disk *disk)
+{
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < MC_DISK_CLEARS_FILES; i++) {
+        struct stat status;
+        assert_int_equal(fstat(disk->directory.clears_fd[i], &status), 0);
+        bytes += (uint64_t)status.st_blocks * 512;
+    }
+    return bytes;
+}
+
+/* What was opened without room has its journal's blocks before a region has any, or as soon as it uses one on. */
+static void test_journal_before_regions(void **state)
+{
+    (void)state;
+    const uint64_t all = 2ull * MC_DISK_CLEARS_LEAST * MC_DISK_PAGE;
+    for (unsigned has_regions = 0; has_regions < 2; has_regions++) {
+        struct mc_disk *disk;
+        if (has_regions == 1) {
+            disk = rig_start(&config);
+            rig_store_many(disk, 1, 100, 100000);
+            assert_int_equal(volume_bytes(disk), 6 * RIG_REGION);
+            for (unsigned i = 0; i < MC_DISK_CLEARS_FILES; i++) /* as of one that was never given them */
+                assert_int_equal(
+                    ftruncate(disk->directory.clears_fd[i], lseek(disk->directory.clears_fd[i], 0, SEEK_END)), 0);
+            rig_stop(disk);
+        }
+        room = 0;
+        disk = rig_start(&config);
+        assert_true(journal_bytes(disk) < all / 2);
+        if (has_regions == 0)
+            assert_int_equal(rig_store(disk, 1, 1, 100000, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
+        else
+            rig_store_many(disk, 101, 12, 100000);
+        assert_true(journal_bytes(disk) < all / 2);
+        room = all + RIG_REGION / 2; /* for the journal alone */
+        rig.now_ns += MC_DISK_FULL_NS;
+        if (has_regions == 0)
+            assert_int_equal(rig_store(disk, 2, 2, 100000, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
+        else
+            rig_store_many(disk, 113, 12, 100000);
+        assert_true(journal_bytes(disk) >= all);
+        room = UINT64_MAX;
+        rig.now_ns += MC_DISK_FULL_NS;
+        assert_int_equal(rig_store(disk, 200, 3, 100000, NULL), 0);
+        rig_stop(disk);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -146,6 +195,7 @@ int main(void)
         TEST(test_no_space),
         TEST(test_no_space_at_all),
         TEST(test_little_space),
+        TEST(test_journal_before_regions),
     };
     mc_log_set_level(MC_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

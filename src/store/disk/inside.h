@@ -165,6 +165,7 @@ struct mc_disk_victim { /* evict.c */
 struct mc_disk_journal { /* journal.c */
     enum { MC_DISK_JOURNAL_IDLE, MC_DISK_JOURNAL_BATCH, MC_DISK_JOURNAL_COMPACTING } stage;
     bool is_broken;
+    bool is_reserved; /* its files have all the blocks they may need, or cannot have them ahead */
     bool is_crowded;  /* so much is dead that regions must be given up for it */
     uint32_t current; /* which file */
     uint64_t number;  /* of it */
@@ -343,6 +344,9 @@ void mc_disk_rewrite_ended(struct mc_disk *disk, struct mc_disk_task *task);
 /* ---- journal.c ---- */
 int mc_disk_journal_init(struct mc_disk *disk);
 void mc_disk_journal_free(struct mc_disk *disk);
+/* Blocks for all of its files, so that no removal fails when the file system is full; where they cannot be had ahead,
+ * it may. False: there is no room for them now. */
+bool mc_disk_journal_reserve(struct mc_disk *disk);
 void mc_disk_journal_turn(struct mc_disk *disk, uint64_t now_ns);
 /* For the next write, which comes soon but is not waited for. */
 void mc_disk_journal_add(struct mc_disk *disk, const struct mc_disk_clear *clear);

@@ -12,6 +12,35 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+
+/* Of both files, that the file system has not given yet. */
+static uint64_t missing_bytes(const struct mc_disk *disk)
+{
+    uint64_t wanted = disk->journal.pages_max * MC_DISK_PAGE, missing = 0;
+    for (unsigned i = 0; i < MC_DISK_CLEARS_FILES; i++) {
+        struct stat status;
+        uint64_t there = fstat(disk->directory.clears_fd[i], &status) == 0 ? (uint64_t)status.st_blocks * 512 : 0;
+        missing += there < wanted ? wanted - there : 0;
+    }
+    return missing;
+}
+
+bool mc_disk_journal_reserve(struct mc_disk *disk)
+{
+    struct mc_disk_journal *journal = &disk->journal;
+    uint64_t missing = journal->is_reserved ? 0 : missing_bytes(disk);
+    if (missing > 0 && mc_disk_directory_room(&disk->directory) < missing + disk->region_bytes / MC_DISK_ROOM_PART)
+        return false;
+    for (unsigned i = 0; i < MC_DISK_CLEARS_FILES && !journal->is_reserved; i++) {
+        if (fallocate(disk->directory.clears_fd[i], FALLOC_FL_KEEP_SIZE, 0,
+                      (off_t)(journal->pages_max * MC_DISK_PAGE)) != 0 &&
+            (errno == ENOSPC || errno == EDQUOT))
+            return false;
+    }
+    journal->is_reserved = true;
+    return true;
+}
 
 int mc_disk_journal_init(struct mc_disk *disk)
 {
@@ -23,10 +52,7 @@ int mc_disk_journal_init(struct mc_disk *disk)
     journal->gathered = calloc(MC_DISK_CLEARS_MAX, sizeof(*journal->gathered));
     journal->out = aligned_alloc(MC_DISK_IO_ALIGNMENT, MC_DISK_CLEARS_PAGES_MAX * MC_DISK_PAGE);
     journal->in = aligned_alloc(MC_DISK_IO_ALIGNMENT, MC_DISK_CLEARS_PAGES_MAX * MC_DISK_PAGE);
-    /* So that a removal does not fail when the file system is full; where this is not possible, it may. */
-    for (unsigned i = 0; i < MC_DISK_CLEARS_FILES; i++)
-        (void)fallocate(disk->directory.clears_fd[i], FALLOC_FL_KEEP_SIZE, 0,
-                        (off_t)(journal->pages_max * MC_DISK_PAGE));
+    (void)mc_disk_journal_reserve(disk); /* else before the next region */
     return journal->gathered == NULL || journal->out == NULL || journal->in == NULL ? MC_ERR_NO_MEMORY : 0;
 }
 

@@ -140,10 +140,12 @@ static void growth_ended(struct mc_disk_flight *flight, int64_t result)
     growth_end(disk, region, error);
 }
 
-/* A file system that is asked for more than it has gives all of it before it says so, and others find none meanwhile. */
-static bool has_room(const struct mc_disk *disk)
+/* A file system that is asked for more than it has gives all of it before it says so, and others find none meanwhile.
+ * The journal comes first: once it cannot be written, nothing is of use that lies in the regions. */
+static bool has_room(struct mc_disk *disk)
 {
-    return mc_disk_directory_room(&disk->directory) >= disk->region_bytes + disk->region_bytes / MC_DISK_ROOM_PART;
+    return mc_disk_journal_reserve(disk) &&
+           mc_disk_directory_room(&disk->directory) >= disk->region_bytes + disk->region_bytes / MC_DISK_ROOM_PART;
 }
 
 /* Gives one more region its bytes. A file system may have us wait for its journal meanwhile, so this is an operation
@@ -212,6 +214,7 @@ static void region_open(struct mc_disk *disk)
     uint32_t number = region_choose(disk);
     if (number == MC_DISK_NO_REGION)
         return;
+    (void)mc_disk_journal_reserve(disk); /* also of a disk that has all its regions */
     struct mc_disk_region *region = &disk->regions[number];
     region->state = MC_DISK_REGION_OPEN;
     region->sequence = ++disk->sequence;
