@@ -36,8 +36,7 @@ static struct kept {
     struct mc_id disk;
     uint64_t generation;
     uint32_t slot, machine, put;
-    uint32_t
-        region; /* where it lies, unless it was moved since a region was last given up; see sim_disk_journal_kill */
+    uint32_t region; /* where it lies, unless it was moved since a region was last given up: sim_disk_journal_kill */
     enum fate fate;
 } places[PLACES_MAX];
 static uint32_t place_count;

@@ -507,8 +507,8 @@ const char *mc_space_check(const struct mc_space *space)
         if (mc_space_node(space, number)->state != MC_NODE_UNUSED || number >= space->node_limit ||
             is_pending(space, number) || ++unused > space->node_fresh)
             return "free numbers";
-    for (uint32_t number = space->reclaim_end;
-         number > 0;) { /* in no list: to be reclaimed, or at or above the limit */
+    /* In no list: to be reclaimed, or at or above the limit. */
+    for (uint32_t number = space->reclaim_end; number > 0;) {
         const struct mc_node *node = mc_space_node(space, --number);
         bool in_hole = space->chunks[number / MC_NODE_CHUNK] == hole;
         if (node->state != MC_NODE_UNUSED || (node->listed && !is_pending(space, number)))

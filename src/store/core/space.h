@@ -57,11 +57,11 @@ _Static_assert(sizeof(struct mc_node) == 48, "one per object: counted in the byt
 
 struct mc_space {
     struct mc_node **chunks;
-    uint32_t node_limit,
-        node_fresh; /* numbers from node_fresh on, which a resize may leave above the limit, were never used */
-    /* After a rebuild or a resize: numbers of [reclaim, reclaim_end) that are not in use may be missing in the list of those given
-     * back. A chunk of numbers none of which is in use is a hole: it has no memory, and joins the list when it is
-     * needed. */
+    uint32_t node_limit; /* numbers below it are given out */
+    uint32_t node_fresh; /* from here on none was ever used; a resize may leave it above the limit */
+    /* After a rebuild or a resize: numbers of [reclaim, reclaim_end) that are not in use may be missing in the list of
+     * those given back. A chunk of numbers none of which is in use is a hole: it has no memory, and joins the list when
+     * it is needed. */
     uint32_t reclaim, reclaim_end;
     uint32_t hole_count, hole_top;  /* holes that are to join; those lie below chunk hole_top */
     uint32_t node_free;             /* first of the list of numbers given back */
