@@ -132,6 +132,7 @@ static void test_no_memory(void **state)
         struct answer answer = {0};
         slot = 3 * most + (uint32_t)i;
         assert_true(mc_disk_index_grow(&disk->index, slot));
+        disk->slot_count = slot + 1;
         uint8_t *buffer = mc_disk_lend(disk, 60000, rig_key(i, key));
         assert_non_null(buffer);
         struct mc_disk_entry entry = rig_extent(buffer, i, i, 60000);

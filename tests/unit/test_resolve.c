@@ -37,7 +37,8 @@ int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints
         return EAI_NONAME;
     if ((hints->ai_flags & AI_NUMERICHOST) == 0) {
         unsigned now = atomic_fetch_add(&asking, 1) + 1;
-        atomic_fetch_add(&asked, 1);
+        if (strstr(host, "known") == NULL) /* lookups of the silent server may end during a later test */
+            atomic_fetch_add(&asked, 1);
         if (now > atomic_load(&asking_most))
             atomic_store(&asking_most, now);
         usleep(atomic_load(&takes_ms) * 1000);
