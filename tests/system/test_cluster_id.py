@@ -1,11 +1,8 @@
 """Two clusters that meet by mistake: nobody's values are read, replaced or lost, and everybody is told what to do."""
 import os
-import pathlib
-import shutil
 import signal
 import socket
 import struct
-import tempfile
 import time
 
 import pytest
@@ -20,15 +17,7 @@ from wire import HELLO, HELLO_REPLY, ROLE_CALL, Connection, Reader, data, frame,
 A, B = "aa" * 16, "bb" * 16
 OTHER_CLUSTER = -1906
 SEGMENT, SEGMENT_REPLY, ROLE_DATA = 30, 31, 3
-SHM = pathlib.Path("/dev/shm")
 ONE = {"MC_SCRUB_MB_PER_S": "0"}
-
-
-@pytest.fixture
-def folder():
-    path = tempfile.mkdtemp(prefix="mc-test-", dir=SHM if SHM.is_dir() else None)
-    yield pathlib.Path(path)
-    shutil.rmtree(path)
 
 
 def master_of(uuid, *flags):

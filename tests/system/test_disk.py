@@ -1,6 +1,5 @@
 """A store node with a disk, as users switch it on: setup's arguments, the admin API, metrics, and mooncake_disk beside it."""
 import json
-import pathlib
 import random
 import re
 import resource
@@ -14,17 +13,9 @@ import cluster
 from python_cluster import MISSING, MooncakeDistributedStore, address, joined, pattern, wait_until
 from service_process import MODULE, REST, Service
 
-SHM = pathlib.Path("/dev/shm")
 MIB = 1 << 20
 MEMORY = 16 * MIB
 COUNT = 40  # objects of 1 MiB: more than twice the memory
-
-
-@pytest.fixture
-def folder():
-    path = tempfile.mkdtemp(prefix="mc-test-", dir=SHM if SHM.is_dir() else None)
-    yield pathlib.Path(path)
-    shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -4,11 +4,8 @@ import concurrent.futures
 import contextlib
 import json
 import os
-import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -16,16 +13,8 @@ import cluster
 from python_cluster import MISSING, MooncakeDistributedStore, joined, pattern, wait_until
 from service_process import CLIENT, REST, Service
 
-SHM = pathlib.Path("/dev/shm")
 MIB = 1 << 20
 LIMIT = "268435456"  # bytes of a disk
-
-
-@pytest.fixture
-def folder():
-    path = tempfile.mkdtemp(prefix="mc-test-", dir=SHM if SHM.is_dir() else None)
-    yield pathlib.Path(path)
-    shutil.rmtree(path)
 
 
 @pytest.fixture

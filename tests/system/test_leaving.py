@@ -1,12 +1,9 @@
 """A store node that leaves (values are stored when they are evicted, so it has much in memory only): what lies in its memory only comes to its disk before it ends, and another process, at another port, serves it again."""
 import json
 import os
-import pathlib
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 
 import pytest
@@ -15,17 +12,9 @@ import cluster
 from python_cluster import MISSING, joined, pattern, wait_until
 from service_process import CLIENT, Service
 
-SHM = pathlib.Path("/dev/shm")
 MIB = 1 << 20
 COUNT = 60
 MEMORY = 96 * MIB
-
-
-@pytest.fixture
-def folder():
-    path = tempfile.mkdtemp(prefix="mc-test-", dir=SHM if SHM.is_dir() else None)
-    yield pathlib.Path(path)
-    shutil.rmtree(path)
 
 
 @pytest.fixture
@@ -176,15 +165,20 @@ def test_disk_that_is_smaller(master, client, folder):
         wait_until(look, 40)
 
 
+def drained_to_another(client, master, old):
+    """What the leaving node has in memory is at a new one before it ends."""
+    with node(master, None):
+        wait_until(lambda: master.metrics()["mooncake_segments"] == 2)
+        wait_until(lambda: client.put("warm", bytes(4 * MIB)) == 0)
+        old.stop(signal.SIGTERM)
+        assert "all that lay in memory is at other nodes" in left(old.log())
+        assert found(client, range(20)) == list(range(20))
+
+
 def test_drains_without_a_disk(client, master):
     with node(master, None, "--drain_on_exit") as old:
         fill(client, 20)
-        with node(master, None):
-            wait_until(lambda: master.metrics()["mooncake_segments"] == 2)
-            wait_until(lambda: client.put("warm", bytes(4 * MIB)) == 0)
-            old.stop(signal.SIGTERM)
-            assert "all that lay in memory is at other nodes" in left(old.log())
-            assert found(client, range(20)) == list(range(20))
+        drained_to_another(client, master, old)
 
 
 def test_drains_after_a_drain_that_was_cancelled(client, master):
@@ -197,12 +191,7 @@ def test_drains_after_a_drain_that_was_cancelled(client, master):
         wait_until(lambda: "could not be moved away yet" in old.log(), 20)
         assert cluster.request(master.metrics_port, "POST", f"/api/v1/drain_jobs/cancel?job_id={job}")[0] == 200
         time.sleep(7)
-        with node(master, None):
-            wait_until(lambda: master.metrics()["mooncake_segments"] == 2)
-            wait_until(lambda: client.put("warm", bytes(4 * MIB)) == 0)
-            old.stop(signal.SIGTERM)
-            assert "all that lay in memory is at other nodes" in left(old.log())
-            assert found(client, range(20)) == list(range(20))
+        drained_to_another(client, master, old)
 
 
 def test_drains_to_nobody(client, master):

@@ -3,7 +3,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,14 +35,6 @@ def release():
     if old is None:
         pytest.skip(released.WHY)
     return {"old": old, "new": NEW}
-
-
-@pytest.fixture
-def folder():
-    shm = pathlib.Path("/dev/shm")
-    path = tempfile.mkdtemp(prefix="mc-test-", dir=shm if shm.is_dir() else None)
-    yield pathlib.Path(path)
-    shutil.rmtree(path)
 
 
 class Client:

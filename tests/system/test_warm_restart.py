@@ -1,23 +1,10 @@
 """A store node ends, is killed, or is started again beside the memory that it left in its data directory."""
-import pathlib
-import shutil
-import tempfile
-
 import pytest
 
 import cluster
 from python_cluster import MISSING, joined, pattern, wait_until
 from store_process import StoreProcess
 from test_recovery import all_there, fill, restart, value_of
-
-SHM = pathlib.Path("/dev/shm")
-
-
-@pytest.fixture
-def folder():
-    path = tempfile.mkdtemp(prefix="mc-test-", dir=SHM if SHM.is_dir() else None)
-    yield pathlib.Path(path)
-    shutil.rmtree(path)
 
 
 @pytest.fixture
