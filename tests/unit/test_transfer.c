@@ -92,13 +92,16 @@ static int drop(struct mc_transfer_engine *engine, const void *memory)
     return mc_transfer_unregister(engine, &address, 1);
 }
 
+#define GUARD 4096 /* bytes behind the near memory that nobody can read: a length that is a lie ends there */
+
 static void world_open(struct world *world, int path)
 {
     allow(path);
     world->path = path < MC_TRANSFER_PATHS ? path : MC_TRANSFER_PATH_TCP;
     world->near = open_at("127.0.0.1");
     world->far = open_at("127.0.0.1");
-    world->near_memory = memory_map(MEMORY);
+    world->near_memory = memory_map(MEMORY + GUARD);
+    assert_int_equal(mprotect(world->near_memory + MEMORY, GUARD, PROT_NONE), 0);
     world->far_memory = map_twice(MEMORY, &world->far_seen);
     assert_int_equal(add(world->near, world->near_memory, MEMORY), 0);
     assert_int_equal(add(world->far, world->far_memory, MEMORY), 0);
@@ -106,6 +109,7 @@ static void world_open(struct world *world, int path)
 
 static void world_close(struct world *world)
 {
+    munmap(world->near_memory + MEMORY, GUARD);
     pair_close(world->near, world->near_memory, world->far, world->far_memory, MEMORY);
     munmap(world->far_seen, MEMORY);
 }
