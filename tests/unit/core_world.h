@@ -278,6 +278,14 @@ static struct world_store world_open_one(struct world *world)
     world_open(world);
     return world_store(world, NODE_A, MIB, "a");
 }
+/* A master that evicts what was used least recently, and a segment of 4 MiB. */
+static struct world_store world_open_lru(struct world *world)
+{
+    struct mc_core_config config = mc_core_config_default();
+    config.policy = mc_eviction_find("lru");
+    world_open_with(world, &config);
+    return world_store(world, NODE_A, 4 * MIB, "a");
+}
 /* The segment of NODE_A, with what it got under the first master. */
 static struct mc_wire_mount world_mount_of_old(void)
 {

@@ -147,18 +147,21 @@ static struct process start_node(uint64_t bytes)
 
 /* ---- calls in one line ---- */
 
-static struct mc_store *open_client(const char *paths, uint64_t segment_bytes)
+static struct mc_store *open_configured(struct mc_store_config config)
 {
     char address[64];
     struct mc_store *store = NULL;
     snprintf(address, sizeof(address), "127.0.0.1:%d", master_port);
-    struct mc_store_config config = {.local_hostname = "127.0.0.1",
-                                     .master_server_addr = address,
-                                     .global_segment_size = segment_bytes,
-                                     .local_buffer_size = 1,
-                                     .paths = paths};
+    config.local_hostname = "127.0.0.1";
+    config.master_server_addr = address;
     assert_int_equal(mc_store_open(&config, &store), 0);
     return store;
+}
+
+static struct mc_store *open_client(const char *paths, uint64_t segment_bytes)
+{
+    return open_configured(
+        (struct mc_store_config){.global_segment_size = segment_bytes, .local_buffer_size = 1, .paths = paths});
 }
 
 static struct mc_bytes key_of(const char *text)

@@ -38,10 +38,7 @@ static void test_order_is_by_use(void **state)
     struct world world;
     char key[32];
     (void)state;
-    struct mc_core_config config = mc_core_config_default();
-    config.policy = mc_eviction_find("lru");
-    world_open_with(&world, &config);
-    struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
+    struct world_store store = world_open_lru(&world);
     for (unsigned i = 0; i < 1000; i++)
         assert_int_equal(world_put_hard(&world, &store, world_name(key, "k", i), OBJECT, NULL), 0);
     assert_int_equal(world_exist(&world, store.call, "k3"), 1);

@@ -75,10 +75,7 @@ static void test_a_reader_protects_all(void **state)
 {
     struct world world;
     (void)state;
-    struct mc_core_config config = mc_core_config_default();
-    config.policy = mc_eviction_find("lru");
-    world_open_with(&world, &config);
-    struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
+    struct world_store store = world_open_lru(&world);
     uint64_t reader = world_client(&world, CLIENT);
     for (unsigned i = 0; i < 3; i++) {
         char key[32];
@@ -100,10 +97,7 @@ static void test_members_age_together(void **state)
     struct world world;
     char key[32];
     (void)state;
-    struct mc_core_config config = mc_core_config_default();
-    config.policy = mc_eviction_find("lru");
-    world_open_with(&world, &config);
-    struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
+    struct world_store store = world_open_lru(&world);
     for (unsigned i = 0; i < 50; i++) {
         assert_int_equal(put_in(&world, &store, world_name(key, "g", i), 7), 0);
         assert_int_equal(put_in(&world, &store, world_name(key, "s", i), 0), 0);

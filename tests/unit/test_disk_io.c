@@ -9,20 +9,18 @@
 #include "directory.h"
 #include "env/clock.h"
 #include "env/thread.h"
+#include "forbidden.h"
 #include "random.h"
 #include "store/disk/directory.h"
 #include "store/disk/io_inside.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -567,19 +565,6 @@ static void a_depth_has_limits(void **state)
     assert_int_equal(mc_disk_io_open(rig->kind, 0, &rig->io), -EINVAL);
     assert_int_equal(mc_disk_io_open(rig->kind, MC_DISK_IO_DEPTH_MAX + 1, &rig->io), -EINVAL);
     assert_null(rig->io);
-}
-
-/* From now on that system call gives the error. False: no filter can be set here. */
-static bool forbid_call(uint32_t call, uint32_t error)
-{
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {4, filter};
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 /* The exit code of a child that runs it: 0 good, 77 it cannot be tried here, else the step that failed. */

@@ -8,19 +8,17 @@
 
 #include "directory.h"
 #include "env/clock.h"
+#include "forbidden.h"
 #include "store/disk/probe.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -201,14 +199,7 @@ static void files_must_be_small(void **state)
 
 static int probe_without_uring(void)
 {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, CALL_SETUP, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {4, filter};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    if (!forbid_call(CALL_SETUP, EPERM))
         return CANNOT_BE_TRIED;
     mc_disk_probe(folder, true, &probe);
     if (!says("io_uring", MC_DISK_NOTED, "not allowed", EPERM) || finding("io_uring")->fix == NULL)

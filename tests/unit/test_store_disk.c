@@ -38,17 +38,8 @@ static void start_offloading_master(int port)
 
 static struct mc_store *open_store(uint64_t memory)
 {
-    char address[64];
-    struct mc_store *store = NULL;
-    snprintf(address, sizeof(address), "127.0.0.1:%d", master_port);
-    struct mc_store_config config = {.local_hostname = "127.0.0.1",
-                                     .master_server_addr = address,
-                                     .global_segment_size = memory,
-                                     .local_buffer_size = MIB,
-                                     .disk_paths = folder,
-                                     .disk_bytes = DISK};
-    assert_int_equal(mc_store_open(&config, &store), 0);
-    return store;
+    return open_configured((struct mc_store_config){
+        .global_segment_size = memory, .local_buffer_size = MIB, .disk_paths = folder, .disk_bytes = DISK});
 }
 
 static struct mc_store *open_node(void)
