@@ -35,7 +35,7 @@ static struct state {
     uint64_t slow_until_ns, fails_until_ns;
     uint32_t slow_ms, in;
     int error;
-    bool is_journal; /* only that fails */
+    enum sim_disk_part part;
 } states[MACHINES_MAX];
 
 void sim_disks_reset(void)
@@ -54,12 +54,12 @@ void sim_disk_slow(uint32_t machine, uint32_t most_ms, uint64_t until_ns)
     states[machine].slow_until_ns = until_ns;
 }
 
-void sim_disk_fail(uint32_t machine, int error, uint32_t in, bool is_journal, uint64_t until_ns)
+void sim_disk_fail(uint32_t machine, int error, uint32_t in, enum sim_disk_part part, uint64_t until_ns)
 {
-    sim_say("one of %u operations of the %s of machine %u %s", in, is_journal ? "journals" : "disk", machine,
-            error == ENOSPC ? "finds no room" : "fails");
+    static const char *const names[] = {"operations of the disk", "operations of the journals", "writes to the disk"};
+    sim_say("one of %u %s of machine %u %s", in, names[part], machine, error == ENOSPC ? "finds no room" : "fails");
     states[machine].error = error;
-    states[machine].is_journal = is_journal;
+    states[machine].part = part;
     states[machine].in = in;
     states[machine].fails_until_ns = until_ns;
 }
@@ -95,10 +95,12 @@ static void sync_drop(const struct operation *operation)
         sim_pages_sync_drop(sim_memory_pages(operation->memory, &size));
 }
 
-static bool is_of_journal(const struct operation *operation)
+static bool is_of(const struct operation *operation, enum sim_disk_part part)
 {
-    const char *name = sim_memory_name(operation->memory);
-    return operation->request->operation != MC_DISK_READ && strstr(name, "/clears.") != NULL;
+    if (part == SIM_DISK_ALL)
+        return true;
+    return operation->request->operation != MC_DISK_READ &&
+           (part == SIM_DISK_WRITES || strstr(sim_memory_name(operation->memory), "/clears.") != NULL);
 }
 
 static int64_t operation_do(struct operation *operation)
@@ -106,8 +108,7 @@ static int64_t operation_do(struct operation *operation)
     const struct mc_disk_request *request = operation->request;
     uint32_t machine = operation->io->process->machine;
     uint64_t size;
-    bool may_fail = !states[machine].is_journal || is_of_journal(operation);
-    if (may_fail && sim_disk_fails(machine, EIO)) {
+    if (is_of(operation, states[machine].part) && sim_disk_fails(machine, EIO)) {
         sync_drop(operation);
         return -EIO;
     }

@@ -9,10 +9,11 @@
 void sim_disks_reset(void);
 /* Its process has ended: of what was being written each page is there or not. */
 void sim_disks_end(struct sim_process *process);
-/* The disk of a machine, until then: answers after up to so many ms; fails, or is full: one of `in` operations, or of
- * those that write the journals there. */
+/* The disk of a machine, until then: answers after up to so many ms; fails, or is full: one of `in` operations of
+ * that part. */
+enum sim_disk_part { SIM_DISK_ALL, SIM_DISK_JOURNALS, SIM_DISK_WRITES }; /* those but ALL: what is read there is well */
 void sim_disk_slow(uint32_t machine, uint32_t most_ms, uint64_t until_ns);
-void sim_disk_fail(uint32_t machine, int error, uint32_t in, bool is_journal, uint64_t until_ns);
+void sim_disk_fail(uint32_t machine, int error, uint32_t in, enum sim_disk_part part, uint64_t until_ns);
 /* Does it fail so just now? */
 bool sim_disk_fails(uint32_t machine, int error);
 /* All disks are well again. */

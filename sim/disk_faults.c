@@ -85,13 +85,20 @@ static void disk_is_bad(void)
 {
     uint32_t machine = owner_draw() % sim_plan->machines;
     uint64_t until_ns = sim_now_ns + pause_draw();
+    static const enum sim_disk_part parts[] = {SIM_DISK_JOURNALS, SIM_DISK_ALL, SIM_DISK_WRITES, SIM_DISK_WRITES};
+    enum sim_disk_part part = parts[until_ns / SIM_MS % 4];
+    uint32_t in;
     switch (sim_below(SIM_DISKS, 4)) {
     case 0:
         sim_cluster.has_broken_disks = true;
-        sim_disk_fail(machine, EIO, 1u << sim_below(SIM_DISKS, 6), until_ns / SIM_MS % 2 == 0, until_ns);
+        in = 1u << sim_below(SIM_DISKS, 6);
+        if (part == SIM_DISK_WRITES) /* read-only, and for so long that somebody minds */
+            sim_disk_fail(machine, EIO, 1, part, until_ns + 4000 * SIM_MS);
+        else
+            sim_disk_fail(machine, EIO, in, part, until_ns);
         break;
     case 1:
-        sim_disk_fail(machine, ENOSPC, 1u << sim_below(SIM_DISKS, 3), false, until_ns);
+        sim_disk_fail(machine, ENOSPC, 1u << sim_below(SIM_DISKS, 3), SIM_DISK_ALL, until_ns);
         break;
     default:
         sim_disk_slow(machine, 20u << sim_below(SIM_DISKS, 10), until_ns);

@@ -12,6 +12,7 @@
 #define DISK_BYTES (256 * MIB)
 #define DISK_SEGMENT 9u
 #define SLOT 5u
+#define OTHER_SLOT 6u
 #define LENGTH 3000u
 #define CONTENTS_EPOCH 2u
 #define GENERATION (((uint64_t)CONTENTS_EPOCH << MC_EPOCH_SHIFT) + 1)
@@ -69,17 +70,8 @@ static void await_answer(int rc)
     answered = 1;
 }
 
-/* One value of an earlier master, which had offered it. */
-static void fill(const char *path, struct mc_id cluster)
+static void fill_slot(struct mc_disk *disk, uint32_t slot)
 {
-    struct mc_disk_config config = {
-        .path = path, .capacity = DISK_BYTES, .ports = &mc_disk_ports_system, .ready = on_ready};
-    struct mc_disk_mark mark = {
-        .cluster = cluster, .epoch = CONTENTS_EPOCH, .floor = (uint64_t)CONTENTS_EPOCH << MC_EPOCH_SHIFT};
-    struct mc_disk *disk;
-    char why[MC_DISK_ERROR_MAX];
-    answered = 1;
-    await_answer(mc_disk_open(&config, &disk, why, sizeof(why)));
     uint8_t *buffer = mc_disk_lend(disk, LENGTH, 1);
     assert_non_null(buffer);
     memset(buffer, 7, LENGTH);
@@ -91,7 +83,22 @@ static void fill(const char *path, struct mc_id cluster)
                                   .crc = mc_crc32c(0, buffer, LENGTH),
                                   .key_length = 1,
                                   .block_shift = mc_block_shift(LENGTH)};
-    await_answer(mc_disk_store(disk, SLOT, &entry, buffer, false, on_stored, NULL));
+    await_answer(mc_disk_store(disk, slot, &entry, buffer, false, on_stored, NULL));
+}
+
+/* Two values of an earlier master, which had offered them. */
+static void fill(const char *path, struct mc_id cluster)
+{
+    struct mc_disk_config config = {
+        .path = path, .capacity = DISK_BYTES, .ports = &mc_disk_ports_system, .ready = on_ready};
+    struct mc_disk_mark mark = {
+        .cluster = cluster, .epoch = CONTENTS_EPOCH, .floor = (uint64_t)CONTENTS_EPOCH << MC_EPOCH_SHIFT};
+    struct mc_disk *disk;
+    char why[MC_DISK_ERROR_MAX];
+    answered = 1;
+    await_answer(mc_disk_open(&config, &disk, why, sizeof(why)));
+    fill_slot(disk, SLOT);
+    fill_slot(disk, OTHER_SLOT);
     await_answer(mc_disk_set_mark(disk, &mark, on_done, NULL));
     mc_disk_close(disk, MC_DISK_GRACE_MS);
 }
@@ -176,11 +183,11 @@ static void say_clear(struct rig *rig)
     assert_int_equal(peer_flush(&rig->link), 0);
 }
 
-static void say_load(struct rig *rig)
+static void say_load(struct rig *rig, uint32_t disk_slot)
 {
     struct mc_wire_segment head = {.segment = SEGMENT};
     struct mc_wire_load_item item = {
-        .slot = 1, .generation = LATER, .disk = DISK_SEGMENT, .disk_slot = SLOT, .disk_generation = GENERATION};
+        .slot = 1, .generation = LATER, .disk = DISK_SEGMENT, .disk_slot = disk_slot, .disk_generation = GENERATION};
     size_t start = mc_frame_begin(&rig->link.out, MC_MESSAGE_LOAD, 0);
     size_t list = mc_wire_segment_head(&rig->link.out, &head);
     mc_wire_load_item_write(&rig->link.out, &item);
@@ -295,6 +302,98 @@ static void test_not_given_up(void **state)
     rig_stop(&rig);
 }
 
+static void beat(struct rig *rig)
+{
+    struct mc_told_disk told[MC_OWNER_DISKS_MAX];
+    uint8_t off;
+    (void)mc_owner_disks_told(rig->owner, told, &off);
+}
+
+/* Its MOUNTs of memory are answered on the way. */
+static void expect_unmount_kept(struct rig *rig)
+{
+    struct mc_frame frame;
+    struct mc_reader reader;
+    struct mc_wire_unmount unmount;
+    struct mc_wire_code told = {.code = 0};
+    int type;
+    while ((type = peer_receive(&rig->link, &frame, &reader)) == MC_MESSAGE_MOUNT) {
+        mount_note(rig, &reader);
+        assert_int_equal(rig->mount.kind, MC_SEGMENT_MEMORY);
+        answer_mount(rig, frame.request_id, 0);
+    }
+    assert_int_equal(type, MC_MESSAGE_UNMOUNT);
+    mc_wire_unmount_read(&reader, &unmount);
+    assert_int_equal(unmount.segment, DISK_SEGMENT);
+    assert_int_equal(unmount.keep, 1);
+    size_t start = mc_frame_begin(&rig->link.out, MC_MESSAGE_UNMOUNT_REPLY, frame.request_id);
+    mc_wire_code_write(&rig->link.out, &told);
+    mc_frame_end(&rig->link.out, start);
+    assert_int_equal(peer_flush(&rig->link), 0);
+}
+
+/* The disk has it that what lies there is of the master's epoch. */
+static void await_epoch(struct rig *rig)
+{
+    for (uint64_t end_ns = soon(); mc_disk_marked(rig->owner->disks[0].disk).epoch != rig->epoch;) {
+        assert_true(mc_clock_ns() < end_ns);
+        usleep(1000);
+    }
+}
+
+/* Neither the journal nor the identity can be written: what else lies there is read until that was tried often enough.
+ * Then the disk leaves as it is, over whatever link there is, so that removals need not wait for the end of the process. */
+static void leave_as_it_is(bool is_link_new)
+{
+    struct rig rig;
+    struct mc_frame frame;
+    struct mc_reader reader;
+    struct mc_wire_live_item item;
+    fill_folder();
+    open_owner(&rig);
+    rig.epoch = CONTENTS_EPOCH + 1;
+    answer_disk(&rig, expect_disk(&rig), 0);
+    await_epoch(&rig);
+    break_files("/clears.", 2);
+    break_files("/identity", 1);
+    say_clear(&rig);
+    await_read_only(&rig);
+    say_load(&rig, OTHER_SLOT);
+    assert_int_equal(expect_list(&rig, MC_MESSAGE_LIVE, &frame, &reader), 1);
+    mc_wire_live_item_read(&reader, &item);
+    assert_int_equal(item.code, 0);
+    for (unsigned i = 1; i < MC_DISK_GIVE_UP_MAX; i++) {
+        await_quiet(&rig);
+        expect_no_disk(&rig); /* and no UNMOUNT */
+        if (i == 1 && is_link_new) {
+            rig_accept(&rig); /* leaves the link that there was */
+            answer_hello(&rig, 0);
+            answer_mount(&rig, rig_expect_mount(&rig), 0);
+        }
+        beat(&rig);
+    }
+    expect_unmount_kept(&rig);
+    expect_no_disk(&rig);
+    rig_stop(&rig);
+    open_owner(&rig);
+    (void)expect_disk(&rig);
+    assert_int_equal(rig.mount.epoch, CONTENTS_EPOCH + 1);
+    assert_true(rig.mount.slot_top > 0);
+    rig_stop(&rig);
+}
+
+static void test_leaves_as_it_is(void **state)
+{
+    (void)state;
+    leave_as_it_is(false);
+}
+
+static void test_leaves_over_another_link(void **state)
+{
+    (void)state;
+    leave_as_it_is(true);
+}
+
 static uint64_t write_errors_of(struct rig *rig)
 {
     struct mc_disk_statistics statistics;
@@ -308,8 +407,6 @@ static void test_tried_with_each_beat(void **state)
 {
     (void)state;
     struct rig rig;
-    struct mc_told_disk told[MC_OWNER_DISKS_MAX];
-    uint8_t off;
     fill_folder();
     open_owner(&rig);
     rig.epoch = CONTENTS_EPOCH + 1;
@@ -324,7 +421,7 @@ static void test_tried_with_each_beat(void **state)
         expect_no_disk(&rig);
         assert_int_equal(write_errors_of(&rig), errors);
     }
-    assert_int_equal(mc_owner_disks_told(rig.owner, told, &off), 1);
+    beat(&rig);
     for (uint64_t end_ns = soon(); write_errors_of(&rig) == errors && mc_clock_ns() < end_ns;)
         usleep(1000);
     assert_int_equal(write_errors_of(&rig), errors + 1);
@@ -413,14 +510,14 @@ static void test_lost_unsaid(void **state)
     answer_disk(&rig, expect_disk(&rig), 0);
     break_files("/clears.", 2);
     break_files("/volume.", 1);
-    say_load(&rig);
+    say_load(&rig, SLOT);
     assert_int_equal(expect_list(&rig, MC_MESSAGE_LIVE, &frame, &reader), 1);
     mc_wire_live_item_read(&reader, &item);
     assert_true(item.code < 0);
     await_read_only(&rig);
     await_quiet(&rig);
     expect_no_disk(&rig); /* and no UNMOUNT */
-    assert_int_equal(mc_disk_marked(rig.owner->disks[0].disk).epoch, rig.epoch);
+    await_epoch(&rig);    /* it still is */
     rig_stop(&rig);
     open_owner(&rig);
     (void)expect_disk(&rig);
@@ -497,6 +594,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_not_emptied, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_emptied, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_not_given_up, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_leaves_as_it_is, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_leaves_over_another_link, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_tried_with_each_beat, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_given_up, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_number_too_great, open_folder, close_folder),

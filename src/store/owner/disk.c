@@ -373,6 +373,20 @@ void mc_owner_disk_put_out(struct mc_owner_disk *disk)
 
 /* ---- giving up ---- */
 
+/* What the identity says is what it said, or that it is of no epoch: either is safe once the disk is absent. */
+static void not_given_up(struct mc_owner_disk *disk)
+{
+    const char *why = mc_error_name(disk->give_up_code);
+    if (++disk->give_up_failures < MC_DISK_GIVE_UP_MAX) {
+        mc_log_limited(ERROR, "disk %s cannot be given up: %s; removals wait for it", disk->path, why);
+        mc_owner_disk_want_beat(disk);
+        return;
+    }
+    mc_log(ERROR, "disk %s can neither be written nor given up: %s; it leaves, with what lies there", disk->path, why);
+    if (disk->state != MC_OWNER_DISK_OFF)
+        mc_owner_disk_put_out(disk);
+}
+
 static void on_given_up_here(void *argument)
 {
     struct mc_owner_disk *disk = argument;
@@ -380,9 +394,7 @@ static void on_given_up_here(void *argument)
     disk->is_giving_up = false;
     mc_owner_disk_empty_again(disk);
     if (disk->give_up_code < 0) {
-        mc_log_limited(ERROR, "disk %s cannot be given up: %s; removals wait for it", disk->path,
-                       mc_error_name(disk->give_up_code));
-        mc_owner_disk_want_beat(disk);
+        not_given_up(disk);
     } else {
         mc_log(ERROR, "disk %s is given up: its journal is broken, so the next process empties it", disk->path);
         disk->is_given_up = true;
@@ -403,10 +415,12 @@ static void on_given_up(void *context, int code)
 /* What was to be removed may be there again for the next process, so this one can confirm no removal any more. The
  * identity, which is another file, says that nothing of what lies there is of any epoch: whoever mounts it next is told
  * to empty it. When the disk has that, the master is told that this segment is gone, and waits for no removal there.
- * Where the disk does not take that either, it is tried with each heartbeat, and they wait. */
+ * Where the disk does not take that either, it is tried with each heartbeat, and they wait; after some of those it leaves
+ * as any disk does, and they wait no longer than for an owner that is silent. */
 void mc_owner_disk_give_up(struct mc_owner_disk *disk)
 {
-    if (!disk->cannot_clear || disk->is_giving_up || disk->is_given_up || disk->state == MC_OWNER_DISK_OFF)
+    if (!disk->cannot_clear || disk->is_giving_up || disk->is_given_up || disk->state == MC_OWNER_DISK_OFF ||
+        disk->state == MC_OWNER_DISK_LEAVING || disk->give_up_failures == MC_DISK_GIVE_UP_MAX)
         return;
     struct mc_disk_mark mark = {.floor = disk->mark.floor}; /* which no other thread changes */
     pthread_mutex_lock(&disk->owner->lock);

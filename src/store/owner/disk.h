@@ -25,6 +25,8 @@ struct mc_mover;
     5000u /* so long what a reader waits for may wait in turn; a disk that does not answer is slow sooner */
 #define MC_DISK_GRACE_MS 5000u /* at the close, for what was begun */
 #define MC_DISK_MARK_MS 1000u  /* between two contacts that are written down */
+#define MC_DISK_GIVE_UP_MAX                                                                                            \
+    3u /* so often the identity is tried, with each heartbeat, before the disk leaves as it is */
 
 enum mc_owner_disk_state {
     MC_OWNER_DISK_RECOVERING, /* it reads its files, or is being made anew */
@@ -66,6 +68,7 @@ struct mc_owner_disk {
     bool cannot_clear; /* the journal does not have what was to be cleared: the next process finds it; */
     bool gives_up, is_giving_up, is_given_up; /* so nothing of it is to be anybody's: the identity has that */
     int give_up_code;                         /* of the disk's thread, which posts it */
+    unsigned give_up_failures;                /* in a row: after so many it leaves as it is */
     bool has_contents;                        /* it was mounted, or something lies there */
     struct mc_move *stores;                   /* under way, for CLEARs */
     struct clearing *waiting;                 /* CLEARs that the disk was too busy for */
@@ -105,7 +108,8 @@ void mc_owner_disk_offered(struct mc_owner_disk *disk);
 void mc_owner_disk_clear(struct mc_owner_disk *disk, struct mc_reader *reader);
 void mc_owner_disk_store(struct mc_owner_disk *disk, struct mc_reader *reader);
 void mc_owner_disks_load(struct mc_owner *owner, struct mc_reader *reader);
-/* Of one whose journal is broken: nothing of what lies there is anybody's any more. */
+/* Of one whose journal is broken: nothing of what lies there is anybody's any more; or it leaves, if that cannot be
+ * written down either. */
 void mc_owner_disk_give_up(struct mc_owner_disk *disk);
 /* It leaves alone, and what lies there stays. */
 void mc_owner_disk_put_out(struct mc_owner_disk *disk);
