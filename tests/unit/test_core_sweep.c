@@ -2,6 +2,8 @@
  * holds something already (D6 of the ordering page). And disks that leave alone (D7). */
 #include "core_moves.h"
 
+#include "store/core/job.h"
+
 #define MANY 40u
 
 /* A store node without a disk yet. */
@@ -539,6 +541,41 @@ static struct mc_wire_mount_reply come_with_disk(struct world *world, struct wor
     return world_mount(world, store->owner, &mount);
 }
 
+static size_t refused; /* not 0: so many bytes at a time are not given */
+
+void *calloc(size_t count, size_t size)
+{
+    size_t bytes = count * size;
+    void *given = refused > 0 && bytes == refused ? NULL : malloc(bytes);
+    if (given != NULL)
+        explicit_bzero(given, bytes); /* not memset: of that and malloc a compiler makes a calloc */
+    return given;
+}
+
+/* Without memory for a job it is absent all the same, and not gone. */
+static void test_kept_without_memory(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    uint32_t disk = open_with_disk(&world, &store);
+    uint64_t client = world_client(&world, CLIENT);
+    put_and_store(&world, &store, "removed");
+    forget_in_memory(&world, &store, "removed");
+    refused = sizeof(struct mc_job);
+    assert_int_equal(unmount_kept(&world, store.owner, disk), 0);
+    refused = 0;
+    assert_int_equal(statistics_of(&world).disks_absent, 1);
+    int32_t code = 1;
+    world_remove_one_send(&world, client, "removed");
+    world_pass_beating(&world, world.core->config.depart_ms - 200, store.heartbeat);
+    assert_false(world_remove_answer(&world, client, &code, 1));
+    world_pass_beating(&world, 400, store.heartbeat);
+    assert_true(world_remove_answer(&world, client, &code, 1));
+    assert_int_equal(code, 0);
+    world_close_all(&world);
+}
+
 /* Memory is served on, what lies on the disk only is not there, and can be removed: for good, so not before a later master
  * knows that we may have. */
 static void test_kept_disk(void **state)
@@ -769,6 +806,7 @@ int main(void)
         cmocka_unit_test(test_memory_is_told_meanwhile),
         cmocka_unit_test(test_asked_no_more_before_it_is_told),
         cmocka_unit_test(test_kept_disk),
+        cmocka_unit_test(test_kept_without_memory),
         cmocka_unit_test(test_kept_disk_comes_back),
         cmocka_unit_test(test_kept_disk_is_forgotten),
         cmocka_unit_test(test_kept_disk_is_unmounted_again),

@@ -147,40 +147,54 @@ void mc_job_destroy(struct mc_core *core, struct mc_job *job)
     mc_link_remove(&job->link);
     if (job->kind == MC_JOB_REMOVE)
         core->job_count--;
+    if (job->segment != NULL)
+        job->segment->job = NULL;
     mc_regex_free(job->regex);
     free(job);
 }
 
-void mc_job_sweep(struct mc_core *core, struct mc_segment *segment)
-{
-    struct mc_job *job = segment->sweep;
-    segment->sweep = NULL;
-    job->kind = MC_JOB_SWEEP;
-    job->segment = segment;
-    mc_link_init(&job->link);
-    mc_link_append(&core->jobs, &job->link);
-}
-
-/* A copy of *wanted; NULL when memory is out. */
-static struct mc_job *job_add(struct mc_core *core, const struct mc_job *wanted)
+struct mc_job *mc_job_create(struct mc_segment *segment)
 {
     struct mc_job *job = calloc(1, sizeof(*job));
     if (job == NULL)
         return NULL;
-    *job = *wanted;
+    *job = (struct mc_job){.kind = MC_JOB_FORGET, .segment = segment};
     mc_link_init(&job->link);
-    mc_link_append(&core->jobs, &job->link);
     return job;
+}
+
+static void segment_job_start(struct mc_core *core, struct mc_job *job, enum mc_job_kind kind, uint64_t at_ms)
+{
+    job->kind = kind;
+    job->rest_until_ms = at_ms;
+    mc_link_remove(&job->link);
+    mc_link_append(&core->jobs, &job->link);
+}
+
+void mc_job_forget(struct mc_core *core, struct mc_segment *segment, uint64_t at_ms)
+{
+    segment_job_start(core, segment->job, MC_JOB_FORGET, at_ms);
+}
+
+void mc_job_forget_stop(struct mc_segment *segment)
+{
+    mc_link_remove(&segment->job->link);
+}
+
+void mc_job_sweep(struct mc_core *core, struct mc_segment *segment)
+{
+    segment_job_start(core, segment->job, MC_JOB_SWEEP, 0);
 }
 
 bool mc_job_store(struct mc_core *core, uint32_t segment)
 {
-    return job_add(core, &(struct mc_job){.kind = MC_JOB_STORE, .number = segment}) != NULL;
-}
-
-struct mc_job *mc_job_forget(struct mc_core *core, struct mc_segment *segment, uint64_t at_ms)
-{
-    return job_add(core, &(struct mc_job){.kind = MC_JOB_FORGET, .segment = segment, .rest_until_ms = at_ms});
+    struct mc_job *job = calloc(1, sizeof(*job));
+    if (job == NULL)
+        return false;
+    *job = (struct mc_job){.kind = MC_JOB_STORE, .number = segment};
+    mc_link_init(&job->link);
+    mc_link_append(&core->jobs, &job->link);
+    return true;
 }
 
 /* Takes over the regex. */
@@ -388,6 +402,8 @@ static bool sweep_slice(struct mc_core *core, struct mc_job *job)
         job->slot = UINT32_MAX; /* all is swept; what is left is memory */
         if (!mc_space_destroy_slice(&segment->space, MC_SLICE_CHUNKS))
             return false;
+        job->segment = NULL; /* the job ends after it */
+        segment->job = NULL;
         mc_segment_destroy(core, segment);
         return true;
     }
@@ -405,16 +421,29 @@ static struct mc_job *next_job(const struct mc_core *core, const struct mc_link 
     return NULL;
 }
 
+/* True when the job is done. */
+static bool job_slice(struct mc_core *core, struct mc_job *job)
+{
+    switch (job->kind) {
+    case MC_JOB_SWEEP:
+        return sweep_slice(core, job);
+    case MC_JOB_STORE:
+        return mc_sweep_slice(core, job);
+    case MC_JOB_FORGET:
+        mc_segment_forget(core, job->segment);
+        return false; /* it is the sweep then */
+    default:
+        return remove_slice(core, job);
+    }
+}
+
 bool mc_jobs_tick(struct mc_core *core)
 {
     /* The sweep of what is gone lets its keys go, a removal passes over it: both act on the departure. */
     struct mc_job *job = mc_core_is_departing(core) ? NULL : next_job(core, &core->jobs);
     if (job == NULL)
         return false;
-    bool done = job->kind == MC_JOB_SWEEP    ? sweep_slice(core, job)
-                : job->kind == MC_JOB_STORE  ? mc_sweep_slice(core, job)
-                : job->kind == MC_JOB_FORGET ? mc_segment_forget(core, job->segment)
-                                             : remove_slice(core, job);
+    bool done = job_slice(core, job);
     bool is_more = next_job(core, done ? &job->link : &core->jobs) != NULL;
     if (done) {
         mc_job_destroy(core, job);

@@ -53,10 +53,15 @@ void mc_waits_abandon(struct mc_connection *connection);
 bool mc_waits_tick(struct mc_core *core);
 void mc_job_remove_regex(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* The job that a segment has from the first on, so that neither its end nor its absence needs memory: FORGET while it is
+ * detached, then SWEEP. NULL: memory is out. */
+struct mc_job *mc_job_create(struct mc_segment *segment);
+void mc_job_forget(struct mc_core *core, struct mc_segment *segment, uint64_t at_ms);
+/* Not detached any more. */
+void mc_job_forget_stop(struct mc_segment *segment);
 void mc_job_sweep(struct mc_core *core, struct mc_segment *segment);
-/* False or NULL when memory is out. FORGET ends with the segment. */
+/* False when memory is out. */
 bool mc_job_store(struct mc_core *core, uint32_t segment);
-struct mc_job *mc_job_forget(struct mc_core *core, struct mc_segment *segment, uint64_t at_ms);
 /* A slice of one job; true when there are jobs left. */
 bool mc_jobs_tick(struct mc_core *core);
 /* The time of the first that rests; UINT64_MAX: none does. */

@@ -289,9 +289,9 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     mc_link_init(&segment->busy);
     mc_link_init(&segment->watched);
     mc_link_init(&segment->recovery);
-    segment->sweep = calloc(1, sizeof(*segment->sweep));
-    if (segment->sweep == NULL || !mc_space_init(&segment->space, mount->slot_count)) {
-        free(segment->sweep);
+    segment->job = mc_job_create(segment);
+    if (segment->job == NULL || !mc_space_init(&segment->space, mount->slot_count)) {
+        free(segment->job);
         free(segment);
         return NULL;
     }
@@ -326,7 +326,7 @@ fail_alias:
     (void)mc_map_remove(&core->segments_by_id, segment->id_hash);
 fail_id:
     mc_space_destroy(&segment->space);
-    free(segment->sweep);
+    free(segment->job);
     free(segment);
     return NULL;
 }
@@ -356,13 +356,6 @@ static bool take_over(struct mc_core *core, struct mc_segment *segment, struct m
     return aliases_add(core, segment);
 }
 
-static void forget_stop(struct mc_core *core, struct mc_segment *segment)
-{
-    if (segment->forget != NULL)
-        mc_job_destroy(core, segment->forget);
-    segment->forget = NULL;
-}
-
 static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_connection *connection,
                    uint64_t populated)
 {
@@ -374,7 +367,7 @@ static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_c
         mc_segment_owner_lost(segment);
     segment->owner = connection;
     segment->detached = false;
-    forget_stop(core, segment);
+    mc_job_forget_stop(segment);
     if (segment->clears.count + segment->cuts.count + segment->moves.count > 0)
         mc_segment_mark_dirty(core, segment);
     mc_segment_set_populated(core, segment, populated);
@@ -518,16 +511,12 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
 
 /* As if its owner's process had ended: it is absent. As with any other that is silent nothing that lies there is acted
  * upon for depart_ms: if we ended sooner, the master after us would take the contents from whoever has the disk then. To be
- * gone is to have departed. False: no memory. */
-static bool detach(struct mc_core *core, struct mc_segment *segment)
+ * gone is to have departed. */
+static void detach(struct mc_core *core, struct mc_segment *segment)
 {
     uint64_t ttl_ms = core->config.disk_ttl_ms, depart_ms = core->now_ms + core->config.depart_ms;
     uint64_t forget_ms = ttl_ms > core->config.depart_ms ? core->now_ms + ttl_ms : depart_ms;
-    struct mc_job *job = mc_job_forget(core, segment, depart_ms);
-    if (job == NULL)
-        return false;
-    forget_stop(core, segment); /* of an earlier unmount */
-    segment->forget = job;
+    mc_job_forget(core, segment, depart_ms);
     mc_core_log(core, MC_CORE_LOG_INFO, "disk %u (%s) is unmounted; it may come back within %llu s", segment->number,
                 segment->name, (unsigned long long)ttl_ms / 1000);
     mc_segment_owner_lost(segment);
@@ -537,19 +526,16 @@ static bool detach(struct mc_core *core, struct mc_segment *segment)
     mc_recover_break_off(segment);
     core->wants_to_depart = true;
     mc_segment_refresh(core, segment);
-    return true;
 }
 
-bool mc_segment_forget(struct mc_core *core, struct mc_segment *segment)
+void mc_segment_forget(struct mc_core *core, struct mc_segment *segment)
 {
     if (core->now_ms < segment->forget_ms) {
-        segment->forget->rest_until_ms = segment->forget_ms;
+        mc_job_forget(core, segment, segment->forget_ms);
         mc_segment_release(core, segment);
-        return false;
+        return;
     }
-    segment->forget = NULL;
     mc_segment_gone(core, segment);
-    return true;
 }
 
 void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
@@ -565,8 +551,10 @@ void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, 
                        ? MC_ERR_INVALID_PARAMS /* a number of an earlier master */
                        : 0;
     /* What was told of it in part is not kept: it comes again as it came. */
-    bool is_kept = code == 0 && head.keep != 0 && segment->inventory != MC_INVENTORY_EARLIER && detach(core, segment);
-    if (code == 0 && !is_kept)
+    bool is_kept = head.keep != 0 && code == 0 && segment->inventory != MC_INVENTORY_EARLIER;
+    if (is_kept)
+        detach(core, segment);
+    else if (code == 0)
         mc_segment_gone(core, segment);
     core->has_unmounted |= code == 0;
     mc_core_reply_code(core, connection->number, MC_MESSAGE_UNMOUNT_REPLY, frame->request_id, code);
@@ -585,7 +573,6 @@ void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
     mc_link_remove(&segment->busy);
     mc_link_remove(&segment->watched);
     mc_link_remove(&segment->recovery);
-    forget_stop(core, segment);
     segment->is_unmet = segment->is_earlier;
     mc_recover_judged(core, segment);
     segment->recovering = segment->dropping = segment->probing = segment->distrusted = false;
@@ -604,6 +591,6 @@ void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment)
     core->segments[segment->index] = NULL;
     core->segment_count--;
     mc_space_destroy(&segment->space);
-    free(segment->sweep);
+    free(segment->job);
     free(segment);
 }

@@ -51,7 +51,6 @@ struct mc_segment {
     struct mc_id id, host, owner_id;
     uint64_t change;               /* the count of changes when it was mounted or taken over */
     uint64_t depart_ms, forget_ms; /* of one that is detached: when it has departed, when it is gone; */
-    struct mc_job *forget;         /* who waits for both */
     uint64_t incarnation, nonce, id_hash;
     struct mc_member *member;    /* NULL when GONE */
     struct mc_connection *owner; /* NULL: CLEAR and CUT are held back */
@@ -126,7 +125,7 @@ struct mc_segment {
     uint32_t avoid_stamp, pick_stamp; /* of the put start, of the item that is being placed */
     bool said_index_full;
 
-    struct mc_job *sweep; /* made with it, so that its end needs no memory; NULL once that has begun */
+    struct mc_job *job; /* made with it, so that its end needs no memory */
 };
 
 void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
@@ -161,8 +160,8 @@ uint64_t mc_segments_due(const struct mc_core *core);
 void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment);
 /* There is something that its owner is to be told. */
 void mc_segment_mark_dirty(struct mc_core *core, struct mc_segment *segment);
-/* A disk that was unmounted to come back has departed: false; or its time is over: true, and its job ends with that. */
-bool mc_segment_forget(struct mc_core *core, struct mc_segment *segment);
+/* A disk that was unmounted to come back has departed; or its time is over, and it is gone. */
+void mc_segment_forget(struct mc_core *core, struct mc_segment *segment);
 /* The connection its CLEARs went to is no more. */
 void mc_segment_owner_lost(struct mc_segment *segment);
 void mc_segment_gone(struct mc_core *core, struct mc_segment *segment);
