@@ -113,7 +113,7 @@ def test_paths_that_cannot_be(master, folder):
     (folder / "file").write_text("")
     (folder / "there").mkdir()
     (folder / "link").symlink_to(folder / "there")
-    for path, why in [("relative/path", "is not absolute"), (f"{folder}/there/../there", "holds .."), (f"{folder}/missing", "No such file or directory"),
+    for path, why in [("relative/path", "is not absolute"), (f"{folder}/there/../there", "holds .."), (f"{folder}/missing", "it is not there; make it (mkdir -p)"),
                       (f"{folder}/link", "is a link"), (f"{folder}/link/", "is a link"), (f"{folder}/file", "is no directory")]:
         assert f": {why}" in without(master, path), path
     assert taken(folder / "there") == []

@@ -158,6 +158,7 @@ static void test_paths(void **state)
         error[0] = 0;
         assert_int_equal(mc_disk_open(&config, &disk, error, sizeof(error)), MC_ERR_INVALID_PARAMS);
         assert_non_null(strstr(error, wrong[i]));
+        assert_int_equal(strstr(error, "mkdir -p") != NULL, i == 2); /* only what is not there can be made */
     }
     config.path = path;
     config.capacity = 3 * RIG_REGION;

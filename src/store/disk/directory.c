@@ -264,7 +264,9 @@ static int path_check(const char *path, char *error, size_t error_size)
     else if (strstr(path, "/../") != NULL || (length >= 3 && strcmp(path + length - 3, "/..") == 0))
         why = "holds ..";
     else if (lstat(path, &status) != 0)
-        why = strerror(errno);
+        why = errno == ENOENT
+                  ? "it is not there; make it (mkdir -p) on the disk that it is meant for, or mount that first"
+                  : strerror(errno);
     else if (S_ISLNK(status.st_mode))
         why = "is a link";
     else if (!S_ISDIR(status.st_mode))
