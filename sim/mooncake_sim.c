@@ -21,7 +21,7 @@ struct options {
     uint64_t skipped[256];
     size_t skipped_count;
     bool plain, mild, narrow, wide, hard, noteless, dozes, disks, diskless, forgets, trace, keep_going, no_shrink,
-        check_hash, is_single;
+        check_hash, fails, is_single;
     uint32_t only, has_only;
 };
 
@@ -70,9 +70,9 @@ static void plan_make(const struct options *options, uint64_t seed, struct sim_p
     plan->dozes = options->dozes;
     plan->all_forget = plan->all_forget && !options->noteless; /* without a note nobody can know of that master */
     plan->is_durable = plan->is_durable && !options->forgets;
-    plan->faults &= ~options->without;
     if (options->has_only != 0)
         plan->faults = options->only;
+    plan->faults &= ~options->without;
     if (options->owners != 0 && options->owners < plan->owners)
         plan->owners = options->owners;
     if (options->clients != 0 && options->clients < plan->clients)
@@ -81,6 +81,14 @@ static void plan_make(const struct options *options, uint64_t seed, struct sim_p
         plan->threads = options->threads;
     if (options->keys != 0 && options->keys < plan->keys)
         plan->keys = options->keys;
+}
+
+static void print_faults(const char *option, uint32_t faults)
+{
+    for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++) {
+        if ((faults >> i & 1u) != 0)
+            printf(" %s %s", option, sim_fault_names[i]);
+    }
 }
 
 static void print_replay(const struct options *options, uint64_t seed)
@@ -94,14 +102,14 @@ static void print_replay(const struct options *options, uint64_t seed)
         printf(" --threads %u", options->threads);
     if (options->keys != 0)
         printf(" --keys %u", options->keys);
-    for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++) {
-        if ((options->without >> i & 1u) != 0)
-            printf(" --without %s", sim_fault_names[i]);
-    }
-    printf("%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
+    if (options->has_only != 0 && options->only == 0)
+        printf(" --only none");
+    print_faults("--only", options->only);
+    print_faults("--without", options->without);
+    printf("%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
            options->narrow ? " --narrow" : "", options->wide ? " --wide" : "", options->hard ? " --hard" : "",
            options->noteless ? " --noteless" : "", options->dozes ? " --dozes" : "", options->disks ? " --disks" : "",
-           options->diskless ? " --diskless" : "");
+           options->diskless ? " --diskless" : "", options->forgets ? " --forgets" : "");
 }
 
 /* Does it fail so? In a process of its own: a failure may be a crash. kind: the word before the colon. */
@@ -226,6 +234,8 @@ static bool parse(int argc, char **argv, struct options *options)
             options->diskless = true;
         } else if (strcmp(name, "--check-hash") == 0) {
             options->check_hash = true;
+        } else if (strcmp(name, "--fails") == 0) { /* each seed counts as failed: what is said of those is tested so */
+            options->fails = true;
         } else if (value == NULL) {
             return false;
         } else if (strcmp(name, "--without") == 0 || strcmp(name, "--only") == 0) {
@@ -289,8 +299,8 @@ static bool seed_run(const struct options *options, uint64_t seed, struct sim_su
     sums->operations += result.operations;
     sums->seeds++;
     sums->hash = (sums->hash ^ result.hash) * 0x9e3779b97f4a7c15ull;
-    if (result.failed) {
-        seed_failed(options, seed, result.failure);
+    if (result.failed || options->fails) {
+        seed_failed(options, seed, result.failed ? result.failure : "it is asked to");
         return false;
     }
     if (options->check_hash) {
@@ -330,13 +340,14 @@ int main(int argc, char **argv)
     struct options options = {.seed = 1, .seeds = 1000, .operations = OPERATIONS};
     struct sim_sums sums = {0};
     if (!parse(argc, argv, &options)) {
-        fprintf(stderr, "usage: mooncake_sim [--seed S | --from S --seeds N | --list FILE] [--skip FILE] [--operations "
-                        "N] [--trace] "
-                        "[--keep-going] "
-                        "[--no-shrink] [--check-hash] [--forgets] [--plain] [--mild] [--narrow] [--wide] [--hard] "
-                        "[--noteless] [--dozes] [--disks | --diskless]\n"
-                        "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
-                        "--only FAULT|none]...\nfaults:");
+        fprintf(stderr,
+                "usage: mooncake_sim [--seed S | --from S --seeds N | --list FILE] [--skip FILE] [--operations "
+                "N] [--trace] "
+                "[--keep-going] "
+                "[--no-shrink] [--check-hash] [--fails] [--forgets] [--plain] [--mild] [--narrow] [--wide] [--hard] "
+                "[--noteless] [--dozes] [--disks | --diskless]\n"
+                "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
+                "--only FAULT|none]...\nfaults:");
         for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++)
             fprintf(stderr, " %s", sim_fault_names[i]);
         fprintf(stderr, "\n");
