@@ -103,6 +103,13 @@ static bool is_of(const struct operation *operation, enum sim_disk_part part)
            (part == SIM_DISK_WRITES || strstr(sim_memory_name(operation->memory), "/clears.") != NULL);
 }
 
+/* All that asks for room finds none, and the journal had none ahead. */
+static bool is_full(uint32_t machine)
+{
+    const struct state *state = &states[machine];
+    return sim_now_ns < state->fails_until_ns && state->error == ENOSPC && state->in == 1;
+}
+
 static int64_t operation_do(struct operation *operation)
 {
     const struct mc_disk_request *request = operation->request;
@@ -116,6 +123,8 @@ static int64_t operation_do(struct operation *operation)
     case MC_DISK_READ:
         return sim_memory_read_at(operation->memory, request->buffer, request->length, request->offset);
     case MC_DISK_WRITE: {
+        if (is_full(machine) && is_of(operation, SIM_DISK_JOURNALS))
+            return -ENOSPC;
         int rc = sim_memory_write_at(operation->memory, request->buffer, request->length, request->offset);
         return rc != 0 ? -rc : (int64_t)request->length;
     }

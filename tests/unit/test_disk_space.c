@@ -187,6 +187,78 @@ static void test_journal_before_regions(void **state)
     }
 }
 
+static struct mc_disk_place removed;
+static struct answer removal;
+
+static void remove_begin(struct mc_disk *disk)
+{
+    removal = (struct answer){0};
+    assert_int_equal(mc_disk_clear(disk, &removed, 1, true, on_done, &removal), 0);
+}
+
+static void turn(struct mc_disk *disk)
+{
+    for (unsigned i = 0; i < 20; i++)
+        mc_disk_turn(disk, 0);
+}
+
+/* A journal that finds no room, since its blocks could not be had ahead: removals wait for it, and no disk is lost. */
+static void test_journal_without_room(void **state)
+{
+    (void)state;
+    static const int errors[] = {ENOSPC, EDQUOT};
+    for (unsigned i = 0; i < 2; i++) {
+        struct mc_disk *disk = rig_start(&config);
+        removed.generation = 10 * i + 1;
+        assert_int_equal(rig_store(disk, removed.generation, removed.generation, 50000, &removed.slot), 0);
+        rig.fail_write_file = rig_inode(disk->directory.clears_fd[disk->journal.current]);
+        rig.error = errors[i];
+        remove_begin(disk);
+        turn(disk);
+        for (unsigned tries = 0; tries < MC_DISK_AGAIN_MAX; tries++) {
+            uint64_t writes = rig_statistics(disk).writes;
+            turn(disk);
+            assert_int_equal(rig_statistics(disk).writes, writes); /* not without a pause */
+            assert_false(removal.is_there);
+            rig.now_ns += tries + 1 < MC_DISK_AGAIN_MAX ? MC_DISK_AGAIN_NS : 0;
+            turn(disk);
+        }
+        assert_int_equal(rig_statistics(disk).health, MC_DISK_WELL);
+        rig.fail_write_file = 0;
+        rig.now_ns += MC_DISK_AGAIN_NS;
+        rig_wait(disk, &removal);
+        assert_int_equal(removal.code, 0);
+        rig_end(disk, true, 128);
+        disk = rig_start(&config);
+        assert_int_equal(rig_read_object(disk, removed.slot, removed.generation, removed.generation, 50000),
+                         MC_ERR_REPLICA_IS_GONE);
+        rig_stop(disk);
+    }
+}
+
+/* Nobody waits for ever. */
+static void test_journal_never_has_room(void **state)
+{
+    (void)state;
+    struct mc_disk *disk = rig_start(&config);
+    removed.generation = 1;
+    assert_int_equal(rig_store(disk, 1, 1, 50000, &removed.slot), 0);
+    rig.fail_write_file = rig_inode(disk->directory.clears_fd[disk->journal.current]);
+    rig.error = ENOSPC;
+    remove_begin(disk);
+    for (unsigned tries = 0; tries < MC_DISK_AGAIN_MAX; tries++) {
+        turn(disk);
+        assert_false(removal.is_there);
+        rig.now_ns += MC_DISK_AGAIN_NS;
+    }
+    turn(disk);
+    assert_true(removal.is_there);
+    assert_int_equal(removal.code, MC_ERR_FILE_WRITE_FAIL);
+    assert_int_equal(rig_statistics(disk).health, MC_DISK_READ_ONLY);
+    rig.fail_write_file = 0;
+    rig_stop(disk);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -196,6 +268,8 @@ int main(void)
         TEST(test_no_space_at_all),
         TEST(test_little_space),
         TEST(test_journal_before_regions),
+        TEST(test_journal_without_room),
+        TEST(test_journal_never_has_room),
     };
     mc_log_set_level(MC_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -375,6 +375,8 @@ static int wait_ms(const struct mc_disk *disk, uint64_t now_ns, int most)
     }
     if (disk->journal.gathered_count > 0 && disk->journal.stage == MC_DISK_JOURNAL_IDLE)
         ms = until_ms(now_ns, disk->journal.gathered_ns + MC_DISK_CLEARS_WAIT_NS, ms);
+    if (disk->journal.again_ns != 0)
+        ms = until_ms(now_ns, disk->journal.again_ns, ms);
     uint64_t slow_at_ns = mc_disk_slow_at_ns(disk);
     if (slow_at_ns != UINT64_MAX && disk->health == MC_DISK_WELL)
         ms = until_ms(now_ns, slow_at_ns + 1, ms);

@@ -32,7 +32,9 @@
 #define MC_DISK_PIECES_MAX 32u           /* and so many at most; a read for which not as many are free is one */
 #define MC_DISK_PIECES_ALL MC_DISK_IO_DEPTH_MAX
 #define MC_DISK_FULL_NS 10000000000ull /* before a file system that was full is asked for room again */
-#define MC_DISK_ROOM_PART 16u          /* of a region: what is left to others when it is given its bytes */
+#define MC_DISK_AGAIN_NS 1000000000ull /* before what the journal found no room for is written again, so often: */
+#define MC_DISK_AGAIN_MAX 10u
+#define MC_DISK_ROOM_PART 16u /* of a region: what is left to others when it is given its bytes */
 #define MC_DISK_DAY_NS (86400ull * 1000000000u)
 
 struct mc_disk_task;
@@ -181,6 +183,8 @@ struct mc_disk_journal { /* journal.c */
     struct mc_disk_flight flight;
     uint8_t *out, *in; /* MC_DISK_CLEARS_PAGES_MAX pages each */
     uint32_t out_pages, out_records;
+    uint32_t tries;    /* of what is written: there was no room for it */
+    uint64_t again_ns; /* when it is written again; 0: nothing waits for room */
     uint64_t source_at, target_pages;
     uint32_t source_got, source_page, source_record;
     enum {

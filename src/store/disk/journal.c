@@ -246,11 +246,36 @@ static void batch_synced(struct mc_disk_flight *flight, int64_t result)
 static void batch_written(struct mc_disk_flight *flight, int64_t result)
 {
     struct mc_disk *disk = flight->disk;
+    struct mc_disk_journal *journal = &disk->journal;
+    if ((result == -ENOSPC || result == -EDQUOT) && journal->tries < MC_DISK_AGAIN_MAX) {
+        mc_log_limited(WARNING, "the disk %s: no room for the journal of removals; they wait", disk->directory.path);
+        journal->tries++;
+        journal->again_ns = mc_disk_now(disk) + MC_DISK_AGAIN_NS;
+        return;
+    }
     if (result < 0) {
         journal_break(disk, (int)-result);
         return;
     }
     mc_disk_flight_start(disk, flight, MC_DISK_SYNC, flight->request.fd, NULL, 0, 0, batch_synced);
+}
+
+static void batch_write(struct mc_disk *disk)
+{
+    struct mc_disk_journal *journal = &disk->journal;
+    mc_disk_flight_start(disk, &journal->flight, MC_DISK_WRITE, disk->directory.clears_fd[journal->current],
+                         journal->out, journal->out_pages * MC_DISK_PAGE, journal->pages * MC_DISK_PAGE, batch_written);
+}
+
+/* What is there of it already is true, so the same bytes go to the same place. */
+static void batch_again(struct mc_disk *disk, uint64_t now_ns)
+{
+    struct mc_disk_journal *journal = &disk->journal;
+    if (journal->again_ns == 0 || now_ns < journal->again_ns)
+        return;
+    journal->again_ns = 0;
+    (void)mc_disk_journal_reserve(disk);
+    batch_write(disk);
 }
 
 void mc_disk_journal_page(const struct mc_disk *disk, uint8_t *page, uint64_t number, uint64_t at, uint32_t records,
@@ -285,8 +310,8 @@ static void batch_start(struct mc_disk *disk)
     }
     batch_begin(journal);
     journal->stage = MC_DISK_JOURNAL_BATCH;
-    mc_disk_flight_start(disk, &journal->flight, MC_DISK_WRITE, disk->directory.clears_fd[journal->current],
-                         journal->out, journal->out_pages * MC_DISK_PAGE, journal->pages * MC_DISK_PAGE, batch_written);
+    journal->tries = 0;
+    batch_write(disk);
 }
 _Static_assert(MC_DISK_CLEARS_PAGES_MAX *MC_DISK_CLEARS_IN_PAGE >= MC_DISK_CLEARS_MAX, "one write holds all");
 
@@ -463,6 +488,7 @@ void mc_disk_journal_turn(struct mc_disk *disk, uint64_t now_ns)
 {
     struct mc_disk_journal *journal = &disk->journal;
     clears_gather(disk);
+    batch_again(disk, now_ns);
     if (journal->is_broken || journal->stage != MC_DISK_JOURNAL_IDLE)
         return;
     bool is_time = journal->is_urgent || journal->gathered_count >= MC_DISK_CLEARS_TASKS_MAX / 2 ||
