@@ -70,8 +70,10 @@ static void plan_make(const struct options *options, uint64_t seed, struct sim_p
     plan->dozes = options->dozes;
     plan->all_forget = plan->all_forget && !options->noteless; /* without a note nobody can know of that master */
     plan->is_durable = plan->is_durable && !options->forgets;
-    if (options->has_only != 0)
+    if (options->has_only != 0) {
         plan->faults = options->only;
+        plan->few_generations &= options->only == 0; /* they reach far into the epochs of later masters (plan.c) */
+    }
     plan->faults &= ~options->without;
     if (options->owners != 0 && options->owners < plan->owners)
         plan->owners = options->owners;
