@@ -21,6 +21,8 @@ static uint32_t owner_draw(void)
 
 static void owner_ends(uint32_t place)
 {
+    if (sim_cluster.is_calm)
+        sim_fail("rest: %s would end when all is well", sim_processes[place].name);
     sim_place_end(place);
     sim_at(sim_now_ns + pause_draw(), sim_place_restart, (void *)(uintptr_t)place);
 }
@@ -28,7 +30,7 @@ static void owner_ends(uint32_t place)
 static void on_heal(void *argument)
 {
     sim_partition((uint32_t)(uintptr_t)argument, SIM_PLACE_MASTER, false);
-    if (sim_once_in(SIM_DISKS, 3)) /* what lies there is met by another process */
+    if (!sim_cluster.is_calm && sim_once_in(SIM_DISKS, 3)) /* what lies there is met by another process */
         owner_ends((uint32_t)(uintptr_t)argument);
 }
 
