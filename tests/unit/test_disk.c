@@ -1,5 +1,5 @@
 /* A disk: what it keeps, what it finds again, how it makes room, and what it does when the kernel fails it. */
-#include "disk_rig.h"
+#include "disk_folder.h"
 
 #include "env/log.h"
 
@@ -34,24 +34,11 @@ static uint32_t list(struct mc_disk *disk)
     return seen.listed;
 }
 
-static char *path;
-static struct mc_disk_config config;
-
 static int setup(void **state)
 {
-    (void)state;
-    rig_reset(1);
     memset(&seen, 0, sizeof(seen));
-    path = rig_directory();
-    config = rig_config(path);
+    folder_make(state);
     config.lost = on_lost;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    rig_remove(path);
     return 0;
 }
 
@@ -885,7 +872,7 @@ static void test_close_with_work(void **state)
     rig_stop(disk);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, folder_remove)
 
 int main(void)
 {

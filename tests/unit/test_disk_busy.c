@@ -1,25 +1,16 @@
 /* A disk that is busy or slow, and what is told of it: who waits, who is sent away, and what the numbers say. */
-#include "disk_rig.h"
+#include "disk_folder.h"
 
 #include "env/log.h"
 
-static char *path;
-static struct mc_disk_config config;
-
-static int setup(void **state)
+/* What was held back is answered, and holds no buffer any more. */
+static void reads_end(struct mc_disk *disk)
 {
-    (void)state;
-    rig_reset(1);
-    path = rig_directory();
-    config = rig_config(path);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    rig_remove(path);
-    return 0;
+    rig.holds_reads = false;
+    for (unsigned i = 0; i < 5; i++)
+        mc_disk_turn(disk, 1);
+    assert_int_equal(rig_statistics(disk).buffer_bytes_lent, 0);
+    rig_stop(disk);
 }
 
 static void test_slow(void **state)
@@ -118,11 +109,7 @@ static void test_slow_ends_reads(void **state)
     mc_disk_turn(disk, 1);
     assert_true(answer.is_there);
     assert_int_equal(answer.code, MC_ERR_BUSY);
-    rig.holds_reads = false;
-    for (unsigned i = 0; i < 5; i++)
-        mc_disk_turn(disk, 1);
-    assert_int_equal(rig_statistics(disk).buffer_bytes_lent, 0);
-    rig_stop(disk);
+    reads_end(disk);
 }
 
 /* Of one that says nothing of regions and buffers; what is there keeps its size. */
@@ -211,11 +198,7 @@ static void test_what_is_told(void **state)
     told = rig_statistics(disk);
     assert_int_equal(told.not_stored[MC_STORE_DISK_SLOW], 1);
     assert_int_equal(count_of(&told.read_latency), 4);
-    rig.holds_reads = false;
-    for (unsigned i = 0; i < 5; i++)
-        mc_disk_turn(disk, 1);
-    assert_int_equal(rig_statistics(disk).buffer_bytes_lent, 0);
-    rig_stop(disk);
+    reads_end(disk);
 }
 
 static void test_why_it_is_not_stored(void **state)
@@ -430,7 +413,7 @@ static void test_stores_wait_behind_reads(void **state)
     rig_stop(disk);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, folder_make, folder_remove)
 
 int main(void)
 {

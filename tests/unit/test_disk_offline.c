@@ -1,29 +1,17 @@
 /* What mooncake_disk says of a directory: whole, damaged in every way, in use, of others. */
-#include "disk_rig.h"
+#include "disk_folder.h"
 
 #include "env/json.h"
 #include "env/log.h"
 #include "store/disk/offline.h"
 
-static char *path, *text;
-static struct mc_disk_config config;
-
-static int setup(void **state)
-{
-    (void)state;
-    rig_reset(1);
-    path = rig_directory();
-    config = rig_config(path);
-    return 0;
-}
+static char *text;
 
 static int teardown(void **state)
 {
-    (void)state;
     free(text);
     text = NULL;
-    rig_remove(path);
-    return 0;
+    return folder_remove(state);
 }
 
 static enum mc_disk_look_code look_at(const char *where, enum mc_disk_look_kind kind, bool is_json)
@@ -166,7 +154,7 @@ static void test_random_bytes(void **state)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, folder_make, teardown)
 
 int main(void)
 {

@@ -1,5 +1,5 @@
 /* A disk on a file system that is full, or nearly. */
-#include "disk_rig.h"
+#include "disk_folder.h"
 
 #include "env/log.h"
 
@@ -14,9 +14,6 @@ static void on_lost(void *context, const struct mc_disk_place *places, size_t co
     (void)context, (void)places;
     lost += (uint32_t)count;
 }
-
-static char *path;
-static struct mc_disk_config config;
 
 static int no_space;               /* what a file system without room says */
 static uint64_t room = UINT64_MAX; /* what it has left; UINT64_MAX: what it truly has */
@@ -51,21 +48,11 @@ int fstatvfs(int fd, struct statvfs *status)
 
 static int setup(void **state)
 {
-    (void)state;
-    rig_reset(1);
     lost = asked = 0;
     no_space = 0;
     room = UINT64_MAX;
-    path = rig_directory();
-    config = rig_config(path);
+    folder_make(state);
     config.lost = on_lost;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    rig_remove(path);
     return 0;
 }
 
@@ -259,7 +246,7 @@ static void test_journal_never_has_room(void **state)
     rig_stop(disk);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, folder_remove)
 
 int main(void)
 {

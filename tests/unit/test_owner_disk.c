@@ -280,24 +280,42 @@ static void test_emptied(void **state)
     rig_stop(&rig);
 }
 
+/* An owner whose disk with its contents is mounted. */
+static void open_mounted(struct rig *rig)
+{
+    fill_folder();
+    open_owner(rig);
+    rig->epoch = CONTENTS_EPOCH + 1;
+    answer_disk(rig, expect_disk(rig), 0);
+}
+
+/* Its master answers over another link. */
+static void link_anew(struct rig *rig)
+{
+    rig_accept(rig); /* leaves the link that there was */
+    answer_hello(rig, 0);
+    answer_mount(rig, rig_expect_mount(rig), 0);
+}
+
+/* A removal that neither the journal nor the identity can have. */
+static void cannot_clear(struct rig *rig)
+{
+    break_files("/clears.", 2);
+    break_files("/identity", 1);
+    say_clear(rig);
+    await_read_only(rig);
+}
+
 /* Where the disk cannot have that either it is not mounted again: what the next master was told would lack what is to be
  * removed. */
 static void test_not_given_up(void **state)
 {
     (void)state;
     struct rig rig;
-    fill_folder();
-    open_owner(&rig);
-    rig.epoch = CONTENTS_EPOCH + 1;
-    answer_disk(&rig, expect_disk(&rig), 0);
-    break_files("/clears.", 2);
-    break_files("/identity", 1);
-    say_clear(&rig);
-    await_read_only(&rig);
+    open_mounted(&rig);
+    cannot_clear(&rig);
     expect_no_disk(&rig);
-    rig_accept(&rig); /* leaves the link that there was */
-    answer_hello(&rig, 0);
-    answer_mount(&rig, rig_expect_mount(&rig), 0);
+    link_anew(&rig);
     expect_no_disk(&rig);
     rig_stop(&rig);
 }
@@ -349,15 +367,9 @@ static void leave_as_it_is(bool is_link_new)
     struct mc_frame frame;
     struct mc_reader reader;
     struct mc_wire_live_item item;
-    fill_folder();
-    open_owner(&rig);
-    rig.epoch = CONTENTS_EPOCH + 1;
-    answer_disk(&rig, expect_disk(&rig), 0);
+    open_mounted(&rig);
     await_epoch(&rig);
-    break_files("/clears.", 2);
-    break_files("/identity", 1);
-    say_clear(&rig);
-    await_read_only(&rig);
+    cannot_clear(&rig);
     say_load(&rig, OTHER_SLOT);
     assert_int_equal(expect_list(&rig, MC_MESSAGE_LIVE, &frame, &reader), 1);
     mc_wire_live_item_read(&reader, &item);
@@ -407,14 +419,8 @@ static void test_tried_with_each_beat(void **state)
 {
     (void)state;
     struct rig rig;
-    fill_folder();
-    open_owner(&rig);
-    rig.epoch = CONTENTS_EPOCH + 1;
-    answer_disk(&rig, expect_disk(&rig), 0);
-    break_files("/clears.", 2);
-    break_files("/identity", 1);
-    say_clear(&rig);
-    await_read_only(&rig);
+    open_mounted(&rig);
+    cannot_clear(&rig);
     uint64_t errors = write_errors_of(&rig);
     for (unsigned i = 0; i < 3; i++) {
         say_clear(&rig);
@@ -438,10 +444,7 @@ static void test_given_up(void **state)
     struct mc_reader reader;
     struct mc_wire_unmount unmount;
     struct mc_wire_code told = {.code = 0};
-    fill_folder();
-    open_owner(&rig);
-    rig.epoch = CONTENTS_EPOCH + 1;
-    answer_disk(&rig, expect_disk(&rig), 0);
+    open_mounted(&rig);
     break_files("/clears.", 2);
     say_clear(&rig);
     rig_expect(&rig, MC_MESSAGE_UNMOUNT, &frame, &reader); /* and no CLEARED */
@@ -472,10 +475,7 @@ static void test_number_too_great(void **state)
     struct mc_wire_live live;
     struct mc_wire_live_item item;
     struct mc_wire_segment head = {.segment = DISK_SEGMENT};
-    fill_folder();
-    open_owner(&rig);
-    rig.epoch = CONTENTS_EPOCH + 1;
-    answer_disk(&rig, expect_disk(&rig), 0);
+    open_mounted(&rig);
     struct mc_wire_store_item store = {.slot = rig.mount.slot_count,
                                        .generation = GENERATION + 1,
                                        .version = GENERATION + 1,
@@ -504,10 +504,7 @@ static void test_lost_unsaid(void **state)
     struct mc_frame frame;
     struct mc_reader reader;
     struct mc_wire_live_item item;
-    fill_folder();
-    open_owner(&rig);
-    rig.epoch = CONTENTS_EPOCH + 1;
-    answer_disk(&rig, expect_disk(&rig), 0);
+    open_mounted(&rig);
     break_files("/clears.", 2);
     break_files("/volume.", 1);
     say_load(&rig, SLOT);
@@ -552,18 +549,10 @@ static void test_flush_without(void **state)
 {
     (void)state;
     struct rig rig;
-    fill_folder();
-    open_owner(&rig);
-    rig.epoch = CONTENTS_EPOCH + 1;
-    answer_disk(&rig, expect_disk(&rig), 0);
-    break_files("/clears.", 2);
-    break_files("/identity", 1);
-    say_clear(&rig);
-    await_read_only(&rig);
+    open_mounted(&rig);
+    cannot_clear(&rig);
     await_quiet(&rig);
-    rig_accept(&rig); /* leaves the link that there was */
-    answer_hello(&rig, 0);
-    answer_mount(&rig, rig_expect_mount(&rig), 0);
+    link_anew(&rig);
     expect_no_disk(&rig);
     uint64_t moved_ms = flush_once(&rig);
     usleep(5000);

@@ -288,15 +288,22 @@ static void test_node_killed(void **state)
     assert_int_equal(mc_store_close(client), 0);
 }
 
-/* The next master learns from the disk what lies there. */
-static void test_master_killed(void **state)
+/* A node with a few values, all on its disk. */
+static struct mc_store *open_filled(void)
 {
-    (void)state;
     struct mc_store *store = open_node();
     wait_disk();
     for (unsigned i = 0; i < FEW; i++)
         put_numbered(store, i);
     wait_stored(FEW);
+    return store;
+}
+
+/* The next master learns from the disk what lies there. */
+static void test_master_killed(void **state)
+{
+    (void)state;
+    struct mc_store *store = open_filled();
     start_offloading_master(master_port);
     expect_few(store);
     /* And with the memory gone as well: a node that comes to a master that knows nothing. */
@@ -345,11 +352,7 @@ static unsigned break_disk(bool and_volumes)
 static void test_disk_that_cannot_be_listed(void **state)
 {
     (void)state;
-    struct mc_store *store = open_node();
-    wait_disk();
-    for (unsigned i = 0; i < FEW; i++)
-        put_numbered(store, i);
-    wait_stored(FEW);
+    struct mc_store *store = open_filled();
     assert_int_equal(mc_store_close(store), 0);
     store = open_node(); /* what it finds is read again to be listed, as it has no tables of it in memory */
     expect_few(store);
@@ -372,11 +375,7 @@ static void test_disk_that_cannot_be_listed(void **state)
 static void test_removal_without_a_journal(void **state)
 {
     (void)state;
-    struct mc_store *store = open_node();
-    wait_disk();
-    for (unsigned i = 0; i < FEW; i++)
-        put_numbered(store, i);
-    wait_stored(FEW);
+    struct mc_store *store = open_filled();
     assert_int_equal(break_disk(false), 2);
     remove_number(store, 0);
     assert_int_equal(metric("file_cache_nums_"), 0);
