@@ -366,37 +366,29 @@ int64_t sim_memory_write(struct sim_file *file, const void *data, size_t size)
     return (int64_t)size;
 }
 
-/* The memory file with its position there, for one call; *before: where it goes back to. NULL: fd is none. */
-static struct sim_file *memory_at(int fd, off_t offset, uint64_t *before)
+/* One call at a place: the position of the file stays. from or to is NULL. */
+static int64_t memory_at(int fd, void *to, const void *from, size_t size, off_t offset)
 {
     struct sim_file *file = sim_fd_file(fd);
     if (file == NULL || file->kind != SIM_MEMORY)
-        return NULL;
-    *before = file->position;
+        return -1;
+    uint64_t before = file->position;
     file->position = (uint64_t)offset;
-    return file;
+    int64_t moved = to != NULL ? sim_memory_read(file, to, size) : sim_memory_write(file, from, size);
+    file->position = before;
+    return moved;
 }
 
 ssize_t sim_pread64(int fd, void *data, size_t size, off_t offset);
 ssize_t sim_pread64(int fd, void *data, size_t size, off_t offset)
 {
-    uint64_t before;
-    struct sim_file *file = memory_at(fd, offset, &before);
-    int64_t moved = file == NULL ? -1 : sim_memory_read(file, data, size);
-    if (file != NULL)
-        file->position = before;
-    return (ssize_t)moved;
+    return (ssize_t)memory_at(fd, data, NULL, size, offset);
 }
 
 ssize_t sim_pwrite64(int fd, const void *data, size_t size, off_t offset);
 ssize_t sim_pwrite64(int fd, const void *data, size_t size, off_t offset)
 {
-    uint64_t before;
-    struct sim_file *file = memory_at(fd, offset, &before);
-    int64_t moved = file == NULL ? -1 : sim_memory_write(file, data, size);
-    if (file != NULL)
-        file->position = before;
-    return (ssize_t)moved;
+    return (ssize_t)memory_at(fd, NULL, data, size, offset);
 }
 
 /* ---- for disk.c ---- */

@@ -141,15 +141,21 @@ static void test_all_is_stored(void **state)
     }
 }
 
+/* And a sweep of it that has begun. */
+static void open_swept(struct world *world, struct world_store *store, uint32_t limit)
+{
+    open_unstored(world, store, limit, 64 * MIB);
+    (void)flush(world, store->owner, store->segment, true);
+    world_settle(world, 100);
+}
+
 /* What is left is told while it lasts, with its bytes. */
 static void test_progress(void **state)
 {
     struct world world;
     struct world_store store;
     (void)state;
-    open_unstored(&world, &store, 50000, 64 * MIB);
-    (void)flush(&world, store.owner, store.segment, true);
-    world_settle(&world, 100);
+    open_swept(&world, &store, 50000);
     static struct moves moves;
     told_moves(&world, store.owner, &moves);
     assert_int_equal(moves.type, MC_MESSAGE_STORE);
@@ -300,9 +306,7 @@ static void test_asked_no_more(void **state)
     struct mc_wire_flushed told;
     static struct moves moves;
     (void)state;
-    open_unstored(&world, &store, 50000, 64 * MIB);
-    (void)flush(&world, store.owner, store.segment, true);
-    world_settle(&world, 100);
+    open_swept(&world, &store, 50000);
     told_moves(&world, store.owner, &moves); /* and they get lost */
     assert_int_equal(moves.count, MANY);
     world_disconnect(&world, store.owner);
@@ -333,9 +337,7 @@ static void test_gone_meanwhile(void **state)
     struct world world;
     struct world_store store;
     (void)state;
-    open_unstored(&world, &store, 3, 64 * MIB);
-    (void)flush(&world, store.owner, store.segment, true);
-    world_settle(&world, 100);
+    open_swept(&world, &store, 3);
     struct mc_wire_unmount unmount = {.segment = store.segment};
     size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 13);
     mc_wire_unmount_write(&world.frame, &unmount);

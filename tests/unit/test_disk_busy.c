@@ -13,14 +13,21 @@ static void reads_end(struct mc_disk *disk)
     rig_stop(disk);
 }
 
+/* A disk with one value that does not answer to reads any more. */
+static struct mc_disk *start_silent(uint32_t *slot)
+{
+    struct mc_disk *disk = rig_start(&config);
+    assert_int_equal(rig_store(disk, 1, 1, 50000, slot), 0);
+    rig.holds_reads = true;
+    return disk;
+}
+
 static void test_slow(void **state)
 {
     (void)state;
-    struct mc_disk *disk = rig_start(&config);
     uint32_t slot;
     struct answer answer = {0};
-    assert_int_equal(rig_store(disk, 1, 1, 50000, &slot), 0);
-    rig.holds_reads = true;
+    struct mc_disk *disk = start_silent(&slot);
     uint64_t until_ns = rig.now_ns + 300000000;
     assert_int_equal(mc_disk_read(disk, (struct mc_disk_place){slot, 1}, until_ns, on_was_read, &answer), 0);
     rig_wait(disk, &answer);
@@ -97,11 +104,9 @@ static void test_stores_leave_buffers_to_reads(void **state)
 static void test_slow_ends_reads(void **state)
 {
     (void)state;
-    struct mc_disk *disk = rig_start(&config);
     uint32_t slot;
     struct answer answer = {0};
-    assert_int_equal(rig_store(disk, 1, 1, 50000, &slot), 0);
-    rig.holds_reads = true;
+    struct mc_disk *disk = start_silent(&slot);
     assert_int_equal(
         mc_disk_read(disk, (struct mc_disk_place){slot, 1}, rig.now_ns + 60000000000u, on_was_read, &answer), 0);
     mc_disk_turn(disk, 1);

@@ -215,6 +215,18 @@ static void await_quiet(struct rig *rig)
     assert_int_equal(under_way, 0);
 }
 
+/* The type of the next frame; MOUNTs of memory are answered on the way. */
+static int receive_but_memory(struct rig *rig, struct mc_frame *frame, struct mc_reader *reader)
+{
+    int type;
+    while ((type = peer_receive(&rig->link, frame, reader)) == MC_MESSAGE_MOUNT) {
+        mount_note(rig, reader);
+        assert_int_equal(rig->mount.kind, MC_SEGMENT_MEMORY);
+        answer_mount(rig, frame->request_id, 0);
+    }
+    return type;
+}
+
 /* All that came to the serve thread before is done; it has mounted no disk meanwhile. */
 static void expect_no_disk(struct rig *rig)
 {
@@ -223,13 +235,7 @@ static void expect_no_disk(struct rig *rig)
     for (unsigned i = 0; i < 3; i++) {
         mc_frame_bare(&rig->link.out, MC_MESSAGE_PING, 0);
         assert_int_equal(peer_flush(&rig->link), 0);
-        int type;
-        while ((type = peer_receive(&rig->link, &frame, &reader)) == MC_MESSAGE_MOUNT) {
-            mount_note(rig, &reader);
-            assert_int_equal(rig->mount.kind, MC_SEGMENT_MEMORY);
-            answer_mount(rig, frame.request_id, 0);
-        }
-        assert_int_equal(type, MC_MESSAGE_PONG);
+        assert_int_equal(receive_but_memory(rig, &frame, &reader), MC_MESSAGE_PONG);
     }
 }
 
@@ -327,20 +333,13 @@ static void beat(struct rig *rig)
     (void)mc_owner_disks_told(rig->owner, told, &off);
 }
 
-/* Its MOUNTs of memory are answered on the way. */
 static void expect_unmount_kept(struct rig *rig)
 {
     struct mc_frame frame;
     struct mc_reader reader;
     struct mc_wire_unmount unmount;
     struct mc_wire_code told = {.code = 0};
-    int type;
-    while ((type = peer_receive(&rig->link, &frame, &reader)) == MC_MESSAGE_MOUNT) {
-        mount_note(rig, &reader);
-        assert_int_equal(rig->mount.kind, MC_SEGMENT_MEMORY);
-        answer_mount(rig, frame.request_id, 0);
-    }
-    assert_int_equal(type, MC_MESSAGE_UNMOUNT);
+    assert_int_equal(receive_but_memory(rig, &frame, &reader), MC_MESSAGE_UNMOUNT);
     mc_wire_unmount_read(&reader, &unmount);
     assert_int_equal(unmount.segment, DISK_SEGMENT);
     assert_int_equal(unmount.keep, 1);
