@@ -7,7 +7,8 @@ restart: so many objects of 3 KiB are put through 256 MiB of memory until all li
 another process id and port. When does setup() return, when does the master know 99.9 % of the keys again, when can they be read (each 500th is).
 Also what an object costs in memory: the owner's and the master's anonymous memory before the fill and after it.
 latency: p50 and p99 of gets of 4 KiB from memory by another process over shared memory: alone; while values of 1 MiB are put that go to no disk;
-and while as many are put with a disk that they go to, as fast as it takes them. In turn, so that what the machine has else to do falls on all.
+while as many are put with a disk that they go to, as fast as it takes them; and while they go to no disk and fio writes as much to it, which is
+what the machine makes of any writer. In turn, so that what the machine has else to do falls on all.
 """
 import os
 import pathlib
@@ -21,6 +22,7 @@ import time
 import paths  # noqa: F401, before what it makes importable
 import cluster
 import figures
+from contestants.base import apt_install
 from mooncake.store import MooncakeDistributedStore
 
 MIB = 1 << 20
@@ -164,13 +166,13 @@ class Pool:
 
     def beside(self):
         """(p50, p99) while values are put, MiB a second that come to the disk."""
-        before = stored(self.master)
+        before = self.master.metrics()["mooncake_offload_done_total"]
         self.writer.stdin.write("5\n")
         self.writer.stdin.flush()
         time.sleep(0.5)
         found = percentiles(self.store, 4)
         self.writer.stdout.readline()
-        return found, (stored(self.master) - before) / 5
+        return found, (self.master.metrics()["mooncake_offload_done_total"] - before) / 5
 
     def end(self):
         self.writer.communicate("")
@@ -179,17 +181,30 @@ class Pool:
         self.master.__exit__()
 
 
+def fio_writes(folder, speed):
+    """Writes so many MiB a second for as long as Pool.beside() lasts."""
+    return subprocess.Popen(["fio", "--name=x", f"--filename={folder / 'fio'}", "--size=2G", "--bs=1M", "--iodepth=8", "--ioengine=io_uring", "--direct=1", "--rw=write",
+                             "--time_based", "--runtime=6", f"--rate={max(1, int(speed))}m"], stdout=subprocess.DEVNULL)  # fmt: skip
+
+
 def latency(folder, arguments):
+    apt_install("fio")
     (folder / "disk").mkdir()
     plain, disk = Pool(folder), Pool(folder / "disk", "--enable_offload=true")
     wait(lambda: disk.master.metrics()["mooncake_disks"] == 1, 20, "the disk")
-    ratios = []
+    ratios, of_fio = [], []
     for number in range(arguments.rounds):
         alone, (memory, _), (both, speed) = percentiles(plain.store, 4), plain.beside(), disk.beside()
+        with fio_writes(folder, speed) as writes:
+            raw, _ = plain.beside()
+        assert writes.returncode == 0, "fio failed"
         ratios.append(both[1] / memory[1])
+        of_fio.append(both[1] / raw[1])
         yield (f"round {number + 1}: p50 and p99 alone {alone[0]:.0f} and {alone[1]:.0f} us; beside puts into memory {memory[0]:.0f} and {memory[1]:.0f} us; "
-               f"beside puts of which {speed:.0f} MiB/s go to the disk {both[0]:.0f} and {both[1]:.0f} us")
+               f"beside puts of which {speed:.0f} MiB/s go to the disk {both[0]:.0f} and {both[1]:.0f} us; "
+               f"beside puts into memory and as much by fio {raw[0]:.0f} and {raw[1]:.0f} us")
     yield f"p99 beside puts that go to the disk, of that beside puts that do not: {figures.text_of(ratios, form='{:.2f}')}"
+    yield f"and of that beside puts that do not, and fio: {figures.text_of(of_fio, form='{:.2f}')}"
     for pool in (plain, disk):
         pool.end()
 
