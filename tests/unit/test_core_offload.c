@@ -89,8 +89,11 @@ static void test_loaded_when_read(void **state)
     assert_int_equal(found.length, OBJECT);
     assert_int_equal(found.replica_count, 0);
     assert_int_equal(world_grant(&world, store.call, PUT_1, "k", OBJECT, NULL, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
-    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
-    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_PUT_IN_PROGRESS); /* it is told once */
+    assert_int_equal(world_get(&world, store.call, "k", 0, &found, NULL), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(found.length, OBJECT); /* the reader knows about how long that takes */
+    found.length = 0;
+    assert_int_equal(world_get(&world, store.call, "k", 0, &found, NULL), MC_ERR_PUT_IN_PROGRESS); /* it is told once */
+    assert_int_equal(found.length, OBJECT);
     told_moves(&world, store.owner, &moves);
     assert_int_equal(moves.type, MC_MESSAGE_LOAD);
     assert_int_equal(moves.segment, store.segment);

@@ -163,6 +163,8 @@ static void load_from_disks(struct mc_core *core, const struct mc_span *keys, ui
         found[i] = (struct mc_wire_found){.code = MC_ERR_OBJECT_NOT_FOUND};
         if (object != NULL)
             found[i].code = mc_offload_load(core, object);
+        if (found[i].code == MC_ERR_PUT_IN_PROGRESS && object->moving)
+            found[i].length = object->length;
     }
 }
 
