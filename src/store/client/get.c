@@ -25,6 +25,7 @@
 #define REPLACED_PART 4u
 #define REPLACED_MAX_US 5000u
 #define TROUBLE_MAX_US 50000u /* the same, for trouble of our own to pass */
+#define SLACK_US 50u          /* by so much a sleep is longer than it was to be */
 
 struct get_work {
     struct mc_store *store;
@@ -449,18 +450,61 @@ static bool any_is(const struct get_work *work, int64_t code)
     return false;
 }
 
+/* What a call has waited so far. */
+struct get_wait {
+    bool is_one; /* value that the call is about */
+    uint64_t waited_us;
+    uint64_t since_ns, length; /* of that value, while it comes from a disk */
+    unsigned looks;            /* at it */
+};
+
 /* Between two questions for so many keys: the master says PUT_IN_PROGRESS only as long as that will soon be over. False
- * when the deadline comes first. *waited_us: so far. */
-static bool wait_replaced(uint64_t *waited_us, uint64_t most_us, size_t count, uint64_t deadline_ns)
+ * when the deadline comes first. */
+static bool wait_replaced(struct get_wait *wait, uint64_t most_us, size_t count, uint64_t deadline_ns)
 {
-    uint64_t least_us = REPLACED_FIRST_US + count * REPLACED_KEY_US, wait_us = *waited_us / REPLACED_PART;
+    uint64_t least_us = REPLACED_FIRST_US + count * REPLACED_KEY_US, wait_us = wait->waited_us / REPLACED_PART;
     wait_us = wait_us < least_us ? least_us : wait_us;
     wait_us = wait_us < most_us ? wait_us : most_us;
     if (mc_clock_ns() + wait_us * 1000 >= deadline_ns)
         return false;
     usleep((useconds_t)wait_us);
-    *waited_us += wait_us;
+    wait->waited_us += wait_us;
     return true;
+}
+
+/* The same, for what is known to take about so long. */
+static bool wait_load(const struct mc_store *store, struct get_wait *wait, const struct get_one *one,
+                      uint64_t deadline_ns)
+{
+    uint64_t now_ns = mc_clock_ns();
+    if (wait->length != one->object_length)
+        *wait = (struct get_wait){true, wait->waited_us, now_ns, one->object_length, 0};
+    uint64_t passed_us = (now_ns - wait->since_ns) / 1000;
+    uint64_t wait_us = mc_loads_wait_us(&store->loads, wait->length, passed_us);
+    wait->looks++;
+    if (wait_us == 0 || now_ns + wait_us * 1000 >= deadline_ns)
+        return wait_replaced(wait, REPLACED_MAX_US, 1, deadline_ns);
+    usleep((useconds_t)(wait_us > SLACK_US ? wait_us - SLACK_US : 1));
+    wait->waited_us += wait_us;
+    return true;
+}
+
+/* Some of these are not there yet. */
+static bool wait_coming(const struct mc_store *store, struct get_wait *wait, const struct get_one *ones, size_t count,
+                        uint64_t deadline_ns)
+{
+    if (wait->is_one && ones->object_length > 0)
+        return wait_load(store, wait, ones, deadline_ns);
+    return wait_replaced(wait, REPLACED_MAX_US, count, deadline_ns);
+}
+
+/* What was waited for may be there. */
+static void wait_ended(struct mc_store *store, struct get_wait *wait, const struct get_one *one)
+{
+    if (wait->looks == 0 || one->code != PENDING)
+        return;
+    mc_loads_sample(&store->loads, wait->length, (mc_clock_ns() - wait->since_ns) / 1000, wait->looks == 1);
+    wait->length = wait->looks = 0;
 }
 
 /* The places just learnt are of use without a master only if the way to their segments is known too. Segments are few:
@@ -493,7 +537,7 @@ static int get_known_or_asked(struct get_work *work)
 {
     struct mc_reader reader;
     struct mc_store *store = work->store;
-    uint64_t waited_us = 0;
+    struct get_wait wait = {.is_one = work->count == 1};
     if (work->session)
         read_known(work);
     bool asked_failed = false;
@@ -513,10 +557,12 @@ static int get_known_or_asked(struct get_work *work)
             return rc;
         work->epoch = work->link->epoch;
         rc = read_found(work, &reader);
-        if (rc == 0)
+        if (rc == 0) {
+            wait_ended(store, &wait, work->ones);
             read_all(work);
-        else
+        } else {
             work->link->broken = true;
+        }
         mc_link_return(store, work->link);
         if (rc < 0)
             return rc;
@@ -533,8 +579,9 @@ static int get_known_or_asked(struct get_work *work)
         asked_failed = asked_failed || is_failed;
         if (is_late || (!changed && !is_gone_there && !is_replaced && !is_failed && !is_troubled))
             return 0;
-        if ((is_replaced || is_troubled) &&
-            !wait_replaced(&waited_us, is_replaced ? REPLACED_MAX_US : TROUBLE_MAX_US, work->count, work->deadline_ns))
+        if (is_replaced && !wait_coming(store, &wait, work->ones, work->count, work->deadline_ns))
+            return 0;
+        if (!is_replaced && is_troubled && !wait_replaced(&wait, TROUBLE_MAX_US, work->count, work->deadline_ns))
             return 0;
         drop_settled(work, is_final);
     }
@@ -597,7 +644,7 @@ int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struc
 {
     struct mc_reader reader;
     struct get_work work = {.store = store, .count = count, .deadline_ns = deadline_ns};
-    uint64_t waited_us = 0;
+    struct get_wait wait = {.is_one = count == 1};
     work.ones = calloc(count, sizeof(*work.ones));
     int rc = work.ones == NULL ? MC_ERR_NO_MEMORY : 0;
     for (size_t i = 0; rc == 0 && i < count; i++) {
@@ -611,8 +658,10 @@ int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struc
         work.epoch = (*link)->epoch;
         rc = read_found(&work, &reader);
         (*link)->broken = (*link)->broken || rc < 0;
+        if (rc == 0)
+            wait_ended(store, &wait, work.ones);
         again = rc == 0 && any_is(&work, MC_ERR_PUT_IN_PROGRESS) &&
-                wait_replaced(&waited_us, REPLACED_MAX_US, count, deadline_ns);
+                wait_coming(store, &wait, work.ones, count, deadline_ns);
         if (rc < 0 || again)
             mc_link_return(store, *link);
     }

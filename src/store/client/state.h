@@ -16,6 +16,7 @@
 #include "env/thread.h"
 #include "store/path/paths.h"
 #include "store/client/disks.h"
+#include "store/client/loads.h"
 #include "store/client/locations.h"
 #include "store/client/sessions.h"
 #include "store/owner/master_address.h"
@@ -99,6 +100,7 @@ struct mc_store {
                                                 boot; 0 = nothing did */
     _Atomic uint64_t acting_epoch, acted_ns; /* the same of masters that may have acted (hello_reply.quiet) */
     struct mc_locations locations;
+    struct mc_loads loads;
     struct mc_sessions sessions;
     _Atomic(struct mc_preconnect *) preconnect; /* NULL: needs no paths */
     _Atomic(struct mc_drain *) drain;           /* of the heartbeat thread; NULL: it was never told to */
