@@ -1,6 +1,6 @@
 /* How long values of each size took to come from a disk: what a reader waits before it asks for the first time whether
- * one is there, and then how often. Half of what is known goes when a value was there at the first look: nobody knows
- * since when, and what was a busy disk may be an idle one by now.
+ * one is there, and then how often. A quarter of what is known goes when a value was there at the first look: nobody
+ * knows since when, and what was a busy disk may be an idle one by now.
  *
  * Many threads may use one without a lock: of two samples that are taken at a time one is lost. Zeroed = nothing is
  * known. */
@@ -38,14 +38,18 @@ static inline uint64_t mc_loads_wait_us(const struct mc_loads *loads, uint64_t l
     return step_us < MC_LOADS_STEP_US ? MC_LOADS_STEP_US : step_us;
 }
 
-/* It was there after so long; at_once: at the first look. A little less is expected: else it would be every time. */
+/* It was there after so long; at_once: at the first look. A little less is expected: else it would be every time. And
+ * one that took long for once says little of the next. */
 static inline void mc_loads_sample(struct mc_loads *loads, uint64_t length, uint64_t passed_us, bool at_once)
 {
     _Atomic uint32_t *expected_us = &loads->expected_us[mc_loads_size_of(length)];
     int64_t before = atomic_load_explicit(expected_us, memory_order_relaxed);
     int64_t now = (int64_t)(passed_us < MC_LOADS_LONGEST_US ? passed_us : MC_LOADS_LONGEST_US) * 7 / 8;
+    int64_t most = before + before / 8 + 1;
     if (before > 0)
-        now = at_once ? before / 2 : before + (now - before) / 4;
+        now = at_once ? before * 3 / 4 : before + (now - before) / 4;
+    if (before > 0 && now > most)
+        now = most;
     atomic_store_explicit(expected_us, (uint32_t)(now > 0 ? now : 1), memory_order_relaxed);
 }
 
