@@ -472,25 +472,31 @@ static bool wait_replaced(struct get_wait *wait, uint64_t most_us, size_t count,
     return true;
 }
 
-/* The same, for what is known to take about so long. */
-static bool wait_load(const struct mc_store *store, struct get_wait *wait, const struct get_one *one,
-                      uint64_t deadline_ns)
+/* The same, for what is known to take about so long. Only for a reader that is alone: beside others the disk is kept busy
+ * anyhow, and looking often takes the processors away from it. */
+static bool wait_load(struct mc_store *store, struct get_wait *wait, const struct get_one *one, uint64_t deadline_ns)
 {
     uint64_t now_ns = mc_clock_ns();
+    bool is_alone = atomic_fetch_add(&store->loads.waiting, 1) == 0;
     if (wait->length != one->object_length)
         *wait = (struct get_wait){true, wait->waited_us, now_ns, one->object_length, 0};
     uint64_t passed_us = (now_ns - wait->since_ns) / 1000;
-    uint64_t wait_us = mc_loads_wait_us(&store->loads, wait->length, passed_us);
-    wait->looks++;
-    if (wait_us == 0 || now_ns + wait_us * 1000 >= deadline_ns)
-        return wait_replaced(wait, REPLACED_MAX_US, 1, deadline_ns);
-    usleep((useconds_t)(wait_us > SLACK_US ? wait_us - SLACK_US : 1));
-    wait->waited_us += wait_us;
-    return true;
+    uint64_t wait_us = is_alone ? mc_loads_wait_us(&store->loads, wait->length, passed_us) : 0;
+    wait->is_one = is_alone; /* else the call waits as for many, and what it waited says nothing */
+    wait->looks = is_alone ? wait->looks + 1 : 0;
+    bool goes_on = true;
+    if (wait_us == 0 || now_ns + wait_us * 1000 >= deadline_ns) {
+        goes_on = wait_replaced(wait, REPLACED_MAX_US, 1, deadline_ns);
+    } else {
+        usleep((useconds_t)(wait_us > SLACK_US ? wait_us - SLACK_US : 1));
+        wait->waited_us += wait_us;
+    }
+    atomic_fetch_sub(&store->loads.waiting, 1);
+    return goes_on;
 }
 
 /* Some of these are not there yet. */
-static bool wait_coming(const struct mc_store *store, struct get_wait *wait, const struct get_one *ones, size_t count,
+static bool wait_coming(struct mc_store *store, struct get_wait *wait, const struct get_one *ones, size_t count,
                         uint64_t deadline_ns)
 {
     if (wait->is_one && ones->object_length > 0)

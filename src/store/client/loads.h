@@ -17,6 +17,7 @@
 #define MC_LOADS_STEP_PART 16u
 
 struct mc_loads {
+    _Atomic uint32_t waiting; /* calls that wait now */
     _Atomic uint32_t expected_us[MC_LOADS_SIZES];
 };
 
