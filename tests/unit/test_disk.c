@@ -179,6 +179,33 @@ static void bytes_change(const char *file, uint64_t offset, const void *bytes, s
     close(fd);
 }
 
+static int set_mark(struct mc_disk *disk, uint64_t epoch)
+{
+    struct mc_disk_mark mark = {.epoch = epoch};
+    struct answer answer = {0};
+    assert_int_equal(mc_disk_set_mark(disk, &mark, on_done, &answer), 0);
+    rig_wait(disk, &answer);
+    return answer.code;
+}
+
+/* However often writing it fails, the superblock that is valid is not written to. */
+static void test_mark_that_fails(void **state)
+{
+    (void)state;
+    struct mc_disk *disk = rig_start(&config);
+    assert_int_equal(set_mark(disk, 1), 0);
+    uint64_t other = (disk->directory.super.sequence + 1) % MC_DISK_SUPER_COUNT;
+    rig.fail_write_file = rig_inode(disk->directory.identity_fd);
+    rig.fail_from = other * MC_DISK_PAGE;
+    rig.fail_to = rig.fail_from + MC_DISK_PAGE;
+    for (uint64_t i = 2; i < 5; i++)
+        assert_int_equal(set_mark(disk, i), MC_ERR_FILE_WRITE_FAIL);
+    rig.fail_write_file = 0;
+    assert_int_equal(set_mark(disk, 5), 0);
+    assert_int_equal(set_mark(disk, 6), 0);
+    rig_stop(disk);
+}
+
 static void test_of_others(void **state)
 {
     (void)state;
@@ -881,6 +908,7 @@ int main(void)
         TEST(test_sizes),
         TEST(test_generation_is_exact),
         TEST(test_mark_and_floor),
+        TEST(test_mark_that_fails),
         TEST(test_paths),
         TEST(test_two_on_one_path),
         TEST(test_of_others),

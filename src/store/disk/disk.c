@@ -284,6 +284,8 @@ static void mark_ended(struct mc_disk_flight *flight, int64_t result)
     if (result >= 0)
         disk->marked = task->mark;
     pthread_mutex_unlock(&disk->lock);
+    if (result < 0)
+        disk->directory.super.sequence--; /* the next goes to that place again, and not to that of the valid one */
     (void)mc_disk_queue_take(&disk->marks);
     mc_disk_task_answer(task, result < 0 ? MC_ERR_FILE_WRITE_FAIL : 0);
     mc_disk_task_free(disk, task);

@@ -85,9 +85,9 @@ static void not_stored(struct mc_disk *disk, struct mc_disk_task *task)
 {
     mc_disk_not_stored(disk, MC_STORE_DISK_FAILED);
     mc_disk_index_release(&disk->index, task->slot);
-    mc_disk_journal_add(disk, &(struct mc_disk_clear){.generation = task->entry.generation,
-                                                      .sequence = disk->regions[task->region].sequence,
-                                                      .region = task->region});
+    (void)mc_disk_journal_add(disk, &(struct mc_disk_clear){.generation = task->entry.generation,
+                                                            .sequence = disk->regions[task->region].sequence,
+                                                            .region = task->region});
 }
 
 static void group_end(struct mc_disk *disk, struct mc_disk_group *group)

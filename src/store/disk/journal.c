@@ -84,15 +84,17 @@ static bool record_add(struct mc_disk *disk, const struct mc_disk_clear *clear, 
     return true;
 }
 
-void mc_disk_journal_add(struct mc_disk *disk, const struct mc_disk_clear *clear)
+bool mc_disk_journal_add(struct mc_disk *disk, const struct mc_disk_clear *clear)
 {
     /* One place is kept for the death of a region, without which nothing goes on. */
-    if (disk->journal.gathered_count + 1 >= MC_DISK_CLEARS_MAX || !record_add(disk, clear, false))
-        mc_log_limited(WARNING, "the disk %s cannot note what is dead; it may come back when it is opened again",
-                       disk->directory.path);
+    if (disk->journal.gathered_count + 1 < MC_DISK_CLEARS_MAX && record_add(disk, clear, false))
+        return true;
+    mc_log_limited(WARNING, "the disk %s cannot note what is dead; it may come back when it is opened again",
+                   disk->directory.path);
+    return false;
 }
 
-static void item_note(struct mc_disk *disk, const struct mc_disk_item *item, bool is_urgent)
+static bool item_note(struct mc_disk *disk, const struct mc_disk_item *item, bool is_urgent)
 {
     /* One that is or was written once more may lie in several regions, but in none that is opened from now on. */
     bool is_anywhere = item->is_copy || item->is_moving;
@@ -101,8 +103,8 @@ static void item_note(struct mc_disk *disk, const struct mc_disk_item *item, boo
         .sequence = is_anywhere ? disk->sequence : disk->regions[item->region].sequence,
         .region = is_anywhere ? MC_DISK_NO_REGION : item->region,
     };
-    mc_disk_journal_add(disk, &clear);
     disk->journal.is_urgent = disk->journal.is_urgent || is_urgent;
+    return mc_disk_journal_add(disk, &clear);
 }
 
 void mc_disk_journal_lose(struct mc_disk *disk, uint32_t slot)
@@ -110,10 +112,10 @@ void mc_disk_journal_lose(struct mc_disk *disk, uint32_t slot)
     struct mc_disk_journal *journal = &disk->journal;
     const struct mc_disk_item *item = &disk->index.items[slot];
     struct mc_disk_place place = {slot, item->entry.generation};
-    item_note(disk, item, false);
+    bool is_noted = item_note(disk, item, false);
     mc_disk_item_drop(disk, slot);
     disk->counts.lost++;
-    if (journal->lost_gathering_count < MC_DISK_LOST_MAX)
+    if (is_noted && journal->lost_gathering_count < MC_DISK_LOST_MAX)
         journal->lost_gathering[journal->lost_gathering_count++] = place;
     journal->is_urgent = true;
 }
@@ -124,7 +126,7 @@ void mc_disk_journal_kill(struct mc_disk *disk, uint32_t region)
     const struct mc_disk_item *items = disk->index.items;
     for (uint32_t slot = disk->regions[region].first; slot != MC_DISK_NO_SLOT; slot = items[slot].next) {
         if (items[slot].has_later)
-            item_note(disk, &items[slot], true);
+            (void)item_note(disk, &items[slot], true);
     }
     struct mc_disk_clear clear = {.sequence = disk->regions[region].sequence, .region = region};
     if (!record_add(disk, &clear, true)) {
@@ -171,7 +173,7 @@ static void clears_gather(struct mc_disk *disk)
                 continue;
             if (journal->gathered_count >= MC_DISK_CLEARS_TASKS_MAX)
                 return;
-            item_note(disk, item, task->is_removal);
+            (void)item_note(disk, item, task->is_removal);
             mc_disk_item_drop(disk, place->slot);
             disk->counts.cleared++;
         }

@@ -377,7 +377,9 @@ void mc_owner_disk_put_out(struct mc_owner_disk *disk)
 static void not_given_up(struct mc_owner_disk *disk)
 {
     const char *why = mc_error_name(disk->give_up_code);
-    if (++disk->give_up_failures < MC_DISK_GIVE_UP_MAX) {
+    if (disk->give_up_code == MC_ERR_FILE_WRITE_FAIL) /* and not that the disk had too much else to do */
+        disk->give_up_failures++;
+    if (disk->give_up_failures < MC_DISK_GIVE_UP_MAX) {
         mc_log_limited(ERROR, "disk %s cannot be given up: %s; removals wait for it", disk->path, why);
         mc_owner_disk_want_beat(disk);
         return;
