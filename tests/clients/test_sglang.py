@@ -56,6 +56,22 @@ def test_standalone_storage(compare):
     assert steps["standalone: get with a miss"] == [True, False]
 
 
+def test_disk(ours, tmp_path):
+    """With enable_ssd_offload as its users set it: three times its memory is read back, by it and by the next process with its directory."""
+    with ours.cluster("--enable_offload", "--default_kv_lease_ttl=100", node_bytes=0) as cluster:
+        for what in "write", "read":
+            child = cluster.start("sglang_hicache.py", LANE, "disk", what, LANE_DISK=str(tmp_path))
+            steps = until(child, "end")
+            assert not {name: step for name, step in steps.items() if "error" in step}, steps
+            results = {name: step["result"] for name, step in steps.items()}
+            assert results["exist"] == 48
+            assert all(done for name, done in results.items() if name.startswith("stored"))
+            assert all(done == [True] * 4 for name, done in results.items() if name.startswith(("set", "get")))
+            assert results["bytes are those set"] is True
+            child.process.kill()
+    assert [one.name for one in tmp_path.iterdir()] == ["rank_0_0_0_0"], "SGLang gives each rank a directory of its own"
+
+
 def test_transfer_engine(compare):
     def play(cluster):
         decode = cluster.start("sglang_engine.py", LANE, "decode")

@@ -1,11 +1,13 @@
 """SGLang 0.5.23, HiCache's MooncakeStore: single objects, batches, multi-buffer pages, hybrid pools. argv: "write" or "read"; "standalone"
-for a store without a pool of its own, beside the daemon at LANE_DAEMON.
+for a store without a pool of its own, beside the daemon at LANE_DAEMON; "disk write" or "disk read" for one with little memory and a disk at LANE_DISK.
 
 The host pools are CPU tensors with the accessors that MooncakeStore calls, as in SGLang's own test of it.
 """
 import os
 import sys
+import time
 import types
+import urllib.request
 
 from steps import MASTER, digest, fill, say, scenario, step
 
@@ -20,6 +22,7 @@ from sglang.srt.mem_cache.storage.mooncake_store.mooncake_store import MooncakeH
 
 PAGES = 6
 ELEMENTS = 512
+DISK_PAGES = 48
 
 
 class Pool:
@@ -27,11 +30,12 @@ class Pool:
 
     layout = "page_first"
     page_size = 1
+    elements = ELEMENTS
 
     def __init__(self, entries=2, layers=1, pages=2 * PAGES, page_size=1):
         self.page_size = page_size
         self.entries, self.layers, self.pages = entries, layers, pages
-        self.kv_buffer = torch.zeros(layers, pages, entries, ELEMENTS, dtype=torch.float32)
+        self.kv_buffer = torch.zeros(layers, pages, entries, self.elements, dtype=torch.float32)
 
     def get_page_buffer_meta(self, indices):
         pointers, sizes = [], []
@@ -40,11 +44,11 @@ class Pool:
             for entry in range(self.entries):
                 for layer in range(self.layers):
                     pointers.append(self.kv_buffer[layer, page, entry].data_ptr())
-                    sizes.append(ELEMENTS * 4)
+                    sizes.append(self.elements * 4)
         return pointers, sizes
 
     def get_ksize_per_token(self):
-        return self.entries * self.layers * ELEMENTS * 4 // self.page_size
+        return self.entries * self.layers * self.elements * 4 // self.page_size
 
     def page(self, number):
         return self.kv_buffer[:, number].contiguous()
@@ -64,6 +68,12 @@ class Pool:
 
     def get_hybrid_pool_buffer(self):
         return [self.kv_buffer]
+
+
+class LargePool(Pool):
+    """Pages of 1 MiB: many times the store's memory."""
+
+    elements = 1 << 17
 
 
 class MambaPool(Pool):
@@ -209,7 +219,43 @@ def standalone():
     sys.stdin.readline()
 
 
+def all_on_disks():
+    with urllib.request.urlopen(f"http://127.0.0.1:{os.environ['MC_METRICS_PORT']}/metrics", timeout=10) as answer:
+        told = dict(line.split()[:2] for line in answer.read().decode().splitlines() if line[:1] not in ("", "#"))
+    return 0 < float(told["master_key_count"]) == float(told["file_cache_nums_"])
+
+
+def until(look, seconds=20):
+    end = time.monotonic() + seconds
+    while not look() and time.monotonic() < end:
+        time.sleep(0.05)
+    return look()
+
+
+def disk(writing):
+    """Pages as one process of SGLang has set them, read by it and by the next one, which has its directory."""
+    os.environ.update(MOONCAKE_CHECK_SERVER="false",  # which waits for somebody else's memory
+                      MOONCAKE_GLOBAL_SEGMENT_SIZE=str(16 << 20), MOONCAKE_ENABLE_SSD_OFFLOAD="true",
+                      MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=os.environ["LANE_DISK"], MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=str(1 << 30))
+    store, pool = made(), LargePool(pages=2 * DISK_PAGES)
+    store.register_mem_pool_host(pool)
+    pool.fill(7)
+    keys = [f"disk{i:04x}" for i in range(DISK_PAGES)]
+    if writing:
+        for at in range(0, DISK_PAGES, 4):  # the disk keeps up
+            step(f"set {at}")(lambda at=at: store.batch_set_v1(keys[at : at + 4], pool.first()[at : at + 4]))
+            step(f"stored {at}")(lambda: until(all_on_disks))
+    step("exist")(lambda: until(lambda: store.batch_exists(keys) == DISK_PAGES) and store.batch_exists(keys))
+    for at in range(0, DISK_PAGES, 4):
+        step(f"get {at}")(lambda at=at: store.batch_get_v1(keys[at : at + 4], pool.second()[at : at + 4]))
+    step("bytes are those set")(lambda: pool.digests() == [digest(pool.page(i)) for i in range(DISK_PAGES)])
+    step("end")(lambda: None)
+    sys.stdin.readline()
+
+
 def main():
+    if sys.argv[1] == "disk":
+        return disk(sys.argv[2] == "write")
     if sys.argv[1] == "standalone":
         return standalone()
     writing = sys.argv[1] == "write"
