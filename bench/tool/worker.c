@@ -380,6 +380,8 @@ static const struct mc_option node_options[] = {
     ROW("host", TEXT, "127.0.0.1", "name or address under which others reach this node"),
     ROW("data_dir", TEXT, "",
         "folder of memory files (a tmpfs) that outlive the process, so that a restart keeps its objects"),
+    ROW("disk", TEXT, "", "folders on disks that objects are stored on too, separated by commas; empty: none"),
+    ROW("disk_bytes", TEXT, "0", "of each disk; 0: what is free there, but a part"),
     ROW("paths", TEXT, "", "paths that may be used: local,shm,tcp; empty: all"),
     ROW("seconds", REAL, "0", "ends by itself after so long; 0: at SIGTERM", .minimum = 0, .maximum = 1000000000),
     ROW("help", BOOL, "false", "prints this"),
@@ -408,13 +410,13 @@ int mc_bench_node(int argc, char **argv)
 {
     struct mc_options options;
     struct mc_store *store = NULL;
-    uint64_t segment = 0;
+    uint64_t segment = 0, disk_bytes = 0;
     sigset_t signals;
     int rc = MC_BENCH_USAGE;
     if (!mc_bench_options(&options, node_options, sizeof(node_options) / sizeof(node_options[0]), "mooncake_bench node",
                           " [options]\nLends memory to a cluster until it is told to end.\n", argc, argv, &rc))
         return rc;
-    if (!mc_bench_size(&options, "segment", 0, &segment))
+    if (!mc_bench_size(&options, "segment", 0, &segment) || !mc_bench_size(&options, "disk_bytes", 0, &disk_bytes))
         goto done;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
@@ -425,6 +427,8 @@ int mc_bench_node(int argc, char **argv)
                                      .master_server_addr = mc_options_text(&options, "master"),
                                      .global_segment_size = segment,
                                      .data_dir = mc_bench_text(&options, "data_dir"),
+                                     .disk_paths = mc_bench_text(&options, "disk"),
+                                     .disk_bytes = disk_bytes,
                                      .paths = mc_bench_text(&options, "paths")};
     int error = mc_store_open(&config, &store);
     if (error != 0) {

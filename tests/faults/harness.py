@@ -26,6 +26,7 @@ BUILD = pathlib.Path(os.environ["MC_BUILD"])
 THIS = released.Release(BUILD, os.environ["MC_PYTHONPATH"])
 SEGMENT = 24 << 20
 CLIENT_SEGMENT = 8 << 20
+DISK = 256 << 20  # of a node: as the crowd
 CROWD = 1500  # keys beside the others, of which the larger part has no room
 CALL_MS = 3000
 START_S = 30.0
@@ -254,6 +255,8 @@ class Master(Process):
             words += ["--enable_ha=true", f"--etcd_endpoints={self.cluster.etcd_endpoints(';')}"]
         elif master_knows(self.release, "state_dir"):
             words += [f"--state_dir={self.state}"]
+        if self.cluster.disks:
+            words += ["--enable_offload=true"]
         return words + self.cluster.master_flags
 
     def accepts(self):
@@ -277,14 +280,17 @@ class Node(Process):
     def __init__(self, cluster, name, host, warm):
         super().__init__(cluster, name, host)
         self.warm = warm
-        self.data = cluster.data / name
+        self.data, self.disk = cluster.data / name, cluster.folder / f"{name}.disk"
         self.data.mkdir()
+        self.disk.mkdir()
         self.segment = None
 
     def command(self):
         words = [self.release.build / "mooncake_bench", "node", "--master", self.cluster.master_address, "--segment", SEGMENT, "--host", self.host.known_as]
         if self.warm and self.cluster.data_option:
             words += [self.cluster.data_option, self.data]
+        if self.cluster.disks:
+            words += ["--disk", self.disk, "--disk_bytes", DISK]
         return words
 
     def environment(self):
@@ -432,8 +438,9 @@ class Cluster:
     crowded = False  # so are its clients: they use the crowd of keys that has no room in the pool
 
     def __init__(self, network, seed=1, masters=1, nodes=3, clients=3, warm=True, keys=16, rate=1000.0, master_flags=(), environment=None,
-                 release=THIS, crowd=CROWD, members=3, etcd_flags=None):
-        """members: of etcd, for several masters; etcd_flags: there is trouble with it, and these are its flags."""
+                 release=THIS, crowd=CROWD, members=3, etcd_flags=None, disks=False):
+        """members: of etcd, for several masters; etcd_flags: there is trouble with it, and these are its flags. disks: each node has one."""
+        self.disks = disks
         self.release = release
         self.network, self.seed, self.keys, self.crowd, self.rate = network, seed, keys, crowd, rate
         self.master_flags = list(master_flags)

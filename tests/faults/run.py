@@ -61,6 +61,7 @@ def main():
     parser.add_argument("--versions", choices=("this", "upgrade", "downgrade"), default="this",
                         help="of a rolling restart: from the last release (docs/versions.md) to this build, or back")
     parser.add_argument("--cold", action="store_true", help="nodes without a data directory")
+    parser.add_argument("--disks", action="store_true", help="each node has a disk, on which all that is put is stored too")
     parser.add_argument("--expect", choices=("auto", "lossy", "survive"), default=os.environ.get("MC_FAULT_EXPECT", "auto"))
     parser.add_argument("--etcd", type=int, choices=(1, 3), nargs="?", const=3,
                         help="trouble of an etcd of so many members (default 3): slow, full, emptied, brought back from a snapshot, and more (etcd_trouble.py), "
@@ -93,7 +94,7 @@ def main():
     network = Lab.of(options, int(seed) if seed.isdigit() else 0, clocks="boot", fake_clocks=True) if options.lab else Network.make()
     cluster = harness.Cluster(network, seed, masters, options.nodes, options.clients, not options.cold, options.keys, options.rate, release=first,
                               crowd=options.crowd if options.versions == "this" else 0, members=options.etcd or 3,
-                              etcd_flags=[f"--quota-backend-bytes={QUOTA}"] if options.etcd else None)
+                              etcd_flags=[f"--quota-backend-bytes={QUOTA}"] if options.etcd else None, disks=options.disks)
     try:
         trial = trials.Trial(cluster, 0 if options.rolling else options.minutes, survives, [word for word in options.only.split(",") if word],
                               upgrade=last)

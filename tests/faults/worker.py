@@ -320,7 +320,12 @@ class Keeper:
 
     def where(self, keys):
         found = self.store.batch_get_replica_desc(keys)
-        return {"where": [[d.get_memory_descriptor().buffer_descriptor.transport_endpoint_ for d in found.get(key, [])] for key in keys]}
+        return {"where": [[self.place_of(replica) for replica in found.get(key, [])] for key in keys]}
+
+    @staticmethod
+    def place_of(replica):
+        """The name of a segment; a disk is a place that no end of a process costs."""
+        return replica.get_memory_descriptor().buffer_descriptor.transport_endpoint_ if replica.is_memory_replica() else "a disk"
 
     def remove(self, keys):
         return {"codes": [self.store.remove(key, True) for key in keys]}
