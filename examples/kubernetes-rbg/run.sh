@@ -18,7 +18,7 @@ role() {
 # environment NAME: its variables, as env(1) takes them.
 environment() {
     role "$1" | sed -n '/- name: MOONCAKE_/ { s/.*- name: //; N; s/"//g; s/\n *value: /=/p; }' |
-        sed 's/s-sglang-demo-mooncake-master/127.0.0.1/; s/=48gb/=64mb/'
+        sed "s/s-sglang-demo-mooncake-master/127.0.0.1/; s/=48gb/=64mb/; s,=/disk,=$work/disk,; s/=1099511627776/=268435456/"
 }
 
 # command NAME PORT: its command in a pod whose address is 127.0.0.1, on another port than the other pods of this machine.
@@ -34,6 +34,7 @@ pod() { # LOG WORDS ROLE PORT
     start "$1" "$2" env ${variables[@]+"${variables[@]}"} "${words[@]}"
 }
 
+mkdir "$work/disk"
 for i in 1 2 3; do pod "store$i" "" mooncake-store $((8080 + i)); done
 pod master "HTTP metadata server started" mooncake-master 0
 for i in 1 2 3; do
@@ -44,6 +45,9 @@ done
 mapfile -t variables < <(environment sglang-backend)
 start engine "engine serves" env "${variables[@]}" python3 "$examples/engine.py" --port 8000
 
+for _ in $(seq 100); do
+    curl -s http://127.0.0.1:9003/metrics | grep -x "mooncake_disks 3" && break || sleep 0.2
+done
 prompt="Explain why Roger Federer is one of the greatest."
 ask_until 8000 "$prompt" 48
 curl -sS http://127.0.0.1:9003/get_all_segments

@@ -15,7 +15,7 @@ WANTED = {
     "fastdeploy": ({52700: 1, 52800: 1}, "master_key_count 16"),
     "vllm-store": ({8000: 4}, '"prefill_node_count":3,"decode_node_count":3'),
     "lmcache": ({8000: 1, 8001: 1}, "Keys: 9 "),
-    "kubernetes-rbg": ({8000: 1}, "/ 192.00 MB"),
+    "kubernetes-rbg": ({8000: 1}, "mooncake_disks 3"),
     "vllm-connector": ({8000: 1}, '"decode_node_count":1'),
 }
 
