@@ -19,9 +19,8 @@ ALLOWED = {
     "gpu": FLOOR,
     "rdma": FLOOR,
     "store/wire": FLOOR,
-    "store/disk": FLOOR,
     "store/segment": (*FLOOR, "rdma", "store/wire"),
-    "store/disk": (*FLOOR, "store/segment"),  # of a segment its layout alone
+    "store/disk": FLOOR,
     "store/path": (*FLOOR, "gpu", "rdma", "store/wire", "store/segment"),
     "store/owner": (*FLOOR, "store/wire", "store/segment", "store/disk", "store/path"),
     "store/client": (*FLOOR, "rdma", "store/wire", "store/segment", "store/disk", "store/path", "store/owner"),
@@ -43,15 +42,16 @@ ALLOWED = {
     "policy": (*FLOOR, "tool", "store/wire", "store/core"),  # bench/policy: runs the core in its own process, which no public header offers
     "python": (*FLOOR, "gpu", "store/client", "transfer/engine"),
 }
-# The master's core is pure: no socket, clock, thread or file. Of a segment it knows the layout alone.
-CORE, CORE_MAY_ALSO = "store/core", "store/segment/layout.h"
+# Of a segment these know the layout alone. The master's core is pure besides: no socket, clock, thread or file.
+CORE = "store/core"
+MAY_ALSO = {CORE: "store/segment/layout.h", "store/disk": "store/segment/layout.h"}
 CORE_SYSTEM_FORBIDDEN = re.compile(r"(sys/(socket|epoll|mman|time|uio)|pthread|unistd|fcntl|time|netdb|arpa/.*|netinet/.*|event2/.*|stdatomic|threads)\.h$")
 
 
 def check_include(room, name, quoted):
     if room == CORE and not quoted and CORE_SYSTEM_FORBIDDEN.match(name):
         return f"the master's core is pure; <{name}> is not"
-    if room == CORE and quoted and name == CORE_MAY_ALSO:
+    if quoted and MAY_ALSO.get(room) == name:
         return None
     if not quoted or name in ("mooncake.h", "mooncake_engine.h", "transfer_engine_c.h"):
         return None
