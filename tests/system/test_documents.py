@@ -232,6 +232,18 @@ def test_variables_of_disks():
     same(written, [tuple(name for name in pair if name) for pair in known], "variables of disks")
 
 
+def test_threads():
+    """Threads.md has every thread that is started, with the file that starts it."""
+    started, calls = [], 0
+    for path in (SOURCE / "src").rglob("*.c"):
+        text = path.read_text()
+        started += [(name, str(path.relative_to(SOURCE / "src"))) for name in re.findall(r'\bmc_(?:thread|sleeper)_start\([^;"]*"([^"]+)"', text)]
+        calls += len(re.findall(r"\bmc_(?:thread|sleeper)_start\(|\bpthread_create\(", text))
+    assert calls == len(started) > 20
+    told = [re.match(r"\*\*.*?\*\*, (mc-[\w-]+)[^(]* \(`([\w/.]+)`", item) for item in items(document("docs/threads.md"))]
+    same([one.groups() for one in told if one], started, "threads")
+
+
 def test_messages():
     """Every message is explained, and no other is spoken of."""
     text = document("docs/protocol.md")
