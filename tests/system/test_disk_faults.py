@@ -153,6 +153,24 @@ def test_mounted_read_only(master, client, folder):
             node.kill()
 
 
+def test_becomes_read_only(master, client, folder):
+    """As ext4 does after an error of its journal: what lies there is read on, removals wait until that disk has left, and nothing removed is back."""
+    with mounted(folder, 420) as at:
+        with Node(master, at) as node:
+            node.said("is mounted as number 2")
+            put_and_store(master, client, range(4))
+            sh("mount", "-o", "remount,abort,errors=remount-ro", at)
+            client.put("key-10", value_of(10))
+            wait_until(lambda: "is read-only: what is there can be loaded" in master.log(), 20)
+            assert client.get("key-1") == value_of(1)
+            node.said("it leaves, with what lies there")
+            wait_until(lambda: client.remove("key-0", True) == 0, 20)
+            assert client.get("key-0") == b""
+            memory_works(client)
+            no_suspect(master)
+            node.kill()
+
+
 def test_device_without_room(master, client, folder):
     """A thin device: the file system has promised the room, and writes fail."""
     sh("mount", "-t", "tmpfs", "-o", "size=300m", "none", folder)

@@ -202,17 +202,17 @@ static void test_journal_without_room(void **state)
         rig.error = errors[i];
         remove_begin(disk);
         turn(disk);
-        for (unsigned tries = 0; tries < MC_DISK_AGAIN_MAX; tries++) {
+        for (unsigned tries = 0; tries < MC_DISK_JOURNAL_TRIES; tries++) {
             uint64_t writes = rig_statistics(disk).writes;
             turn(disk);
             assert_int_equal(rig_statistics(disk).writes, writes); /* not without a pause */
             assert_false(removal.is_there);
-            rig.now_ns += tries + 1 < MC_DISK_AGAIN_MAX ? MC_DISK_AGAIN_NS : 0;
+            rig.now_ns += tries + 1 < MC_DISK_JOURNAL_TRIES ? MC_DISK_JOURNAL_AGAIN_NS : 0;
             turn(disk);
         }
         assert_int_equal(rig_statistics(disk).health, MC_DISK_WELL);
         rig.fail_write_file = 0;
-        rig.now_ns += MC_DISK_AGAIN_NS;
+        rig.now_ns += MC_DISK_JOURNAL_AGAIN_NS;
         rig_wait(disk, &removal);
         assert_int_equal(removal.code, 0);
         rig_end(disk, true, 128);
@@ -233,10 +233,10 @@ static void test_journal_never_has_room(void **state)
     rig.fail_write_file = rig_inode(disk->directory.clears_fd[disk->journal.current]);
     rig.error = ENOSPC;
     remove_begin(disk);
-    for (unsigned tries = 0; tries < MC_DISK_AGAIN_MAX; tries++) {
+    for (unsigned tries = 0; tries < MC_DISK_JOURNAL_TRIES; tries++) {
         turn(disk);
         assert_false(removal.is_there);
-        rig.now_ns += MC_DISK_AGAIN_NS;
+        rig.now_ns += MC_DISK_JOURNAL_AGAIN_NS;
     }
     turn(disk);
     assert_true(removal.is_there);

@@ -32,8 +32,8 @@
 #define MC_DISK_PIECES_MAX 32u           /* and so many at most; a read for which not as many are free is one */
 #define MC_DISK_PIECES_ALL MC_DISK_IO_DEPTH_MAX
 #define MC_DISK_FULL_NS 10000000000ull /* before a file system that was full is asked for room again */
-#define MC_DISK_AGAIN_NS 1000000000ull /* before what the journal found no room for is written again, so often: */
-#define MC_DISK_AGAIN_MAX 10u
+#define MC_DISK_JOURNAL_AGAIN_NS 200000000ull /* before what the journal found no room for is written again, so often: */
+#define MC_DISK_JOURNAL_TRIES 5u
 #define MC_DISK_ROOM_PART 16u /* of a region: what is left to others when it is given its bytes */
 #define MC_DISK_DAY_NS (86400ull * 1000000000u)
 

@@ -249,10 +249,10 @@ static void batch_written(struct mc_disk_flight *flight, int64_t result)
 {
     struct mc_disk *disk = flight->disk;
     struct mc_disk_journal *journal = &disk->journal;
-    if ((result == -ENOSPC || result == -EDQUOT) && journal->tries < MC_DISK_AGAIN_MAX) {
+    if ((result == -ENOSPC || result == -EDQUOT) && journal->tries < MC_DISK_JOURNAL_TRIES) {
         mc_log_limited(WARNING, "the disk %s: no room for the journal of removals; they wait", disk->directory.path);
         journal->tries++;
-        journal->again_ns = mc_disk_now(disk) + MC_DISK_AGAIN_NS;
+        journal->again_ns = mc_disk_now(disk) + MC_DISK_JOURNAL_AGAIN_NS;
         return;
     }
     if (result < 0) {
