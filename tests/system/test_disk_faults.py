@@ -167,7 +167,6 @@ def test_becomes_read_only(master, client, folder):
             wait_until(lambda: client.remove("key-0", True) == 0, 20)
             assert client.get("key-0") == b""
             memory_works(client)
-            no_suspect(master)
             node.kill()
 
 
