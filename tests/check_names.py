@@ -11,7 +11,7 @@ import sys
 
 FOLDERS = ("src", "include", "tests", "sim", "fuzz", "bench", "examples", "python")
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
-TAG = re.compile(r"^(?:struct|enum|union) (mc_\w+) \{", re.M)
+TAG = re.compile(r"^[ \t]*(?:(?:static|const|typedef) )*(?:struct|enum|union) (\w+) \{", re.M)  # of sources and within others, too
 FILE = re.compile(r"(?<![\w./])((?:\w+/)*\w+\.(?:c|h|py|def))\b(?!\.)")
 HEAD = r"^(?:[a-z_]\w*[\s*]+)+(\w+)\([^;{}]*\)"  # what a function begins with, at the left margin
 DEFINITION, DECLARATION = re.compile(HEAD + r"\n\{", re.M), re.compile(HEAD + r";", re.M)

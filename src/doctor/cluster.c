@@ -27,7 +27,7 @@ static uint64_t deadline_of(void)
 
 /* ---- the master's service ---- */
 
-struct said {
+struct master_said {
     int code; /* how asking failed, or the master's own */
     struct mc_wire_hello_reply reply;
     char text[256], leader[MC_ADDRESS_MAX], build[MC_BUILD_TEXT_MAX];
@@ -38,7 +38,7 @@ static void copy_text(char *to, size_t size, struct mc_span text)
     snprintf(to, size, "%.*s", (int)text.length, text.length == 0 ? "" : (const char *)text.data);
 }
 
-static void say_hello(int fd, struct said *said)
+static void say_hello(int fd, struct master_said *said)
 {
     struct mc_buffer out = {0}, in = {0};
     struct mc_wire_hello hello = {.role = MC_ROLE_CALL,
@@ -93,7 +93,7 @@ static bool find_leader(struct mc_doctor *doctor, char address[MC_ADDRESS_MAX])
     return true;
 }
 
-static void say_answer(struct mc_doctor *doctor, const char *address, const struct said *said)
+static void say_answer(struct mc_doctor *doctor, const char *address, const struct master_said *said)
 {
     if (said->code == 0) {
         doctor->master_epoch = said->reply.epoch;
@@ -120,7 +120,7 @@ void mc_check_master(struct mc_doctor *doctor)
 {
     char address[MC_ADDRESS_MAX];
     uint16_t port = 0;
-    struct said said = {0};
+    struct master_said said = {0};
     if (doctor->config.master[0] == 0) {
         mc_doctor_say(doctor, MC_VERDICT_FINE, "master", 0, NULL, "not asked for (--master host:port)");
         return;

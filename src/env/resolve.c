@@ -11,9 +11,9 @@
 #include <netdb.h>
 #include <stdlib.h>
 
-struct name {          /* guarded by the lock */
-    struct name *next; /* of its bucket */
-    struct name *next_asked;
+struct host_name {          /* guarded by the lock */
+    struct host_name *next; /* of its bucket */
+    struct host_name *next_asked;
     bool is_asked;     /* waits for a thread, or one looks it up */
     uint32_t users;    /* callers that hold it */
     uint64_t lookups;  /* that have ended */
@@ -28,9 +28,9 @@ struct name {          /* guarded by the lock */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a lookup has ended */
-    struct name *buckets[MC_RESOLVE_BUCKETS];
+    struct host_name *buckets[MC_RESOLVE_BUCKETS];
     uint32_t count, threads;
-    struct name *asked, **asked_end;
+    struct host_name *asked, **asked_end;
 } resolver;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -83,7 +83,7 @@ static void look_up(const char *host, struct found *found)
 }
 
 /* Locked. */
-static void name_learn(struct name *name, const struct found *found)
+static void name_learn(struct host_name *name, const struct found *found)
 {
     uint64_t now_ms = mc_clock_ms();
     name->is_asked = false;
@@ -108,7 +108,7 @@ static void *resolver_run(void *argument)
     struct found found;
     pthread_mutex_lock(&resolver.lock);
     while (resolver.asked != NULL) {
-        struct name *name = resolver.asked;
+        struct host_name *name = resolver.asked;
         resolver.asked = name->next_asked;
         if (resolver.asked == NULL)
             resolver.asked_end = &resolver.asked;
@@ -125,7 +125,7 @@ static void *resolver_run(void *argument)
 }
 
 /* Locked. */
-static void name_ask(struct name *name)
+static void name_ask(struct host_name *name)
 {
     if (!name->is_asked) {
         name->is_asked = true;
@@ -141,7 +141,7 @@ static void name_ask(struct name *name)
 }
 
 /* Locked. Not more often than makes sense. */
-static void name_ask_again(struct name *name, uint64_t now_ms)
+static void name_ask_again(struct host_name *name, uint64_t now_ms)
 {
     uint64_t last_ms = name->failed_ms > name->found_ms ? name->failed_ms : name->found_ms;
     if (now_ms - last_ms >= MC_RESOLVE_AGAIN_MS)
@@ -161,25 +161,25 @@ static uint32_t bucket_of(const char *host)
 /* Locked. Looks at all: only a process that uses more than MC_RESOLVE_NAMES_MAX names comes here. */
 static void oldest_forget(void)
 {
-    struct name **oldest = NULL;
+    struct host_name **oldest = NULL;
     for (uint32_t i = 0; i < MC_RESOLVE_BUCKETS; i++) {
-        for (struct name **at = &resolver.buckets[i]; *at != NULL; at = &(*at)->next) {
+        for (struct host_name **at = &resolver.buckets[i]; *at != NULL; at = &(*at)->next) {
             if ((*at)->users == 0 && !(*at)->is_asked && (oldest == NULL || (*at)->used_ms < (*oldest)->used_ms))
                 oldest = at;
         }
     }
     if (oldest == NULL)
         return;
-    struct name *name = *oldest;
+    struct host_name *name = *oldest;
     *oldest = name->next;
     resolver.count--;
     free(name);
 }
 
 /* Locked. NULL: out of memory. */
-static struct name *name_get(const char *host)
+static struct host_name *name_get(const char *host)
 {
-    struct name **bucket = &resolver.buckets[bucket_of(host)], *name = *bucket;
+    struct host_name **bucket = &resolver.buckets[bucket_of(host)], *name = *bucket;
     while (name != NULL && strcmp(name->host, host) != 0)
         name = name->next;
     if (name != NULL)
@@ -209,14 +209,14 @@ static void ports_set(struct mc_resolved *resolved, uint16_t port)
 }
 
 /* Locked. */
-static void name_copy(const struct name *name, struct mc_resolved *resolved)
+static void name_copy(const struct host_name *name, struct mc_resolved *resolved)
 {
     memcpy(resolved->addresses, name->addresses, sizeof(resolved->addresses));
     resolved->count = name->count;
 }
 
 /* Locked; unlocks while it waits. 0, or why there is nothing new. */
-static int name_wait(struct name *name, uint64_t deadline_ns)
+static int name_wait(struct host_name *name, uint64_t deadline_ns)
 {
     uint64_t lookups = name->lookups;
     int rc = 0;
@@ -230,7 +230,7 @@ static int name_wait(struct name *name, uint64_t deadline_ns)
 }
 
 /* Locked; unlocks while it waits. */
-static int name_resolve(struct name *name, uint64_t deadline_ns, struct mc_resolved *resolved)
+static int name_resolve(struct host_name *name, uint64_t deadline_ns, struct mc_resolved *resolved)
 {
     uint64_t now_ms = mc_clock_ms();
     name->used_ms = now_ms;
@@ -281,7 +281,7 @@ int mc_resolve(const char *host, uint16_t port, uint64_t deadline_ns, struct mc_
     int rc = MC_ERR_NO_MEMORY;
     pthread_once(&once, resolver_init);
     pthread_mutex_lock(&resolver.lock);
-    struct name *name = name_get(host);
+    struct host_name *name = name_get(host);
     if (name != NULL) {
         name->users++;
         rc = name_resolve(name, deadline_ns, resolved);
@@ -301,7 +301,7 @@ void mc_resolve_doubt(const char *host)
         return;
     pthread_once(&once, resolver_init);
     pthread_mutex_lock(&resolver.lock);
-    struct name *name = resolver.buckets[bucket_of(host)];
+    struct host_name *name = resolver.buckets[bucket_of(host)];
     while (name != NULL && strcmp(name->host, host) != 0)
         name = name->next;
     if (name != NULL)

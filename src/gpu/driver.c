@@ -7,20 +7,20 @@
 
 struct mc_gpu_table mc_driver;
 
-struct entry {
+struct driver_symbol {
     size_t offset;
     const char *symbol;
 };
 
-static const struct entry needed[] = {
+static const struct driver_symbol needed[] = {
 #define ROW(name, symbol, arguments) {offsetof(struct mc_gpu_table, name), symbol},
     MC_DRIVER_NEEDED(ROW)};
-static const struct entry optional[] = {MC_DRIVER_OPTIONAL(ROW)
+static const struct driver_symbol optional[] = {MC_DRIVER_OPTIONAL(ROW)
 #undef ROW
 };
 
 /* By bytes: a function pointer is no void pointer in C, but is one here (POSIX says so of dlsym). */
-static void *load(void *library, const struct entry *entry)
+static void *load(void *library, const struct driver_symbol *entry)
 {
     void *function = dlsym(library, entry->symbol);
     memcpy((char *)&mc_driver + entry->offset, &function, sizeof(function));

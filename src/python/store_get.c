@@ -19,7 +19,7 @@ struct get_target {
     uint64_t length;
 };
 
-struct get_call {
+struct py_get_call {
     struct mc_py_scratch scratch;
     Py_ssize_t key_count;
     int64_t *results; /* per key */
@@ -32,7 +32,7 @@ struct get_call {
 };
 
 /* -1 with an exception. Always followed by get_free. */
-static int get_init(struct get_call *call, Py_ssize_t key_count, bool with_targets, bool want_bytes)
+static int get_init(struct py_get_call *call, Py_ssize_t key_count, bool with_targets, bool want_bytes)
 {
     mc_py_scratch_init(&call->scratch);
     call->key_count = key_count;
@@ -52,7 +52,7 @@ static int get_init(struct get_call *call, Py_ssize_t key_count, bool with_targe
     return call->targets == NULL ? -1 : 0;
 }
 
-static void get_free(struct get_call *call)
+static void get_free(struct py_get_call *call)
 {
     for (Py_ssize_t i = 0; call->targets != NULL && i < call->key_count; i++) {
         Py_XDECREF(call->targets[i].bytes);
@@ -61,7 +61,7 @@ static void get_free(struct get_call *call)
     mc_py_scratch_free(&call->scratch);
 }
 
-static void get_add(struct get_call *call, Py_ssize_t key_at, struct mc_bytes key, const struct iovec *parts,
+static void get_add(struct py_get_call *call, Py_ssize_t key_at, struct mc_bytes key, const struct iovec *parts,
                     size_t part_count)
 {
     call->key_of[call->item_count] = key_at;
@@ -71,7 +71,7 @@ static void get_add(struct get_call *call, Py_ssize_t key_at, struct mc_bytes ke
 /* A bytes object is made by the interpreter, so this thread needs the GIL for a moment in the middle of the call. Large
  * objects only: they are worth it. While the interpreter goes down a thread that asks for the GIL may never come back,
  * inside of the library. */
-static void *allocate_bytes(struct get_call *call, struct get_target *target, uint64_t length)
+static void *allocate_bytes(struct py_get_call *call, struct get_target *target, uint64_t length)
 {
     if (mc_py_exiting())
         return NULL;
@@ -87,7 +87,7 @@ static void *allocate_bytes(struct get_call *call, struct get_target *target, ui
 
 static void *allocate(void *context, size_t index, uint64_t length)
 {
-    struct get_call *call = context;
+    struct py_get_call *call = context;
     struct get_target *target = &call->targets[call->key_of[index]];
     if (length > (uint64_t)PY_SSIZE_T_MAX - BUFFER_ALIGNMENT)
         return NULL;
@@ -103,7 +103,7 @@ static void *allocate(void *context, size_t index, uint64_t length)
     return target->data;
 }
 
-static void get_run(struct mc_py_store *self, struct get_call *call)
+static void get_run(struct mc_py_store *self, struct py_get_call *call)
 {
     struct mc_store *store = NULL;
     int rc = mc_py_store_enter(self, &store);
@@ -122,7 +122,7 @@ static void get_run(struct mc_py_store *self, struct get_call *call)
 }
 
 /* The bytes of key i; b"" for any failure. */
-static PyObject *take_bytes(struct get_call *call, Py_ssize_t i)
+static PyObject *take_bytes(struct py_get_call *call, Py_ssize_t i)
 {
     struct get_target *target = &call->targets[i];
     if (call->results[i] <= 0 || (uint64_t)call->results[i] != target->length)
@@ -133,7 +133,7 @@ static PyObject *take_bytes(struct get_call *call, Py_ssize_t i)
 }
 
 /* The handle of key i; None for any failure. */
-static PyObject *take_handle(struct get_call *call, Py_ssize_t i)
+static PyObject *take_handle(struct py_get_call *call, Py_ssize_t i)
 {
     struct get_target *target = &call->targets[i];
     if (call->results[i] <= 0 || (uint64_t)call->results[i] != target->length)
@@ -145,7 +145,7 @@ static PyObject *take_handle(struct get_call *call, Py_ssize_t i)
 
 static PyObject *get_one(struct mc_py_store *self, PyObject *key_object, bool want_bytes)
 {
-    struct get_call call;
+    struct py_get_call call;
     struct mc_bytes key;
     PyObject *answer = NULL;
     if (mc_py_key(key_object, &key) < 0)
@@ -161,7 +161,7 @@ static PyObject *get_one(struct mc_py_store *self, PyObject *key_object, bool wa
 
 static PyObject *get_many(struct mc_py_store *self, PyObject *list, bool want_bytes)
 {
-    struct get_call call;
+    struct py_get_call call;
     PyObject *answer = NULL;
     PyObject *snapshot = mc_py_snapshot(list, "keys");
     if (snapshot == NULL)
@@ -199,7 +199,7 @@ MC_PY_STORE_CALL(batch_get_buffer, 1, "keys", get_many(self, values[0], false),
 static PyObject *get_into(struct mc_py_store *self, PyObject **values)
 {
     PyObject *answer = NULL;
-    struct get_call call;
+    struct py_get_call call;
     struct mc_bytes key;
     struct iovec part;
     uint64_t address, size;
@@ -225,7 +225,7 @@ MC_PY_STORE_CALL(get_into, 3, "key, buffer_ptr, size", get_into(self, values),
 
 static PyObject *get_lists(struct mc_py_store *self, const char *method, PyObject **values, bool is_nested)
 {
-    struct get_call call;
+    struct py_get_call call;
     PyObject *tuples[3], *answer = NULL;
     Py_ssize_t key_count = 0;
     int rc = mc_py_snapshot_three(values, method, tuples, &key_count);

@@ -13,7 +13,7 @@
 #define DRAIN_NS 5000000ull  /* a queue pair in error has given back its requests long before */
 #define TURNS_BETWEEN_LOOKS 64
 
-struct job {
+struct link_job {
     struct mc_rdma_link *link;
     struct mc_rdma_run *run;
     uint64_t stall_ns, look_ns;
@@ -55,7 +55,7 @@ static struct mc_rdma_half take_one(struct mc_rdma_link *link, uint32_t number)
 }
 
 /* Takes what a set-up has made ready meanwhile. */
-static void take_fresh(struct job *job)
+static void take_fresh(struct link_job *job)
 {
     struct mc_rdma_link *link = job->link;
     struct mc_rdma_half before[MC_RDMA_ASKING_MAX];
@@ -79,7 +79,7 @@ static void take_fresh(struct job *job)
 }
 
 /* The pair takes no more work; what it has comes back in error. It is destroyed by bury. */
-static void pair_break(struct job *job, uint32_t number, const char *error)
+static void pair_break(struct link_job *job, uint32_t number, const char *error)
 {
     struct mc_rdma_link *link = job->link;
     struct mc_rdma_pair *pair = &link->pairs[number];
@@ -141,7 +141,7 @@ static void note_worked(struct mc_rdma_pair *pair)
         pair->moves = 0;
 }
 
-static void complete(struct job *job, const struct ibv_wc *completion, uint64_t now_ns)
+static void complete(struct link_job *job, const struct ibv_wc *completion, uint64_t now_ns)
 {
     struct mc_rdma_link *link = job->link;
     uint32_t number = (uint32_t)(completion->wr_id >> 56);
@@ -171,7 +171,7 @@ static void complete(struct job *job, const struct ibv_wc *completion, uint64_t 
 }
 
 /* Completions of all queues with work under way. How many there were. */
-static int poll_queues(struct job *job)
+static int poll_queues(struct link_job *job)
 {
     struct mc_rdma_link *link = job->link;
     struct ibv_wc completions[COMPLETIONS];
@@ -188,7 +188,7 @@ static int poll_queues(struct job *job)
 
 /* Destroys what is broken, after a last look at what it had done. Then nothing of it moves any more, and its slices can
  * be given to others. */
-static void bury(struct job *job)
+static void bury(struct link_job *job)
 {
     struct mc_rdma_link *link = job->link;
     if (job->broken == 0)
@@ -227,7 +227,7 @@ static void bury(struct job *job)
 
 /* ---- posting ---- */
 
-static int post_burst(struct job *job, uint32_t number, const struct mc_slice_post *posts, uint32_t count)
+static int post_burst(struct link_job *job, uint32_t number, const struct mc_slice_post *posts, uint32_t count)
 {
     struct mc_rdma_pair *pair = &job->link->pairs[number];
     struct ibv_send_wr work[MC_SLICES_BURST_MAX], *bad = NULL;
@@ -261,7 +261,7 @@ static int post_burst(struct job *job, uint32_t number, const struct mc_slice_po
 }
 
 /* Posts what can be posted now. True: something was. */
-static bool post_all(struct job *job)
+static bool post_all(struct link_job *job)
 {
     struct mc_slice_post posts[MC_SLICES_BURST_MAX];
     uint32_t pair, count;
@@ -279,7 +279,7 @@ static bool post_all(struct job *job)
 
 /* A pair whose port went down, whose device was lost, or whose GID is not what it was, is broken at once: waiting for
  * its requests to fail would take seconds. */
-static void check_devices(struct job *job)
+static void check_devices(struct link_job *job)
 {
     struct mc_rdma_link *link = job->link;
     link->checked_version = link->rdma->version;
@@ -301,7 +301,7 @@ static void check_devices(struct job *job)
     }
 }
 
-static void break_mask(struct job *job, uint32_t mask, const char *error)
+static void break_mask(struct link_job *job, uint32_t mask, const char *error)
 {
     for (uint32_t i = 0; i < job->link->pair_count; i++)
         if ((mask >> i & 1) != 0)
@@ -309,7 +309,7 @@ static void break_mask(struct job *job, uint32_t mask, const char *error)
 }
 
 /* What time and others have changed. 0, or MC_ERR_RPC_TIMEOUT. */
-static int job_refresh(struct job *job)
+static int job_refresh(struct link_job *job)
 {
     struct mc_rdma_link *link = job->link;
     struct mc_rdma_run *run = job->run;
@@ -338,7 +338,7 @@ static int job_refresh(struct job *job)
 /* ---- waiting ---- */
 
 /* Completions within the spin. */
-static bool spin(struct job *job)
+static bool spin(struct link_job *job)
 {
     uint64_t end_ns = mc_clock_ns() + mc_spin_ns();
     do {
@@ -353,7 +353,7 @@ static bool spin(struct job *job)
 }
 
 /* Asks every queue for an event at its next completion; then one more look, for what came before the asking. */
-static bool arm(struct job *job)
+static bool arm(struct link_job *job)
 {
     struct mc_rdma_link *link = job->link;
     for (uint32_t i = 0; i < link->queue_count; i++)
@@ -362,7 +362,7 @@ static bool arm(struct job *job)
     return poll_queues(job) > 0;
 }
 
-static void wait_for_completions(struct job *job)
+static void wait_for_completions(struct link_job *job)
 {
     struct mc_rdma_link *link = job->link;
     bool may_count = true;
@@ -381,7 +381,7 @@ static void wait_for_completions(struct job *job)
 
 /* ---- the run ---- */
 
-static int drive(struct job *job)
+static int drive(struct link_job *job)
 {
     struct mc_rdma_link *link = job->link;
     for (unsigned turns = 1;; turns++) {
@@ -402,7 +402,7 @@ static int drive(struct job *job)
     }
 }
 
-static int sum_up(struct job *job, const struct mc_rdma_request *requests, size_t count)
+static int sum_up(struct link_job *job, const struct mc_rdma_request *requests, size_t count)
 {
     struct mc_rdma *rdma = job->link->rdma;
     uint64_t read = 0, written = 0;
@@ -434,7 +434,7 @@ int mc_rdma_link_run(struct mc_rdma_link *link, struct mc_rdma_request *requests
 {
     bool was_running = atomic_exchange(&link->is_running, true);
     mc_assert(!was_running && !link->is_serving);
-    struct job job = {.link = link, .run = run};
+    struct link_job job = {.link = link, .run = run};
     uint64_t patience_ns = mc_rdma_patience_ns(&link->rdma->settings);
     job.stall_ns = run->stall_ns == 0            ? (uint64_t)link->rdma->settings.stall_ms * 1000000u
                    : run->stall_ns > patience_ns ? run->stall_ns

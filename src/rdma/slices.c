@@ -191,20 +191,20 @@ static void slice_consume(struct mc_slices *slices, const struct mc_slice *slice
     slices->uncut_bytes -= least(slices->uncut_bytes, slice->length);
 }
 
-struct route { /* where a slice may go */
+struct slice_route { /* where a slice may go */
     const struct mc_rdma_chunk *local, *remote;
 };
 
-static struct route route_of(const struct mc_slices *slices, const struct mc_slice *slice)
+static struct slice_route route_of(const struct mc_slices *slices, const struct mc_slice *slice)
 {
     const struct mc_rdma_request *request = &slices->requests[slice->request];
-    struct route route = {chunk_of(request->local_chunks, (uintptr_t)request->local + slice->offset),
-                          chunk_of(request->remote_chunks, request->remote + slice->offset)};
+    struct slice_route route = {chunk_of(request->local_chunks, (uintptr_t)request->local + slice->offset),
+                                chunk_of(request->remote_chunks, request->remote + slice->offset)};
     mc_assert(route.local != NULL && route.remote != NULL); /* the request was checked when the run began */
     return route;
 }
 
-static bool fits(const struct mc_slices_pair *pair, const struct route *route)
+static bool fits(const struct mc_slices_pair *pair, const struct slice_route *route)
 {
     return pair->is_up && (route->local->valid >> pair->config.local_device & 1) != 0 &&
            (route->remote->valid >> pair->config.remote_device & 1) != 0;
@@ -224,14 +224,14 @@ static uint32_t is_far(const struct mc_rdma_chunk *chunk, uint32_t device)
 }
 
 /* On how many sides the pair's device is not near the memory. */
-static uint32_t farness(const struct mc_slices_pair *pair, const struct route *route)
+static uint32_t farness(const struct mc_slices_pair *pair, const struct slice_route *route)
 {
     return is_far(route->local, pair->config.local_device) + is_far(route->remote, pair->config.remote_device);
 }
 
 /* The nearest kind of pair that a slice can have now; FAR_MAX + 1: none. One that has failed may take any: what is near
  * may be what fails. */
-static uint32_t nearest(const struct mc_slices *slices, const struct route *route, const struct mc_slice *slice)
+static uint32_t nearest(const struct mc_slices *slices, const struct slice_route *route, const struct mc_slice *slice)
 {
     uint32_t least_far = FAR_MAX + 1, most_far = 0;
     for (uint32_t i = 0; i < slices->config.pair_count; i++) {
@@ -246,7 +246,7 @@ static uint32_t nearest(const struct mc_slices *slices, const struct route *rout
 
 /* The pair with the least under way, by the time that it takes, among those that are near enough and have room; *alike:
  * how many are near enough. -1: all of them are full. -2: none fits. */
-static int choose_pair(const struct mc_slices *slices, const struct route *route, const struct mc_slice *slice,
+static int choose_pair(const struct mc_slices *slices, const struct slice_route *route, const struct mc_slice *slice,
                        uint32_t *alike)
 {
     int best = -1;
@@ -271,7 +271,8 @@ static int choose_pair(const struct mc_slices *slices, const struct route *route
 }
 
 /* May the slice follow others in a burst of that pair? */
-static bool follows(const struct mc_slices *slices, int pair, const struct route *route, const struct mc_slice *slice)
+static bool follows(const struct mc_slices *slices, int pair, const struct slice_route *route,
+                    const struct mc_slice *slice)
 {
     const struct mc_slices_pair *one = &slices->pairs[pair];
     uint32_t far = farness(one, route);
@@ -280,7 +281,7 @@ static bool follows(const struct mc_slices *slices, int pair, const struct route
 }
 
 static void put_in_ring(struct mc_slices *slices, struct mc_slices_pair *pair, const struct mc_slice *slice,
-                        const struct route *route, struct mc_slice_post *post, uint64_t now_ns)
+                        const struct slice_route *route, struct mc_slice_post *post, uint64_t now_ns)
 {
     const struct mc_rdma_request *request = &slices->requests[slice->request];
     if (under_way(pair) == 0)
@@ -311,7 +312,7 @@ bool mc_slices_next(struct mc_slices *slices, uint64_t now_ns, uint32_t *pair, s
     uint64_t quota = 0;
     *count = 0;
     while (*count < MC_SLICES_BURST_MAX && peek(slices, &slice)) {
-        struct route route = route_of(slices, &slice);
+        struct slice_route route = route_of(slices, &slice);
         if (*count == 0) {
             uint32_t alike;
             chosen = choose_pair(slices, &route, &slice, &alike);

@@ -98,13 +98,13 @@ static void get_items(struct get_call *call, const struct get_pin *only, uint64_
 
 /* ---- a key that is replaced faster than its ranges can be read one by one: they are read as one piece ---- */
 
-struct piece {
+struct span_piece {
     uint64_t offset, length;
     void *target;
 };
 
 struct span {
-    struct piece *pieces;
+    struct span_piece *pieces;
     struct iovec *parts; /* the pieces and what is between them */
     size_t piece_count, part_count;
     uint8_t *between;
@@ -113,7 +113,7 @@ struct span {
 
 static int piece_compare(const void *one, const void *other)
 {
-    const struct piece *a = one, *b = other;
+    const struct span_piece *a = one, *b = other;
     return a->offset < b->offset ? -1 : a->offset > b->offset;
 }
 
@@ -145,11 +145,11 @@ static int span_make(struct get_call *call, const struct get_pin *pin, uint64_t 
     for (size_t i = 0; i < call->count; i++) {
         if (is_of(call, i, pin) && call->fill(call->items, i, &one) == 0 && one.length > 0 &&
             is_within(&one, object_length))
-            span->pieces[span->piece_count++] = (struct piece){one.offset, one.length, one.own_part.iov_base};
+            span->pieces[span->piece_count++] = (struct span_piece){one.offset, one.length, one.own_part.iov_base};
     }
     qsort(span->pieces, span->piece_count, sizeof(*span->pieces), piece_compare);
     for (size_t i = 0; i < span->piece_count; i++) {
-        const struct piece *piece = &span->pieces[i];
+        const struct span_piece *piece = &span->pieces[i];
         if (i > 0 && piece->offset < end)
             return MC_ERR_NOT_SUPPORTED;
         span->between_bytes += i > 0 ? piece->offset - end : 0;
@@ -165,7 +165,7 @@ static void span_parts(struct span *span)
 {
     uint64_t end = span->piece_count > 0 ? span->pieces[0].offset : 0, between = 0;
     for (size_t i = 0; i < span->piece_count; i++) {
-        const struct piece *piece = &span->pieces[i];
+        const struct span_piece *piece = &span->pieces[i];
         if (piece->offset > end) {
             span->parts[span->part_count++] = (struct iovec){span->between + between, piece->offset - end};
             between += piece->offset - end;
@@ -194,7 +194,8 @@ static bool span_read(struct get_call *call, const struct get_pin *pin, const st
                       uint64_t *object_length)
 {
     struct get_one *one = &call->ones[0];
-    const struct piece *first = span->pieces, *last = span->piece_count == 0 ? first : first + span->piece_count - 1;
+    const struct span_piece *first = span->pieces,
+                            *last = span->piece_count == 0 ? first : first + span->piece_count - 1;
     size_t item = 0;
     while (!is_of(call, item, pin))
         item++;

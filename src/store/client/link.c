@@ -31,7 +31,7 @@
 
 /* ---- hello ---- */
 
-struct said { /* with a HELLO_REPLY; text and leader by a master that refuses */
+struct hello_said { /* with a HELLO_REPLY; text and leader by a master that refuses */
     char text[512], leader[MC_ADDRESS_MAX], build[MC_BUILD_TEXT_MAX];
     struct mc_disks_told disks;
     uint64_t asked_ms; /* by the clock of the boot */
@@ -40,7 +40,7 @@ struct said { /* with a HELLO_REPLY; text and leader by a master that refuses */
 
 /* Remembers what a master said of itself. MC_ERR_RPC_FAIL: it is one of the past. */
 static int met_master(struct mc_store *store, const char *address, const struct mc_wire_hello_reply *reply,
-                      const struct said *said)
+                      const struct hello_said *said)
 {
     struct mc_master_link *old = NULL;
     if (!mc_epoch_can_be(reply->epoch)) {
@@ -116,7 +116,7 @@ static void hello_write(struct mc_store *store, struct mc_buffer *out, enum mc_r
 }
 
 /* 0, or the master's code, or MC_ERR_PROTOCOL. */
-static int hello_read(const struct mc_frame *frame, struct mc_wire_hello_reply *reply, struct said *said)
+static int hello_read(const struct mc_frame *frame, struct mc_wire_hello_reply *reply, struct hello_said *said)
 {
     said->frame_time = frame->time;
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
@@ -138,7 +138,7 @@ static int hello_read(const struct mc_frame *frame, struct mc_wire_hello_reply *
 
 /* Says hello with that role. 0 or the master's code, or how it failed. */
 static int hello(struct mc_store *store, int fd, enum mc_role role, uint64_t deadline_ns,
-                 struct mc_wire_hello_reply *reply, struct said *said)
+                 struct mc_wire_hello_reply *reply, struct hello_said *said)
 {
     struct mc_buffer out = {0}, in = {0};
     struct mc_frame frame;
@@ -157,7 +157,7 @@ static int hello(struct mc_store *store, int fd, enum mc_role role, uint64_t dea
 
 /* Takes fd, which may be an error. Gives it back when a master of today answered on it. */
 static int greet(struct mc_store *store, int fd, const char *address, enum mc_role role, uint64_t deadline_ns,
-                 struct mc_wire_hello_reply *reply, struct said *said)
+                 struct mc_wire_hello_reply *reply, struct hello_said *said)
 {
     said->text[0] = said->leader[0] = 0;
     if (fd < 0) {
@@ -183,7 +183,7 @@ static int greet(struct mc_store *store, int fd, const char *address, enum mc_ro
 static int greet_near(struct mc_store *store, enum mc_role role, uint64_t deadline_ns,
                       struct mc_wire_hello_reply *reply)
 {
-    struct said said;
+    struct hello_said said;
     char name[MC_MASTER_UNIX_MAX];
     pthread_mutex_lock(&store->lock);
     struct mc_id node = store->master_node;
@@ -206,7 +206,7 @@ static int greet_near(struct mc_store *store, enum mc_role role, uint64_t deadli
 int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64_t deadline_ns,
                     struct mc_wire_hello_reply *reply)
 {
-    struct said said, second;
+    struct hello_said said, second;
     char used[MC_ADDRESS_MAX];
     uint64_t try_ns = mc_clock_ns() + HELLO_TRY_MS * 1000000ull;
     if (try_ns < deadline_ns)
@@ -632,7 +632,7 @@ static void race_widen(struct race *race)
 static int link_step(struct race *race, struct mc_master_link *link)
 {
     struct mc_wire_hello_reply reply;
-    struct said said = {.asked_ms = link->asked_ms};
+    struct hello_said said = {.asked_ms = link->asked_ms};
     struct mc_frame frame;
     if (link->connecting) {
         int rc = mc_tcp_begun(link->fd);

@@ -26,7 +26,7 @@ struct mc_locations_table {
     uint8_t heads[MC_LOCATIONS_ENTRIES * LINE_BYTES + LINE_BYTES - 1]; /* begin at the first line of their own */
 };
 
-struct entry {
+struct cache_entry {
     struct head *head;
     struct tail *tail;
 };
@@ -34,14 +34,14 @@ struct entry {
 _Static_assert((MC_LOCATIONS_ENTRIES & (MC_LOCATIONS_ENTRIES - 1)) == 0, "a power of two");
 _Static_assert(sizeof(struct head) == LINE_BYTES, "one miss for an object of one replica");
 
-static struct entry entry_of(struct mc_locations_table *table, struct mc_hash key)
+static struct cache_entry entry_of(struct mc_locations_table *table, struct mc_hash key)
 {
     uint64_t index = key.low & (MC_LOCATIONS_ENTRIES - 1);
     uintptr_t first = ((uintptr_t)table->heads + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
-    return (struct entry){(struct head *)(first + index * LINE_BYTES), &table->tails[index]};
+    return (struct cache_entry){(struct head *)(first + index * LINE_BYTES), &table->tails[index]};
 }
 
-static _Atomic uint64_t *word_of(struct entry entry, size_t i)
+static _Atomic uint64_t *word_of(struct cache_entry entry, size_t i)
 {
     return i < HEAD_WORDS ? &entry.head->words[i] : &entry.tail->words[i - HEAD_WORDS];
 }
@@ -87,7 +87,7 @@ static size_t choose(struct mc_place *chosen, const struct mc_place *found, size
 }
 
 /* Is the entry this already? A hot key must not make its cache line wander between processors. */
-static bool holds(struct entry entry, const uint64_t *words, uint64_t has_tail)
+static bool holds(struct cache_entry entry, const uint64_t *words, uint64_t has_tail)
 {
     uint64_t sequence = atomic_load_explicit(&entry.head->sequence, memory_order_relaxed);
     if ((sequence & HAS_TAIL) != has_tail)
@@ -99,7 +99,7 @@ static bool holds(struct entry entry, const uint64_t *words, uint64_t has_tail)
     return true;
 }
 
-static void entry_write(struct entry entry, const uint64_t *words, uint64_t has_tail)
+static void entry_write(struct cache_entry entry, const uint64_t *words, uint64_t has_tail)
 {
     _Atomic uint64_t *number = &entry.head->sequence;
     uint64_t sequence = atomic_load_explicit(number, memory_order_relaxed);
@@ -128,7 +128,7 @@ bool mc_locations_put(struct mc_locations *places, struct mc_hash key, uint64_t 
     }
     for (size_t i = 0; i < MC_LOCATIONS_REPLICAS; i++)
         place_pack(words + FIRST + i * PLACE_WORDS, i < count ? &found[i] : NULL);
-    struct entry entry = entry_of(table, key);
+    struct cache_entry entry = entry_of(table, key);
     uint64_t has_tail = count > 1 ? HAS_TAIL : 0;
     if (holds(entry, words, has_tail))
         return false;
@@ -144,7 +144,7 @@ void mc_locations_expect(struct mc_locations *places, struct mc_hash key)
 }
 
 /* What the entry says, words that it does not have being zero; false when it is empty or somebody writes. */
-static bool entry_read(struct entry entry, uint64_t words[WORDS])
+static bool entry_read(struct cache_entry entry, uint64_t words[WORDS])
 {
     uint64_t before = atomic_load_explicit(&entry.head->sequence, memory_order_acquire);
     if (before == 0 || (before & WRITING) != 0)
@@ -179,7 +179,7 @@ void mc_locations_drop(struct mc_locations *places, struct mc_hash key)
     uint64_t words[WORDS] = {0};
     if (table == NULL)
         return;
-    struct entry entry = entry_of(table, key);
+    struct cache_entry entry = entry_of(table, key);
     if (atomic_load_explicit(&entry.head->words[LOW], memory_order_relaxed) == key.low &&
         atomic_load_explicit(&entry.head->words[HIGH], memory_order_relaxed) == key.high)
         entry_write(entry, words, 0);

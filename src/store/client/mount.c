@@ -13,7 +13,7 @@
 
 #define GRACE_MAX_MS (UINT64_C(366) * 24 * 3600 * 1000)
 
-struct mount {
+struct segment_mount {
     struct mc_store *store; /* NULL: free, or being opened */
     bool taken;
     uint64_t leave_ns; /* 0: it stays */
@@ -22,7 +22,7 @@ struct mount {
 
 struct mc_mounts {
     struct mc_sleeper sleeper;
-    struct mount mounts[MC_MOUNTS_MAX];
+    struct segment_mount mounts[MC_MOUNTS_MAX];
 };
 
 static struct mc_mounts *mounts_of(struct mc_store *store)
@@ -47,10 +47,10 @@ static struct mc_store *take_due(struct mc_mounts *mounts, uint64_t *next_ns)
     uint64_t now_ns = mc_clock_ns();
     *next_ns = 0;
     for (size_t i = 0; i < MC_MOUNTS_MAX; i++) {
-        struct mount *mount = &mounts->mounts[i];
+        struct segment_mount *mount = &mounts->mounts[i];
         if (mount->leave_ns != 0 && mount->leave_ns <= now_ns) {
             struct mc_store *store = mount->store;
-            *mount = (struct mount){.store = NULL};
+            *mount = (struct segment_mount){.store = NULL};
             return store;
         }
         if (mount->leave_ns != 0 && (*next_ns == 0 || mount->leave_ns < *next_ns))
@@ -123,7 +123,7 @@ int mc_store_mount(struct mc_store *store, uint64_t size, char id[MC_MOUNT_ID_MA
     if (rc < 0)
         return rc;
     struct mc_mounts *mounts = mounts_of(store);
-    struct mount *mount = NULL;
+    struct segment_mount *mount = NULL;
     rc = size == 0 ? MC_ERR_INVALID_PARAMS : mounts == NULL ? MC_ERR_NO_MEMORY : 0;
     if (rc == 0) {
         pthread_mutex_lock(&mounts->sleeper.lock);
@@ -151,7 +151,7 @@ int mc_store_mount(struct mc_store *store, uint64_t size, char id[MC_MOUNT_ID_MA
 }
 
 /* Lock held. */
-static int leave_later(struct mc_mounts *mounts, struct mount *mount, uint64_t grace_ms)
+static int leave_later(struct mc_mounts *mounts, struct segment_mount *mount, uint64_t grace_ms)
 {
     if (!mounts->sleeper.has_thread && mc_sleeper_start(&mounts->sleeper, "mc-mounts", mounts_main, mounts) != 0)
         return MC_ERR_NO_MEMORY;
@@ -173,13 +173,13 @@ int mc_store_unmount(struct mc_store *store, const char *id, uint64_t grace_ms)
     if (mounts != NULL)
         pthread_mutex_lock(&mounts->sleeper.lock);
     for (size_t i = 0; mounts != NULL && i < MC_MOUNTS_MAX; i++) {
-        struct mount *mount = &mounts->mounts[i];
+        struct segment_mount *mount = &mounts->mounts[i];
         if (mount->store == NULL || strcmp(mount->id, id) != 0)
             continue;
         rc = mount->leave_ns != 0 ? MC_ERR_INVALID_PARAMS : grace_ms > 0 ? leave_later(mounts, mount, grace_ms) : 0;
         if (rc == 0 && grace_ms == 0) {
             lender = mount->store;
-            *mount = (struct mount){.store = NULL};
+            *mount = (struct segment_mount){.store = NULL};
         }
         break;
     }

@@ -13,14 +13,14 @@
 #define ASK_MS 2000u /* for the list */
 #define PAUSE_MS 1000u
 
-struct state { /* of the list of segments */
+struct list_state { /* of the list of segments */
     uint64_t epoch, changes;
 };
 
 struct mc_preconnect {
     struct mc_store *store;
     struct mc_sleeper sleeper; /* its lock guards told; held for no longer than it takes to look */
-    struct state told;
+    struct list_state told;
     /* Of the thread alone. */
     size_t count;
     struct mc_endpoint endpoints[MC_PRECONNECT_SEGMENTS_MAX];
@@ -41,7 +41,7 @@ static void build_segments(struct mc_buffer *out, uint64_t request_id, const voi
 }
 
 /* Asks what is new since *done, which becomes what is known then. It joins what is still to be opened. */
-static int ask(struct mc_preconnect *preconnect, struct state *done, const struct state *told)
+static int ask(struct mc_preconnect *preconnect, struct list_state *done, const struct list_state *told)
 {
     struct mc_store *store = preconnect->store;
     struct mc_wire_segments request = {.changes = done->epoch == told->epoch ? done->changes : 0, .host = store->host};
@@ -65,7 +65,7 @@ static int ask(struct mc_preconnect *preconnect, struct state *done, const struc
             mc_store_endpoint_told(store, link->epoch, &one, &preconnect->endpoints[preconnect->count]) == 0)
             preconnect->count++;
     }
-    *done = current ? (struct state){told->epoch, head.changes} : *told;
+    *done = current ? (struct list_state){told->epoch, head.changes} : *told;
     rc = reader.bad ? MC_ERR_PROTOCOL : 0;
     link->broken = link->broken || rc < 0;
     mc_link_return(store, link);
@@ -73,7 +73,7 @@ static int ask(struct mc_preconnect *preconnect, struct state *done, const struc
 }
 
 /* Lock held. False when there is something else to do. */
-static bool pause_for(struct mc_preconnect *preconnect, const struct state *done, uint64_t until_ns)
+static bool pause_for(struct mc_preconnect *preconnect, const struct list_state *done, uint64_t until_ns)
 {
     int rc = 0;
     while (rc == 0 && !preconnect->sleeper.stop && preconnect->told.epoch == done->epoch &&
@@ -109,9 +109,9 @@ static void open_all(struct mc_preconnect *preconnect)
 }
 
 /* One change of the list. Called and left with the lock. */
-static void follow(struct mc_preconnect *preconnect, struct state *done)
+static void follow(struct mc_preconnect *preconnect, struct list_state *done)
 {
-    struct state told = preconnect->told;
+    struct list_state told = preconnect->told;
     pthread_mutex_unlock(&preconnect->sleeper.lock);
     mc_paths_sweep(preconnect->store->paths);
     int rc = ask(preconnect, done, &told);
@@ -133,7 +133,7 @@ static void follow(struct mc_preconnect *preconnect, struct state *done)
 static void *preconnect_main(void *argument)
 {
     struct mc_preconnect *preconnect = argument;
-    struct state done = {0, 0};
+    struct list_state done = {0, 0};
     pthread_mutex_lock(&preconnect->sleeper.lock);
     while (!preconnect->sleeper.stop) {
         if (preconnect->told.changes == 0 ||
@@ -166,7 +166,7 @@ void mc_preconnect_told(struct mc_preconnect *preconnect, uint64_t epoch, uint64
         return;
     pthread_mutex_lock(&preconnect->sleeper.lock);
     if (preconnect->told.epoch != epoch || preconnect->told.changes != changes) {
-        preconnect->told = (struct state){epoch, changes};
+        preconnect->told = (struct list_state){epoch, changes};
         pthread_cond_signal(&preconnect->sleeper.changed);
     }
     pthread_mutex_unlock(&preconnect->sleeper.lock);

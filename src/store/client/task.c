@@ -7,9 +7,9 @@
 #include <string.h>
 #include <time.h>
 
-struct task {
+struct copy_task {
     struct mc_task told;
-    struct task *next;
+    struct copy_task *next;
     const char *source;
     size_t target_count;
     const char *targets[MC_REPLICA_COUNT_MAX];
@@ -20,8 +20,8 @@ struct task {
 struct mc_tasks {
     struct mc_sleeper sleeper;
     struct mc_store *store;
-    struct task *first, **last; /* ended ones, then the one that runs, then those that wait */
-    struct task *next;          /* to run */
+    struct copy_task *first, **last; /* ended ones, then the one that runs, then those that wait */
+    struct copy_task *next;          /* to run */
     size_t waiting, ended;
 };
 
@@ -33,7 +33,7 @@ static uint64_t wall_ms(void)
 }
 
 /* Lock held. */
-static void set_status(struct task *task, enum mc_task_status status)
+static void set_status(struct copy_task *task, enum mc_task_status status)
 {
     task->told.status = status;
     task->told.updated_ms = wall_ms();
@@ -48,7 +48,7 @@ static void *tasks_main(void *argument)
             pthread_cond_wait(&tasks->sleeper.changed, &tasks->sleeper.lock);
         if (tasks->sleeper.stop)
             break;
-        struct task *task = tasks->next;
+        struct copy_task *task = tasks->next;
         tasks->next = task->next;
         tasks->waiting--;
         set_status(task, MC_TASK_PROCESSING);
@@ -60,7 +60,7 @@ static void *tasks_main(void *argument)
         task->told.code = rc;
         set_status(task, rc == 0 ? MC_TASK_SUCCESS : MC_TASK_FAILED);
         if (++tasks->ended > MC_TASKS_MAX) {
-            struct task *oldest = tasks->first;
+            struct copy_task *oldest = tasks->first;
             tasks->first = oldest->next;
             if (tasks->first == NULL)
                 tasks->last = &tasks->first;
@@ -97,7 +97,7 @@ void mc_tasks_end(struct mc_store *store)
     if (tasks == NULL)
         return;
     mc_sleeper_end(&tasks->sleeper); /* after the copy under way, which has a deadline */
-    for (struct task *next; tasks->first != NULL; tasks->first = next) {
+    for (struct copy_task *next; tasks->first != NULL; tasks->first = next) {
         next = tasks->first->next;
         free(tasks->first);
     }
@@ -112,12 +112,13 @@ static const char *keep(char **at, const char *text)
     return kept;
 }
 
-static struct task *task_make(struct mc_bytes key, const char *source, const char *const *targets, size_t target_count)
+static struct copy_task *task_make(struct mc_bytes key, const char *source, const char *const *targets,
+                                   size_t target_count)
 {
     size_t bytes = key.length + (source == NULL ? 0 : strlen(source) + 1);
     for (size_t i = 0; i < target_count; i++)
         bytes += strlen(targets[i]) + 1;
-    struct task *task = calloc(1, sizeof(*task) + bytes);
+    struct copy_task *task = calloc(1, sizeof(*task) + bytes);
     if (task == NULL)
         return NULL;
     memcpy(task->text, key.data, key.length);
@@ -142,7 +143,7 @@ int mc_store_task_create(struct mc_store *store, struct mc_bytes key, const char
     if (rc < 0)
         return rc;
     struct mc_tasks *tasks = tasks_of(store);
-    struct task *task = tasks == NULL ? NULL : task_make(key, source, targets, target_count);
+    struct copy_task *task = tasks == NULL ? NULL : task_make(key, source, targets, target_count);
     rc = task == NULL ? MC_ERR_NO_MEMORY : 0;
     if (rc == 0) {
         pthread_mutex_lock(&tasks->sleeper.lock);
@@ -173,7 +174,7 @@ int mc_store_task_query(struct mc_store *store, const uint64_t id[2], struct mc_
     rc = MC_ERR_TASK_NOT_FOUND;
     if (tasks != NULL) {
         pthread_mutex_lock(&tasks->sleeper.lock);
-        for (const struct task *task = tasks->first; task != NULL && rc < 0; task = task->next) {
+        for (const struct copy_task *task = tasks->first; task != NULL && rc < 0; task = task->next) {
             if (task->told.id[0] != id[0] || task->told.id[1] != id[1])
                 continue;
             *told = task->told;

@@ -30,7 +30,7 @@ void mc_placement_keep_near(struct mc_core *core, struct mc_placement *placement
             placement->near[placement->near_count++] = segment;
 }
 
-struct wish {
+struct place_wish {
     struct mc_placement *placement;
     uint32_t pick_stamp;
     uint64_t units;
@@ -66,7 +66,7 @@ static void decay(uint64_t *recent, uint64_t *since_s, uint64_t now_s)
     *since_s = now_s;
 }
 
-static bool within_share(struct mc_core *core, const struct wish *wish, struct mc_segment *segment)
+static bool within_share(struct mc_core *core, const struct place_wish *wish, struct mc_segment *segment)
 {
     uint64_t slack = segment->capacity / MC_SHARE_SLACK_PART;
     decay(&segment->recent, &segment->recent_s, core->now_ms / 1000);
@@ -88,7 +88,7 @@ static void count_placed(struct mc_core *core, struct mc_segment *segment, uint6
 
 /* ---- choice ---- */
 
-static bool eligible(struct mc_core *core, const struct wish *wish, struct mc_segment *segment)
+static bool eligible(struct mc_core *core, const struct place_wish *wish, struct mc_segment *segment)
 {
     return segment->state == MC_SEGMENT_OK && !segment->leaving &&
            segment->avoid_stamp != wish->placement->avoid_stamp && segment->pick_stamp != wish->pick_stamp &&
@@ -110,7 +110,7 @@ static void say_index_full(struct mc_core *core, struct mc_segment *segment)
 }
 
 /* The slot, or MC_NODE_NONE. */
-static uint32_t node_allocate(struct mc_core *core, const struct wish *wish, struct mc_segment *segment)
+static uint32_t node_allocate(struct mc_core *core, const struct place_wish *wish, struct mc_segment *segment)
 {
     uint32_t slot = mc_space_allocate(&segment->space, wish->units);
     if (slot == MC_NODE_NONE) {
@@ -137,15 +137,15 @@ static uint64_t room(const struct mc_segment *segment)
 }
 
 /* It stays below its watermark with this on it. */
-static bool has_room(const struct mc_core *core, const struct wish *wish, const struct mc_segment *segment)
+static bool has_room(const struct mc_core *core, const struct place_wish *wish, const struct mc_segment *segment)
 {
     return segment->used + segment->clearing + wish->units <= mc_segment_marks(core, segment).high;
 }
 
 /* Tries the freer of two at random, then a walk. With `evict`, segments above their watermark are taken too, and those
  * that have no hole are made to have one later. */
-static struct mc_segment *draw(struct mc_core *core, struct wish *wish, const struct mc_segment_set *set, bool evict,
-                               uint32_t *slot)
+static struct mc_segment *draw(struct mc_core *core, struct place_wish *wish, const struct mc_segment_set *set,
+                               bool evict, uint32_t *slot)
 {
     struct mc_segment **array = set->items;
     uint32_t count = set->count;
@@ -175,8 +175,9 @@ static struct mc_segment *draw(struct mc_core *core, struct wish *wish, const st
 }
 
 /* The first of them that has a hole, from `start` on; roomy: and stays below its watermark. */
-static struct mc_segment *take_first(struct mc_core *core, const struct wish *wish, struct mc_segment *const *array,
-                                     uint32_t count, uint32_t start, bool roomy, uint32_t *slot)
+static struct mc_segment *take_first(struct mc_core *core, const struct place_wish *wish,
+                                     struct mc_segment *const *array, uint32_t count, uint32_t start, bool roomy,
+                                     uint32_t *slot)
 {
     for (uint32_t i = 0; i < count; i++) {
         struct mc_segment *segment = array[(start + i) % count];
@@ -190,7 +191,7 @@ static struct mc_segment *take_first(struct mc_core *core, const struct wish *wi
 }
 
 /* Where the writer wants it; a wish of the user's is beyond shares. */
-static struct mc_segment *take_wished(struct mc_core *core, const struct wish *wish, uint32_t *slot)
+static struct mc_segment *take_wished(struct mc_core *core, const struct place_wish *wish, uint32_t *slot)
 {
     struct mc_placement *placement = wish->placement;
     struct mc_segment *segment = take_first(core, wish, &placement->first, placement->first != NULL, 0, false, slot);
@@ -206,7 +207,7 @@ static struct mc_segment *take_wished(struct mc_core *core, const struct wish *w
 }
 
 /* Anywhere: below the watermarks, else with eviction. */
-static struct mc_segment *take_any(struct mc_core *core, struct wish *wish, uint32_t *slot)
+static struct mc_segment *take_any(struct mc_core *core, struct place_wish *wish, uint32_t *slot)
 {
     struct mc_segment *segment = draw(core, wish, &core->roomy, false, slot);
     wish->placement->hopeful = false; /* what only lacks a hole below its watermark is no hope */
@@ -214,7 +215,7 @@ static struct mc_segment *take_any(struct mc_core *core, struct wish *wish, uint
 }
 
 /* Among those that keep within their share, else among all. */
-static struct mc_segment *take_fair(struct mc_core *core, struct wish *wish, uint32_t *slot)
+static struct mc_segment *take_fair(struct mc_core *core, struct place_wish *wish, uint32_t *slot)
 {
     wish->fair = true;
     struct mc_segment *segment = take_any(core, wish, slot);
@@ -225,7 +226,7 @@ static struct mc_segment *take_fair(struct mc_core *core, struct wish *wish, uin
 struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement, uint32_t pick_stamp, uint64_t units,
                             uint32_t *slot)
 {
-    struct wish wish = {
+    struct place_wish wish = {
         .placement = placement, .pick_stamp = pick_stamp, .units = units, .evictions_left = EVICT_TRIES};
     if (placement->hosts_stamp != pick_stamp)
         placement->host_count = 0;

@@ -135,17 +135,17 @@ static void extent_ended(struct mc_disk_flight *flight, int64_t result)
 
 /* ---- making one ---- */
 
-struct plan {
+struct group_plan {
     uint64_t extents, smalls; /* bytes; smalls: of those that go into the group's buffer */
     uint32_t table;
 };
 
-static uint64_t plan_bytes(const struct plan *plan)
+static uint64_t plan_bytes(const struct group_plan *plan)
 {
     return mc_disk_page_up(sizeof(struct mc_disk_head) + plan->table) + plan->extents;
 }
 
-static uint64_t plan_buffered(const struct plan *plan)
+static uint64_t plan_buffered(const struct group_plan *plan)
 {
     return mc_disk_page_up(sizeof(struct mc_disk_head) + plan->table) + plan->smalls;
 }
@@ -170,13 +170,13 @@ static bool task_prepare(struct mc_disk *disk, struct mc_disk_task *task)
 
 static void group_gather(struct mc_disk *disk, struct mc_disk_group *group)
 {
-    struct plan plan = {0};
+    struct group_plan plan = {0};
     group->count = 0;
     while (disk->pending.count > 0 && group->count < MC_DISK_GROUP_ENTRIES_MAX) {
         struct mc_disk_task *task = disk->pending.first;
-        struct plan more = {plan.extents + task->bytes,
-                            plan.smalls + (task->bytes > MC_DISK_SMALL_BYTES ? 0 : task->bytes),
-                            plan.table + mc_disk_record_bytes(task->entry.key_length)};
+        struct group_plan more = {plan.extents + task->bytes,
+                                  plan.smalls + (task->bytes > MC_DISK_SMALL_BYTES ? 0 : task->bytes),
+                                  plan.table + mc_disk_record_bytes(task->entry.key_length)};
         if (group->count > 0 &&
             (plan_bytes(&more) > MC_DISK_GROUP_BYTES_MAX || plan_buffered(&more) > disk->group_buffer_bytes))
             break;

@@ -66,7 +66,7 @@ static int enter_ring(int fd, unsigned to_submit, unsigned wait_for)
 
 /* The kernel moves the head of the submissions and the tail of the completions, we the other two; what a tail covers
  * was written before it was moved, and what a head has passed was read. */
-struct ring {
+struct uring {
     int fd;
     void *submission_map, *completion_map;
     size_t submission_bytes, completion_bytes, entry_bytes;
@@ -84,7 +84,7 @@ static void *map_part(int fd, size_t bytes, off_t offset)
     return map == MAP_FAILED ? NULL : map;
 }
 
-static int map_ring(struct ring *ring, const struct parameters *parameters)
+static int map_ring(struct uring *ring, const struct parameters *parameters)
 {
     const struct submission_offsets *to = &parameters->submissions;
     const struct completion_offsets *from = &parameters->completions;
@@ -121,7 +121,7 @@ unmap_submissions:
     return rc;
 }
 
-static void unmap_ring(struct ring *ring)
+static void unmap_ring(struct uring *ring)
 {
     munmap(ring->entries, ring->entry_bytes);
     munmap(ring->completion_map, ring->completion_bytes);
@@ -130,7 +130,7 @@ static void unmap_ring(struct ring *ring)
 
 /* The entry behind the tail; push_entry shows it to the kernel. There is room: a slot has one entry at most, and there
  * are as many as slots. */
-static struct submission *next_entry(struct ring *ring)
+static struct submission *next_entry(struct uring *ring)
 {
     uint32_t tail = atomic_load_explicit(ring->submission_tail, memory_order_relaxed);
     mc_assert(tail - atomic_load_explicit(ring->submission_head, memory_order_acquire) <= ring->submission_mask);
@@ -140,7 +140,7 @@ static struct submission *next_entry(struct ring *ring)
     return entry;
 }
 
-static void push_entry(struct ring *ring)
+static void push_entry(struct uring *ring)
 {
     uint32_t tail = atomic_load_explicit(ring->submission_tail, memory_order_relaxed);
     ring->array[tail & ring->submission_mask] = tail & ring->submission_mask;
@@ -148,7 +148,7 @@ static void push_entry(struct ring *ring)
 }
 
 /* Can a request be made at all? A filter may let a ring be set up and forbid the rest. */
-static int try_ring(struct ring *ring)
+static int try_ring(struct uring *ring)
 {
     next_entry(ring)->operation = OPERATION_NOP;
     push_entry(ring);
@@ -168,7 +168,7 @@ static int try_ring(struct ring *ring)
 static int ring_open(struct mc_disk_io *io)
 {
     struct parameters parameters = {0};
-    struct ring *ring = calloc(1, sizeof(*ring));
+    struct uring *ring = calloc(1, sizeof(*ring));
     int rc = -ENOMEM;
     if (ring == NULL)
         return rc;
@@ -198,7 +198,7 @@ free_ring:
 
 static void ring_close(struct mc_disk_io *io, bool is_child)
 {
-    struct ring *ring = io->inside;
+    struct uring *ring = io->inside;
     (void)is_child; /* maps and descriptor are the child's own, and closing them ends nothing of the parent's */
     unmap_ring(ring);
     close(ring->fd);
@@ -209,7 +209,7 @@ static void ring_close(struct mc_disk_io *io, bool is_child)
 
 /* What the kernel will not take fails. Without a thread of the kernel's (SQPOLL) only io_uring_enter reads the ring, so
  * that the tail can be taken back. */
-static void fail_pending(struct mc_disk_io *io, struct ring *ring, int error)
+static void fail_pending(struct mc_disk_io *io, struct uring *ring, int error)
 {
     uint32_t head = atomic_load_explicit(ring->submission_head, memory_order_acquire);
     uint32_t tail = atomic_load_explicit(ring->submission_tail, memory_order_relaxed);
@@ -223,7 +223,7 @@ static void fail_pending(struct mc_disk_io *io, struct ring *ring, int error)
 }
 
 /* Hands all entries to the kernel. True: it had no memory for some; again later. */
-static bool hand_over(struct mc_disk_io *io, struct ring *ring)
+static bool hand_over(struct mc_disk_io *io, struct uring *ring)
 {
     for (;;) {
         uint32_t pending = atomic_load_explicit(ring->submission_tail, memory_order_relaxed) -
@@ -240,7 +240,7 @@ static bool hand_over(struct mc_disk_io *io, struct ring *ring)
     }
 }
 
-static void push_slot(struct mc_disk_io *io, struct ring *ring, struct mc_disk_slot *slot)
+static void push_slot(struct mc_disk_io *io, struct uring *ring, struct mc_disk_slot *slot)
 {
     const struct mc_disk_request *request = slot->request;
     struct submission *entry = next_entry(ring);
@@ -266,14 +266,14 @@ static void push_slot(struct mc_disk_io *io, struct ring *ring, struct mc_disk_s
  * this tier's size the call is nothing. */
 static void ring_begin(struct mc_disk_io *io, struct mc_disk_slot *slot)
 {
-    struct ring *ring = io->inside;
+    struct uring *ring = io->inside;
     push_slot(io, ring, slot);
     (void)hand_over(io, ring); /* what is left over, ring_ended tries again */
 }
 
 static bool ring_ended(struct mc_disk_io *io, struct mc_disk_list *list)
 {
-    struct ring *ring = io->inside;
+    struct uring *ring = io->inside;
     uint32_t head = atomic_load_explicit(ring->completion_head, memory_order_relaxed);
     /* Those up to now: what ends while they are gone through is the next call's, or there might be no end. */
     uint32_t tail = atomic_load_explicit(ring->completion_tail, memory_order_acquire);

@@ -24,7 +24,7 @@ struct region_at {
     enum mc_disk_verdict verdict;
 };
 
-struct look {
+struct disk_look {
     enum mc_disk_look_kind kind;
     bool is_json, is_in_use, has_no_memory;
     FILE *out;
@@ -43,7 +43,7 @@ struct look {
     uint64_t region_live, region_dead, region_rotten;
 };
 
-static void text_flush(struct look *look)
+static void text_flush(struct disk_look *look)
 {
     if (look->text.length > 0)
         (void)fwrite(look->text.data, 1, look->text.length, look->out); /* its end is seen by who closes it */
@@ -52,7 +52,7 @@ static void text_flush(struct look *look)
 
 /* ---- files ---- */
 
-static int part_open(const struct look *look, const char *name)
+static int part_open(const struct disk_look *look, const char *name)
 {
     struct stat status;
     int fd = openat(look->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -78,12 +78,12 @@ static uint32_t bytes_read(int fd, uint8_t *bytes, uint32_t length, uint64_t off
     return done;
 }
 
-static uint64_t region_at_file(const struct look *look, uint32_t region, uint64_t offset)
+static uint64_t region_at_file(const struct disk_look *look, uint32_t region, uint64_t offset)
 {
     return (uint64_t)(region % MC_DISK_VOLUME_REGIONS) * look->super.region_bytes + offset;
 }
 
-static bool is_in_use(const struct look *look)
+static bool is_in_use(const struct disk_look *look)
 {
     int fd = part_open(look, "lock");
     bool is_locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -92,7 +92,7 @@ static bool is_in_use(const struct look *look)
     return is_locked;
 }
 
-static void volumes_open(struct look *look)
+static void volumes_open(struct disk_look *look)
 {
     for (uint32_t i = 0; i < VOLUMES_MAX; i++) {
         char name[MC_DISK_NAME_MAX];
@@ -110,7 +110,7 @@ static void volumes_open(struct look *look)
 
 /* ---- the journal ---- */
 
-static void clear_note(struct look *look, const struct mc_disk_clear *clear)
+static void clear_note(struct disk_look *look, const struct mc_disk_clear *clear)
 {
     look->clears++;
     if (clear->generation != 0)
@@ -119,7 +119,7 @@ static void clear_note(struct look *look, const struct mc_disk_clear *clear)
         look->killed[clear->region] = clear->sequence;
 }
 
-static void journal_load(struct look *look, const char *name)
+static void journal_load(struct disk_look *look, const char *name)
 {
     int fd = part_open(look, name);
     for (uint64_t at = 0; fd >= 0 && at < JOURNAL_PAGES_MOST; at++) {
@@ -156,7 +156,7 @@ static void key_format(char text[KEY_TEXT_MAX], const uint8_t *key, uint32_t len
     *at = 0;
 }
 
-static bool extent_is_whole(struct look *look, uint32_t region, const struct mc_disk_record *record)
+static bool extent_is_whole(struct disk_look *look, uint32_t region, const struct mc_disk_record *record)
 {
     uint64_t bytes = mc_disk_extent_bytes(record->entry.length, record->entry.key_length);
     int fd = look->volume_fds[region / MC_DISK_VOLUME_REGIONS];
@@ -165,7 +165,7 @@ static bool extent_is_whole(struct look *look, uint32_t region, const struct mc_
            mc_disk_extent_check(look->extent, &record->entry) == 0;
 }
 
-static void object_print(struct look *look, uint32_t region, const struct mc_disk_record *record, bool is_whole)
+static void object_print(struct disk_look *look, uint32_t region, const struct mc_disk_record *record, bool is_whole)
 {
     char key[KEY_TEXT_MAX];
     key_format(key, record->key, record->entry.key_length);
@@ -187,7 +187,7 @@ static void object_print(struct look *look, uint32_t region, const struct mc_dis
     text_flush(look);
 }
 
-static void record_look(struct look *look, const struct mc_disk_walk *walk, const struct mc_disk_record *record)
+static void record_look(struct disk_look *look, const struct mc_disk_walk *walk, const struct mc_disk_record *record)
 {
     uint64_t generation = record->entry.generation;
     if (look->killed[walk->region] >= walk->header.sequence || mc_disk_dead_has(&look->dead, generation)) {
@@ -209,7 +209,7 @@ static void record_look(struct look *look, const struct mc_disk_walk *walk, cons
 
 /* ---- regions ---- */
 
-static void region_print(struct look *look, const struct mc_disk_walk *walk)
+static void region_print(struct disk_look *look, const struct mc_disk_walk *walk)
 {
     if (look->is_json || (look->kind == MC_DISK_LOOK_LIST && walk->verdict == MC_DISK_GOOD))
         return;
@@ -227,7 +227,7 @@ static void region_print(struct look *look, const struct mc_disk_walk *walk)
     text_flush(look);
 }
 
-static void region_look(struct look *look, uint32_t region)
+static void region_look(struct disk_look *look, uint32_t region)
 {
     struct mc_disk_walk walk;
     bool has_more = true;
@@ -260,7 +260,7 @@ static int later_first(const void *a, const void *b)
 }
 
 /* Of two copies of an object the later one counts: so later regions are looked at first. */
-static void regions_look(struct look *look)
+static void regions_look(struct disk_look *look)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < look->region_count; i++) {
@@ -279,7 +279,7 @@ static void regions_look(struct look *look)
 
 /* ---- one directory ---- */
 
-static enum mc_disk_look_code problem(struct look *look, const char *directory, const char *what,
+static enum mc_disk_look_code problem(struct disk_look *look, const char *directory, const char *what,
                                       enum mc_disk_look_code code)
 {
     if (look->is_json) {
@@ -294,7 +294,7 @@ static enum mc_disk_look_code problem(struct look *look, const char *directory, 
     return code;
 }
 
-static void head_print(struct look *look, const char *directory)
+static void head_print(struct disk_look *look, const char *directory)
 {
     char id[MC_ID_TEXT_MAX], cluster[MC_ID_TEXT_MAX];
     const struct mc_disk_super *super = &look->super;
@@ -318,12 +318,12 @@ static void head_print(struct look *look, const char *directory)
     text_flush(look);
 }
 
-static bool is_damaged(const struct look *look)
+static bool is_damaged(const struct disk_look *look)
 {
     return look->rotten > 0 || look->damaged_regions > 0 || look->journal_damaged > 0;
 }
 
-static void foot_print(struct look *look)
+static void foot_print(struct disk_look *look)
 {
     if (look->is_json) {
         if (look->kind != MC_DISK_LOOK_STAT)
@@ -356,7 +356,7 @@ static void foot_print(struct look *look)
     text_flush(look);
 }
 
-static bool tables_make(struct look *look)
+static bool tables_make(struct disk_look *look)
 {
     look->volume_fds = malloc(VOLUMES_MAX * sizeof(*look->volume_fds));
     look->bytes = malloc(mc_disk_walk_bytes(look->super.region_bytes));
@@ -369,7 +369,7 @@ static bool tables_make(struct look *look)
     return look->regions != NULL && look->killed != NULL;
 }
 
-static void tables_free(struct look *look)
+static void tables_free(struct disk_look *look)
 {
     for (uint32_t i = 0; look->volume_fds != NULL && i < look->volume_count; i++) {
         if (look->volume_fds[i] >= 0)
@@ -384,7 +384,7 @@ static void tables_free(struct look *look)
     free(look->volume_fds);
 }
 
-static enum mc_disk_look_code contents_look(struct look *look, const char *directory)
+static enum mc_disk_look_code contents_look(struct disk_look *look, const char *directory)
 {
     enum mc_disk_look_code code = MC_DISK_LOOK_NO_DISK;
     if (!tables_make(look)) {
@@ -404,9 +404,9 @@ out:
     return code;
 }
 
-static enum mc_disk_look_code directory_look(struct look *base, const char *directory)
+static enum mc_disk_look_code directory_look(struct disk_look *base, const char *directory)
 {
-    struct look copy = *base, *look = &copy;
+    struct disk_look copy = *base, *look = &copy;
     uint8_t page[MC_DISK_PAGE];
     enum mc_disk_look_code code = MC_DISK_LOOK_NO_DISK;
     int fd = -1;
@@ -442,7 +442,7 @@ out:
 
 enum mc_disk_look_code mc_disk_look(const char *path, enum mc_disk_look_kind kind, bool is_json, FILE *out)
 {
-    struct look look = {.kind = kind, .is_json = is_json, .out = out, .fd = -1};
+    struct disk_look look = {.kind = kind, .is_json = is_json, .out = out, .fd = -1};
     char directory[MC_DISK_PATH_MAX + MC_DISK_NAME_MAX];
     struct stat status;
     enum mc_disk_look_code worst = MC_DISK_LOOK_WHOLE;

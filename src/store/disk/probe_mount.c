@@ -76,7 +76,7 @@ static const struct file_system *by_magic(const char *path)
     return NULL;
 }
 
-struct mount {
+struct mount_line {
     char point[PATH_MAX], type[NAME_MAX_BYTES], source[PATH_MAX];
 };
 
@@ -97,14 +97,14 @@ static void unescape(char *text)
 }
 
 /* The mount that the path is in: the longest point, of those of one length the last, which lies over the others. */
-static bool find_mount(const char *path, struct mount *found)
+static bool find_mount(const char *path, struct mount_line *found)
 {
     static const char file_name[] = "/proc/self/mountinfo";
     char line[LINE_MAX_BYTES];
     size_t longest = 0;
     FILE *file = fopen(file_name, "re");
     while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
-        struct mount one;
+        struct mount_line one;
         const char *second = strstr(line, " - ");
         if (second == NULL || sscanf(line, "%*s %*s %*s %*s %4095s", one.point) != 1 ||
             sscanf(second, " - %63s %4095s", one.type, one.source) != 2)
@@ -149,7 +149,7 @@ static void say_device(struct mc_disk_probe *probe, const char *path)
 void mc_disk_probe_mount(struct mc_disk_probe *probe, const char *path)
 {
     char real[PATH_MAX];
-    struct mount mount = {.type = ""};
+    struct mount_line mount = {.type = ""};
     bool is_found = find_mount(realpath(path, real) != NULL ? real : path, &mount);
     const struct file_system *known = is_found ? by_name(mount.type) : by_magic(path);
     if (is_found)

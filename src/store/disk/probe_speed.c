@@ -12,15 +12,15 @@
 #define READ_LEAST 200000000u /* bytes a second, below which a hit hardly pays */
 #define WRITE_LEAST 100000000u
 
-struct run {
+struct speed_run {
     struct mc_disk_io *io;
     uint64_t next, end, until_ns; /* bytes of the file; when no more is begun */
     uint64_t moved;
     int error;
     bool is_wrong;
-    struct lane {
+    struct speed_lane {
         struct mc_disk_request request;
-        struct run *run;
+        struct speed_run *run;
     } lanes[MC_DISK_PROBE_DEPTH];
 };
 
@@ -38,9 +38,9 @@ static bool has_stamps(const struct mc_disk_request *request)
     return true;
 }
 
-static void begin_block(struct lane *lane)
+static void begin_block(struct speed_lane *lane)
 {
-    struct run *run = lane->run;
+    struct speed_run *run = lane->run;
     struct mc_disk_request *request = &lane->request;
     if (run->next == run->end || run->error != 0 || mc_clock_ns() >= run->until_ns)
         return;
@@ -53,8 +53,8 @@ static void begin_block(struct lane *lane)
 
 static void end_block(struct mc_disk_request *request, int64_t result)
 {
-    struct lane *lane = (struct lane *)(void *)request;
-    struct run *run = lane->run;
+    struct speed_lane *lane = (struct speed_lane *)(void *)request;
+    struct speed_run *run = lane->run;
     if (result < 0)
         run->error = (int)-result;
     else
@@ -66,7 +66,7 @@ static void end_block(struct mc_disk_request *request, int64_t result)
 
 static void end_sync(struct mc_disk_request *request, int64_t result)
 {
-    struct lane *lane = (struct lane *)(void *)request;
+    struct speed_lane *lane = (struct speed_lane *)(void *)request;
     if (result < 0)
         lane->run->error = (int)-result;
 }
@@ -78,17 +78,17 @@ static void collect_all(struct mc_disk_io *io)
 }
 
 /* One way through the file; bytes a second, those of a last fdatasync among them. */
-static uint64_t run_once(struct run *run, enum mc_disk_operation operation, int fd, uint8_t *memory, uint64_t end)
+static uint64_t run_once(struct speed_run *run, enum mc_disk_operation operation, int fd, uint8_t *memory, uint64_t end)
 {
     uint64_t start_ns = mc_clock_ns();
-    *run = (struct run){.io = run->io, .end = end, .until_ns = start_ns + MC_DISK_PROBE_NS};
+    *run = (struct speed_run){.io = run->io, .end = end, .until_ns = start_ns + MC_DISK_PROBE_NS};
     for (unsigned i = 0; i < MC_DISK_PROBE_DEPTH; i++) {
-        run->lanes[i] = (struct lane){.run = run,
-                                      .request = {.operation = operation,
-                                                  .fd = fd,
-                                                  .buffer = memory + (size_t)i * MC_DISK_PROBE_BLOCK,
-                                                  .length = MC_DISK_PROBE_BLOCK,
-                                                  .done = end_block}};
+        run->lanes[i] = (struct speed_lane){.run = run,
+                                            .request = {.operation = operation,
+                                                        .fd = fd,
+                                                        .buffer = memory + (size_t)i * MC_DISK_PROBE_BLOCK,
+                                                        .length = MC_DISK_PROBE_BLOCK,
+                                                        .done = end_block}};
         begin_block(&run->lanes[i]);
     }
     collect_all(run->io);
@@ -116,7 +116,7 @@ static void say_speed(struct mc_disk_probe *probe, const char *name, uint64_t ra
 
 void mc_disk_probe_speed(struct mc_disk_probe *probe, int fd, uint64_t size)
 {
-    struct run run = {.io = NULL};
+    struct speed_run run = {.io = NULL};
     /* Shared: a fork meanwhile takes no page away from under a DMA. */
     uint8_t *memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int rc = memory == MAP_FAILED ? -ENOMEM : mc_disk_io_open(MC_DISK_IO_AUTO, MC_DISK_PROBE_DEPTH, &run.io);

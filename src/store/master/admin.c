@@ -492,7 +492,7 @@ static void query_keys(void *context, struct evhttp_request *request)
 
 /* ---- the listing of all keys, which may be longer than memory ---- */
 
-struct listing {
+struct key_listing {
     struct mc_admin *admin;
     struct evhttp_request *request;
     uint64_t cursor;
@@ -501,7 +501,7 @@ struct listing {
 };
 
 /* Fetches about a chunk. */
-static int listing_fill(struct listing *listing)
+static int listing_fill(struct key_listing *listing)
 {
     while (listing->has_more && listing->text.length < CHUNK_BYTES) {
         struct key_slice slice = {listing->cursor, false, &listing->text};
@@ -514,7 +514,7 @@ static int listing_fill(struct listing *listing)
     return 0;
 }
 
-static void listing_free(struct listing *listing)
+static void listing_free(struct key_listing *listing)
 {
     mc_buffer_free(&listing->text);
     free(listing);
@@ -524,7 +524,7 @@ static void listing_free(struct listing *listing)
  * it. */
 static void on_listing_closed(struct evhttp_connection *connection, void *argument)
 {
-    struct listing *listing = argument;
+    struct key_listing *listing = argument;
     (void)connection;
     if (evhttp_request_get_connection(listing->request) == NULL)
         evhttp_send_reply_end(listing->request); /* frees it */
@@ -534,7 +534,7 @@ static void on_listing_closed(struct evhttp_connection *connection, void *argume
 /* Called when the chunk before has been sent, so that no more than one is in memory. */
 static void on_listing_sent(struct evhttp_connection *connection, void *argument)
 {
-    struct listing *listing = argument;
+    struct key_listing *listing = argument;
     struct evbuffer *chunk = evbuffer_new();
     int rc = chunk == NULL ? MC_ERR_NO_MEMORY : listing_fill(listing);
     if (rc == 0)
@@ -561,7 +561,7 @@ static void on_listing_sent(struct evhttp_connection *connection, void *argument
 
 static void get_all_keys(void *context, struct evhttp_request *request)
 {
-    struct listing *listing = calloc(1, sizeof(*listing));
+    struct key_listing *listing = calloc(1, sizeof(*listing));
     if (listing == NULL) {
         mc_http_reply_error(request, MC_ERR_NO_MEMORY);
         return;

@@ -21,7 +21,7 @@
 enum status { CREATED, PLANNING, RUNNING, SUCCEEDED, FAILED, CANCELED };
 static const char *const status_names[] = {"CREATED", "PLANNING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED"};
 
-struct job {
+struct drain_job {
     struct mc_id id; /* zero: free */
     enum status status;
     uint64_t number; /* in order of their creation */
@@ -34,7 +34,7 @@ struct job {
 struct mc_drain_jobs {
     struct mc_server *server;
     uint64_t created;
-    struct job jobs[JOBS_MAX];
+    struct drain_job jobs[JOBS_MAX];
 };
 
 struct mc_drain_jobs *mc_drain_jobs_create(struct mc_server *server)
@@ -53,7 +53,7 @@ void mc_drain_jobs_destroy(struct mc_drain_jobs *jobs)
 /* ---- the core ---- */
 
 struct drain_question {
-    const struct job *job;
+    const struct drain_job *job;
     bool on;
     size_t missing; /* names of which there is no segment */
 };
@@ -66,7 +66,7 @@ static void ask_drain(struct mc_core *core, void *argument)
 }
 
 struct look_question {
-    struct job *job;
+    struct drain_job *job;
     uint64_t cursor;
     bool is_done;
     size_t not_draining;
@@ -93,7 +93,7 @@ static void ask_look(struct mc_core *core, void *argument)
     }
 }
 
-static int look_at(struct mc_drain_jobs *jobs, struct job *job, struct look_question *look)
+static int look_at(struct mc_drain_jobs *jobs, struct drain_job *job, struct look_question *look)
 {
     *look = (struct look_question){.job = job};
     while (!look->is_done) {
@@ -105,7 +105,7 @@ static int look_at(struct mc_drain_jobs *jobs, struct job *job, struct look_ques
 }
 
 /* What has become of it. */
-static int job_update(struct mc_drain_jobs *jobs, struct job *job)
+static int job_update(struct mc_drain_jobs *jobs, struct drain_job *job)
 {
     struct look_question look;
     if (job->status >= SUCCEEDED)
@@ -143,7 +143,7 @@ static void reply_conflict(struct evhttp_request *request)
                       mc_error_name(MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS));
 }
 
-static void reply_job(struct evhttp_request *request, const struct job *job, bool by_name)
+static void reply_job(struct evhttp_request *request, const struct drain_job *job, bool by_name)
 {
     struct mc_buffer text = {0};
     uint64_t done = job->units - job->units_left;
@@ -167,7 +167,7 @@ static void reply_job(struct evhttp_request *request, const struct job *job, boo
 }
 
 /* 0, or MC_ERR_INVALID_PARAMS. */
-static int read_segments(struct mc_span body, struct job *job)
+static int read_segments(struct mc_span body, struct drain_job *job)
 {
     struct mc_json_cursor object, list;
     int rc = mc_json_open(body, '{', &object), more;
@@ -190,11 +190,11 @@ static int read_segments(struct mc_span body, struct job *job)
 }
 
 /* A free place, or that of the job that ended and is oldest. */
-static struct job *job_place(struct mc_drain_jobs *jobs)
+static struct drain_job *job_place(struct mc_drain_jobs *jobs)
 {
-    struct job *place = NULL;
+    struct drain_job *place = NULL;
     for (size_t i = 0; i < JOBS_MAX; i++) {
-        struct job *job = &jobs->jobs[i];
+        struct drain_job *job = &jobs->jobs[i];
         if (mc_id_is_zero(job->id))
             return job;
         if (job->status >= SUCCEEDED && (place == NULL || job->number < place->number))
@@ -207,7 +207,7 @@ void mc_drain_job_create(struct mc_drain_jobs *jobs, struct evhttp_request *requ
 {
     struct evbuffer *body = evhttp_request_get_input_buffer(request);
     size_t length = evbuffer_get_length(body);
-    struct job *place = job_place(jobs), *job = calloc(1, sizeof(*job));
+    struct drain_job *place = job_place(jobs), *job = calloc(1, sizeof(*job));
     struct look_question look;
     const void *text = length > 0 && length <= BODY_MAX ? evbuffer_pullup(body, -1) : NULL;
     struct drain_question drain = {.job = job, .on = true}, back = {.job = job};
@@ -244,7 +244,7 @@ void mc_drain_job_create(struct mc_drain_jobs *jobs, struct evhttp_request *requ
 }
 
 /* The job that the request names; NULL: answered. */
-static struct job *job_named(struct mc_drain_jobs *jobs, struct evhttp_request *request)
+static struct drain_job *job_named(struct mc_drain_jobs *jobs, struct evhttp_request *request)
 {
     struct mc_buffer name = {0};
     struct mc_id id = {0, 0};
@@ -270,7 +270,7 @@ static struct job *job_named(struct mc_drain_jobs *jobs, struct evhttp_request *
 
 void mc_drain_job_query(struct mc_drain_jobs *jobs, struct evhttp_request *request)
 {
-    struct job *job = job_named(jobs, request);
+    struct drain_job *job = job_named(jobs, request);
     int rc = job == NULL ? 0 : job_update(jobs, job);
     if (rc < 0)
         mc_http_reply_error(request, rc);
@@ -280,7 +280,7 @@ void mc_drain_job_query(struct mc_drain_jobs *jobs, struct evhttp_request *reque
 
 void mc_drain_job_cancel(struct mc_drain_jobs *jobs, struct evhttp_request *request)
 {
-    struct job *job = job_named(jobs, request);
+    struct drain_job *job = job_named(jobs, request);
     int rc = job == NULL ? 0 : job_update(jobs, job);
     if (job == NULL)
         return;
@@ -302,7 +302,7 @@ void mc_drain_job_cancel(struct mc_drain_jobs *jobs, struct evhttp_request *requ
 void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct evhttp_request *request)
 {
     struct mc_buffer name = {0}, text = {0};
-    struct job *one = calloc(1, sizeof(*one));
+    struct drain_job *one = calloc(1, sizeof(*one));
     struct look_question look;
     int rc = one == NULL ? MC_ERR_NO_MEMORY : 0;
     if (rc == 0 && (!mc_http_parameter(request, "segment", &name) || name.length == 0 || name.length >= NAME_MAX_BYTES))

@@ -11,12 +11,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum state { STATE_EMPTY, STATE_POSTED, STATE_RUNNING, STATE_DONE, STATE_REFUSED };
+enum mail_state { STATE_EMPTY, STATE_POSTED, STATE_RUNNING, STATE_DONE, STATE_REFUSED };
 
 struct mc_mailbox {
     pthread_mutex_t mutex; /* everything below */
     pthread_cond_t changed;
-    enum state state;
+    enum mail_state state;
     bool is_closed;
     mc_question *function;
     void *argument;

@@ -19,29 +19,30 @@
 #define LOOK_MS 2500u /* one lost packet of a connection's beginning costs a second; askers have 3 s */
 #define LOOKS_MAX 64u /* under way at once */
 
-struct entry {
-    struct entry *next;
+struct value_entry {
+    struct value_entry *next;
     uint64_t hash;
     size_t key_length, value_length;
     char bytes[]; /* key, value */
 };
 
-struct look { /* whether anybody is at the address of an entry that shall be replaced; the request waits for it */
+struct
+    address_look { /* whether anybody is at the address of an entry that shall be replaced; the request waits for it */
     struct mc_metadata_store *metadata;
-    struct look *next, **at;
+    struct address_look *next, **at;
     struct evhttp_request *request;
     struct bufferevent *socket;
-    struct entry *entry; /* what shall stand there */
-    size_t old_length;   /* of the value that stood there; it lies behind the entry's own */
+    struct value_entry *entry; /* what shall stand there */
+    size_t old_length;         /* of the value that stood there; it lies behind the entry's own */
     char address[MC_ADDRESS_MAX];
 };
 
 struct mc_metadata_store {
     struct event_base *base;
-    struct entry **buckets;
+    struct value_entry **buckets;
     size_t bucket_count;       /* a power of two */
     size_t count, total, most; /* total: bytes of all entries with their overhead; most: so many may be there */
-    struct look *looks;
+    struct address_look *looks;
     unsigned look_count;
 };
 
@@ -61,7 +62,7 @@ struct mc_metadata_store *mc_metadata_create(struct event_base *base, size_t mos
     return metadata;
 }
 
-static void look_end(struct look *look)
+static void look_end(struct address_look *look)
 {
     *look->at = look->next;
     if (look->next != NULL)
@@ -76,12 +77,12 @@ void mc_metadata_destroy(struct mc_metadata_store *metadata)
 {
     if (metadata == NULL)
         return;
-    for (struct look *look = metadata->looks, *next; look != NULL; look = next) {
+    for (struct address_look *look = metadata->looks, *next; look != NULL; look = next) {
         next = look->next;
         look_end(look);
     }
     for (size_t i = 0; i < metadata->bucket_count; i++) {
-        for (struct entry *entry = metadata->buckets[i], *next; entry != NULL; entry = next) {
+        for (struct value_entry *entry = metadata->buckets[i], *next; entry != NULL; entry = next) {
             next = entry->next;
             free(entry);
         }
@@ -91,9 +92,9 @@ void mc_metadata_destroy(struct mc_metadata_store *metadata)
 }
 
 /* The link that points to the entry of that key, or the empty link where it would go. */
-static struct entry **entry_find(struct mc_metadata_store *metadata, const struct mc_buffer *key, uint64_t hash)
+static struct value_entry **entry_find(struct mc_metadata_store *metadata, const struct mc_buffer *key, uint64_t hash)
 {
-    struct entry **link = &metadata->buckets[hash & (metadata->bucket_count - 1)];
+    struct value_entry **link = &metadata->buckets[hash & (metadata->bucket_count - 1)];
     for (; *link != NULL; link = &(*link)->next) {
         if ((*link)->hash == hash && (*link)->key_length == key->length &&
             memcmp((*link)->bytes, key->data, key->length) == 0)
@@ -104,18 +105,18 @@ static struct entry **entry_find(struct mc_metadata_store *metadata, const struc
 
 static size_t cost(size_t key_length, size_t value_length)
 {
-    return sizeof(struct entry) + 2 * sizeof(void *) + key_length + value_length;
+    return sizeof(struct value_entry) + 2 * sizeof(void *) + key_length + value_length;
 }
 
 /* Keeps the chains short; without memory they just get longer. */
 static void grow(struct mc_metadata_store *metadata)
 {
     size_t wanted = metadata->bucket_count * 2;
-    struct entry **buckets = metadata->count < metadata->bucket_count ? NULL : calloc(wanted, sizeof(buckets[0]));
+    struct value_entry **buckets = metadata->count < metadata->bucket_count ? NULL : calloc(wanted, sizeof(buckets[0]));
     if (buckets == NULL)
         return;
     for (size_t i = 0; i < metadata->bucket_count; i++) {
-        for (struct entry *entry = metadata->buckets[i], *next; entry != NULL; entry = next) {
+        for (struct value_entry *entry = metadata->buckets[i], *next; entry != NULL; entry = next) {
             next = entry->next;
             entry->next = buckets[entry->hash & (wanted - 1)];
             buckets[entry->hash & (wanted - 1)] = entry;
@@ -126,9 +127,9 @@ static void grow(struct mc_metadata_store *metadata)
     metadata->bucket_count = wanted;
 }
 
-static void drop(struct mc_metadata_store *metadata, struct entry **link)
+static void drop(struct mc_metadata_store *metadata, struct value_entry **link)
 {
-    struct entry *entry = *link;
+    struct value_entry *entry = *link;
     *link = entry->next;
     metadata->count--;
     metadata->total -= cost(entry->key_length, entry->value_length);
@@ -172,7 +173,7 @@ static void get_metadata(void *context, struct evhttp_request *request)
     struct mc_buffer key = {0}, value = {0};
     if (!take_key(request, &key))
         return;
-    const struct entry *entry = *entry_find(metadata, &key, mc_hash(key.data, key.length).low);
+    const struct value_entry *entry = *entry_find(metadata, &key, mc_hash(key.data, key.length).low);
     mc_buffer_free(&key);
     if (entry == NULL) {
         mc_http_reply_text(request, 404, MC_HTTP_TEXT, "metadata not found");
@@ -190,7 +191,7 @@ static bool is_protected(const struct mc_buffer *key)
 
 /* The address that stands in an entry, when it is a number: names would have to be looked up, so they are believed.
  * False: there is none. */
-static bool read_address(const struct entry *entry, struct sockaddr_storage *to, int *to_length, char *text,
+static bool read_address(const struct value_entry *entry, struct sockaddr_storage *to, int *to_length, char *text,
                          size_t size)
 {
     char host[INET6_ADDRSTRLEN];
@@ -207,10 +208,10 @@ static bool read_address(const struct entry *entry, struct sockaddr_storage *to,
 }
 
 /* Puts it in place of what has its key. The metadata owns it then. */
-static void put_entry(struct mc_metadata_store *metadata, struct evhttp_request *request, struct entry *entry)
+static void put_entry(struct mc_metadata_store *metadata, struct evhttp_request *request, struct value_entry *entry)
 {
     struct mc_buffer key = {.data = (uint8_t *)entry->bytes, .length = entry->key_length};
-    struct entry **link = entry_find(metadata, &key, entry->hash);
+    struct value_entry **link = entry_find(metadata, &key, entry->hash);
     size_t freed = *link == NULL ? 0 : cost((*link)->key_length, (*link)->value_length);
     size_t needed = cost(entry->key_length, entry->value_length);
     if (metadata->total - freed + needed > metadata->most) {
@@ -231,18 +232,18 @@ static void put_entry(struct mc_metadata_store *metadata, struct evhttp_request 
     mc_http_reply_text(request, 200, MC_HTTP_TEXT, "metadata updated");
 }
 
-static bool has_value(const struct entry *entry, const char *value, size_t length)
+static bool has_value(const struct value_entry *entry, const char *value, size_t length)
 {
     return entry->value_length == length && memcmp(entry->bytes + entry->key_length, value, length) == 0;
 }
 
 static void on_looked(struct bufferevent *socket, short events, void *argument)
 {
-    struct look *look = argument;
+    struct address_look *look = argument;
     struct mc_metadata_store *metadata = look->metadata;
-    struct entry *entry = look->entry;
+    struct value_entry *entry = look->entry;
     struct mc_buffer key = {.data = (uint8_t *)entry->bytes, .length = entry->key_length};
-    const struct entry *old = *entry_find(metadata, &key, entry->hash);
+    const struct value_entry *old = *entry_find(metadata, &key, entry->hash);
     const char *old_value = entry->bytes + entry->key_length + entry->value_length;
     (void)socket;
     bool is_our_trouble = (events & BEV_EVENT_ERROR) != 0 && errno != ECONNREFUSED && errno != EHOSTUNREACH;
@@ -260,13 +261,13 @@ static void on_looked(struct bufferevent *socket, short events, void *argument)
 
 /* The request is answered once it is known whether anybody takes connections at the old entry's address; a process that
  * is stopped still does. False: that cannot be found out, so the old entry stays. entry has room for the old value. */
-static bool look_begin(struct mc_metadata_store *metadata, struct evhttp_request *request, const struct entry *old,
-                       struct entry *entry)
+static bool look_begin(struct mc_metadata_store *metadata, struct evhttp_request *request,
+                       const struct value_entry *old, struct value_entry *entry)
 {
     static const struct timeval patience = {LOOK_MS / 1000, LOOK_MS % 1000 * 1000};
     struct sockaddr_storage to;
     int to_length;
-    struct look *look = metadata->look_count < LOOKS_MAX ? calloc(1, sizeof(*look)) : NULL;
+    struct address_look *look = metadata->look_count < LOOKS_MAX ? calloc(1, sizeof(*look)) : NULL;
     if (look == NULL)
         return false;
     look->socket = read_address(old, &to, &to_length, look->address, sizeof(look->address))
@@ -301,9 +302,9 @@ static void store(struct mc_metadata_store *metadata, struct evhttp_request *req
 {
     size_t length = evbuffer_get_length(body);
     uint64_t hash = mc_hash(key->data, key->length).low;
-    const struct entry *old = *entry_find(metadata, key, hash);
+    const struct value_entry *old = *entry_find(metadata, key, hash);
     size_t room = old != NULL && is_protected(key) ? old->value_length : 0;
-    struct entry *entry = malloc(sizeof(*entry) + key->length + length + room);
+    struct value_entry *entry = malloc(sizeof(*entry) + key->length + length + room);
     if (entry == NULL) {
         mc_http_reply_text(request, 507, MC_HTTP_TEXT, "The metadata server is out of memory.");
         return;
@@ -344,7 +345,7 @@ static void delete_metadata(void *context, struct evhttp_request *request)
     struct mc_buffer key = {0};
     if (!take_key(request, &key))
         return;
-    struct entry **link = entry_find(metadata, &key, mc_hash(key.data, key.length).low);
+    struct value_entry **link = entry_find(metadata, &key, mc_hash(key.data, key.length).low);
     mc_buffer_free(&key);
     if (*link == NULL) {
         mc_http_reply_text(request, 404, MC_HTTP_TEXT, "metadata not found");

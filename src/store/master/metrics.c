@@ -8,11 +8,11 @@
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 #define NOTHING SIZE_MAX /* a name of the original without a meaning here */
 
-enum kind { GAUGE, COUNTER };
+enum metric_kind { GAUGE, COUNTER };
 static const char *const kind_names[] = {"gauge", "counter"};
 
 struct metric {
-    enum kind kind;
+    enum metric_kind kind;
     const char *name;
     size_t offset; /* of a uint64_t in struct mc_core_statistics, or NOTHING */
     const char *help;
@@ -305,7 +305,7 @@ static void put_head(struct mc_buffer *out, const char *name, const char *kind, 
     mc_buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind);
 }
 
-static void put_one(struct mc_buffer *out, const char *name, enum kind kind, const char *help, uint64_t value)
+static void put_one(struct mc_buffer *out, const char *name, enum metric_kind kind, const char *help, uint64_t value)
 {
     put_head(out, name, kind_names[kind], help);
     mc_buffer_printf(out, "%s %llu\n", name, (unsigned long long)value);

@@ -31,7 +31,7 @@ struct record {
 #define NAME_AT 64u
 #define NAME_MAGIC 0x656d616e2d636d01ull
 
-struct name {
+struct cluster_name {
     uint64_t magic;
     struct mc_id cluster;
     uint32_t crc, zero;
@@ -47,9 +47,9 @@ struct aged {
     uint32_t crc, zero;
 };
 
-static uint32_t name_crc(const struct name *name)
+static uint32_t name_crc(const struct cluster_name *name)
 {
-    return mc_crc32c(0, name, offsetof(struct name, crc));
+    return mc_crc32c(0, name, offsetof(struct cluster_name, crc));
 }
 
 static uint32_t record_crc(const struct record *record)
@@ -87,7 +87,7 @@ static void read_aged(struct mc_note *note)
 static void read_back(struct mc_note *note)
 {
     struct record record;
-    struct name name;
+    struct cluster_name name;
     read_aged(note);
     note->epoch = note->aged > 1 ? note->aged - 1 : 0;
     if (pread(note->fd, &name, sizeof(name), NAME_AT) == (ssize_t)sizeof(name) && name.magic == NAME_MAGIC &&
@@ -247,7 +247,7 @@ static int write_out(struct mc_note *note, uint64_t taken, uint64_t epoch, uint6
 
 int mc_note_name(struct mc_note *note, struct mc_id cluster)
 {
-    struct name name = {.magic = NAME_MAGIC, .cluster = cluster};
+    struct cluster_name name = {.magic = NAME_MAGIC, .cluster = cluster};
     name.crc = name_crc(&name);
     if (note->fd < 0 || mc_id_equal(note->cluster, cluster))
         return 0;

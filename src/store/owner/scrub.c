@@ -15,7 +15,7 @@
 #define STEP_SLOTS 4096u        /* looked at in one step when they are empty */
 #define VERIFY_BYTES_MIN 4096u  /* what one look costs at least */
 
-struct look {
+struct slot_check {
     uint32_t slot;
     uint64_t generation;
     uint64_t at; /* so far it was read */
@@ -25,9 +25,9 @@ struct mc_scrub {
     struct mc_scrub_config config;
     struct mc_segment_memory *memory;
     struct event *timer;
-    struct look *checks; /* ring of MC_SCRUB_CHECKS_MAX, made when the first is asked for */
+    struct slot_check *checks; /* ring of MC_SCRUB_CHECKS_MAX, made when the first is asked for */
     uint32_t check_first, check_count;
-    struct look walk; /* generation 0: its slot is the next to be looked at */
+    struct slot_check walk; /* generation 0: its slot is the next to be looked at */
     uint64_t pass_start_ms;
     _Atomic uint64_t bytes, rotten;
 };
@@ -39,7 +39,7 @@ static void timer_set(struct mc_scrub *scrub, uint64_t us)
 }
 
 /* A bite of one slot. True when it needs no further look; *bytes grows by what was read. */
-static bool look_on(struct mc_scrub *scrub, struct look *look, uint64_t *bytes)
+static bool look_on(struct mc_scrub *scrub, struct slot_check *look, uint64_t *bytes)
 {
     uint64_t before = look->at;
     int rc = mc_segment_memory_verify(scrub->memory, look->slot, look->generation, &look->at, BITE_BYTES);
@@ -66,7 +66,7 @@ static bool is_step_over(uint64_t bytes, uint64_t end_ns)
 static void checks_step(struct mc_scrub *scrub, uint64_t *bytes, uint64_t end_ns)
 {
     while (scrub->check_count > 0 && !is_step_over(*bytes, end_ns)) {
-        struct look look = scrub->checks[scrub->check_first]; /* a copy: the callback may ask for more */
+        struct slot_check look = scrub->checks[scrub->check_first]; /* a copy: the callback may ask for more */
         if (!look_on(scrub, &look, bytes)) {
             scrub->checks[scrub->check_first] = look;
             continue;
@@ -106,7 +106,7 @@ static bool walk_step(struct mc_scrub *scrub, uint64_t *bytes, uint64_t end_ns)
     while (!is_step_over(*bytes, end_ns)) {
         if (scrub->walk.generation == 0 && !walk_find(scrub, &seen))
             break;
-        struct look look = scrub->walk;
+        struct slot_check look = scrub->walk;
         bool is_done = look_on(scrub, &look, bytes);
         if (is_done) {
             scrub->walk.slot++;
@@ -140,7 +140,7 @@ static void on_timer(evutil_socket_t fd, short what, void *argument)
         if (passed_ms < scrub->config.pass_ms && wait_us < (scrub->config.pass_ms - passed_ms) * 1000)
             wait_us = (scrub->config.pass_ms - passed_ms) * 1000;
         scrub->pass_start_ms = mc_clock_ms() + wait_us / 1000;
-        scrub->walk = (struct look){0};
+        scrub->walk = (struct slot_check){0};
     }
     timer_set(scrub, wait_us);
 }
@@ -163,7 +163,7 @@ void mc_scrub_set_memory(struct mc_scrub *scrub, struct mc_segment_memory *memor
 {
     scrub->memory = memory;
     scrub->check_count = 0;
-    scrub->walk = (struct look){0};
+    scrub->walk = (struct slot_check){0};
     scrub->pass_start_ms = mc_clock_ms();
     if (memory != NULL && scrub->config.bytes_per_s > 0)
         timer_set(scrub, scrub->config.pass_ms * 1000ull);
@@ -179,7 +179,7 @@ bool mc_scrub_check(struct mc_scrub *scrub, uint32_t slot, uint64_t generation)
     if (scrub->checks == NULL)
         return false;
     scrub->checks[(scrub->check_first + scrub->check_count) % MC_SCRUB_CHECKS_MAX] =
-        (struct look){.slot = slot, .generation = generation};
+        (struct slot_check){.slot = slot, .generation = generation};
     scrub->check_count++;
     timer_set(scrub, 0);
     return true;

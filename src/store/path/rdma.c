@@ -292,7 +292,7 @@ static bool rdma_is_ended(struct mc_path *path)
 
 /* ---- a group of transfers ---- */
 
-struct piece { /* of one transfer, on its way through the stage */
+struct stage_piece { /* of one transfer, on its way through the stage */
     struct mc_transfer *transfer;
     uint64_t offset;          /* of the extent in the segment */
     uint64_t start, end;      /* READ: of the object, wanted */
@@ -302,12 +302,12 @@ struct piece { /* of one transfer, on its way through the stage */
     bool is_split;            /* READ: the table does not lie right behind the blocks */
 };
 
-struct group {
+struct move_group {
     struct rdma_path *rdma;
     struct rdma_lane *lane;
     struct mc_rdma_stage *stage;
     struct mc_motion *motion;
-    struct piece pieces[GROUP_MAX];
+    struct stage_piece pieces[GROUP_MAX];
     size_t count;
     uint64_t bytes;
     struct mc_rdma_request requests[2 * GROUP_MAX];
@@ -321,7 +321,7 @@ static uint64_t aligned(uint64_t bytes)
 }
 
 /* Places it in the stage. Returns how much it takes there. */
-static uint64_t place_read(struct piece *piece, bool verify)
+static uint64_t place_read(struct stage_piece *piece, bool verify)
 {
     uint64_t length = piece->transfer->object_length, block = 1ull << mc_block_shift(length);
     piece->from = verify ? piece->start & ~(block - 1) : piece->start;
@@ -337,9 +337,9 @@ static uint64_t place_read(struct piece *piece, bool verify)
 
 /* Adds what comes next of the transfer: of a large READ at most about GROUP_BYTES, from *start on. False: the group is
  * full. */
-static bool group_add(struct group *group, struct mc_transfer *transfer, struct mc_cursor *cursor, uint64_t *start)
+static bool group_add(struct move_group *group, struct mc_transfer *transfer, struct mc_cursor *cursor, uint64_t *start)
 {
-    struct piece piece = {.transfer = transfer, .at = group->bytes, .offset = transfer->place.offset};
+    struct stage_piece piece = {.transfer = transfer, .at = group->bytes, .offset = transfer->place.offset};
     uint64_t need, end = transfer->offset + transfer->length;
     if (transfer->kind == MC_TRANSFER_WRITE) {
         piece.to = need = mc_extent_size(transfer->object_length, transfer->key.length);
@@ -361,7 +361,7 @@ static bool group_add(struct group *group, struct mc_transfer *transfer, struct 
     return true;
 }
 
-static bool ask_for(struct group *group, enum mc_rdma_opcode opcode, uint64_t at, uint64_t remote, uint64_t length)
+static bool ask_for(struct move_group *group, enum mc_rdma_opcode opcode, uint64_t at, uint64_t remote, uint64_t length)
 {
     struct mc_rdma_request request = {.opcode = opcode,
                                       .local = group->stage->bytes + at,
@@ -375,7 +375,7 @@ static bool ask_for(struct group *group, enum mc_rdma_opcode opcode, uint64_t at
 }
 
 /* Moves what was asked for. 0 or negative: then nothing is known of any of it. */
-static int group_move(struct group *group)
+static int group_move(struct move_group *group)
 {
     const struct mc_run *run = group->motion->run;
     struct mc_rdma_run move = {
@@ -388,19 +388,19 @@ static int group_move(struct group *group)
     return MC_ERR_TRANSFER_FAIL;
 }
 
-static void piece_end(struct piece *piece, int code)
+static void piece_end(struct stage_piece *piece, int code)
 {
     if (piece->transfer->result == 0)
         piece->transfer->result = code;
 }
 
-static void group_fail(struct group *group, int code)
+static void group_fail(struct move_group *group, int code)
 {
     for (size_t i = 0; i < group->count; i++)
         piece_end(&group->pieces[i], code);
 }
 
-static bool ask_bytes(struct group *group, const struct piece *piece)
+static bool ask_bytes(struct move_group *group, const struct stage_piece *piece)
 {
     uint64_t length = piece->transfer->object_length, object = group->rdma->data + piece->offset;
     uint32_t table = group->motion->verify ? mc_table_length(length, mc_block_shift(length)) : 0;
@@ -410,14 +410,14 @@ static bool ask_bytes(struct group *group, const struct piece *piece)
             ask_for(group, MC_RDMA_READ, piece->table, object + mc_table_offset(length), table));
 }
 
-static bool ask_slot(struct group *group, const struct piece *piece)
+static bool ask_slot(struct move_group *group, const struct stage_piece *piece)
 {
     uint64_t slot = group->rdma->index + piece->transfer->place.slot * SLOT_BYTES;
     return ask_for(group, MC_RDMA_READ, piece->slot, slot, SLOT_BYTES);
 }
 
 /* The bytes of all, then the slots of all. */
-static int group_fetch(struct group *group)
+static int group_fetch(struct move_group *group)
 {
     int rc = 0;
     for (size_t i = 0; i < group->count && rc == 0; i++)
@@ -430,7 +430,7 @@ static int group_fetch(struct group *group)
 }
 
 /* Is the slot that was read that of the wanted replica? */
-static int slot_code(const struct piece *piece, const struct mc_slot *slot)
+static int slot_code(const struct stage_piece *piece, const struct mc_slot *slot)
 {
     const struct mc_transfer *transfer = piece->transfer;
     if (slot->state != MC_SLOT_LIVE || slot->generation != transfer->place.generation ||
@@ -440,7 +440,7 @@ static int slot_code(const struct piece *piece, const struct mc_slot *slot)
     return slot->block_shift != mc_block_shift(slot->length) ? MC_ERR_CHECKSUM_MISMATCH : 0;
 }
 
-static int piece_read(struct group *group, struct piece *piece)
+static int piece_read(struct move_group *group, struct stage_piece *piece)
 {
     struct mc_slot slot;
     memcpy(&slot, group->stage->bytes + piece->slot, SLOT_BYTES);
@@ -454,12 +454,12 @@ static int piece_read(struct group *group, struct piece *piece)
 }
 
 /* The slot says that the extent lies elsewhere than the reader was told: read again there, once. */
-static int group_correct(struct group *group)
+static int group_correct(struct move_group *group)
 {
     struct mc_slot slot;
     bool is_any = false;
     for (size_t i = 0; i < group->count; i++) {
-        struct piece *piece = &group->pieces[i];
+        struct stage_piece *piece = &group->pieces[i];
         memcpy(&slot, group->stage->bytes + piece->slot, SLOT_BYTES);
         if (slot_code(piece, &slot) != 0 || slot.offset == piece->offset)
             continue;
@@ -469,7 +469,7 @@ static int group_correct(struct group *group)
     return is_any ? group_fetch(group) : 0;
 }
 
-static bool slot_has_changed(struct group *group, const struct piece *piece)
+static bool slot_has_changed(struct move_group *group, const struct stage_piece *piece)
 {
     uint8_t seen[SLOT_BYTES];
     memcpy(seen, group->stage->bytes + piece->slot, SLOT_BYTES);
@@ -478,7 +478,7 @@ static bool slot_has_changed(struct group *group, const struct piece *piece)
 }
 
 /* The slot is read after the bytes: live with that generation, it was so all the time since the master named it. */
-static void group_read(struct group *group)
+static void group_read(struct move_group *group)
 {
     int rc = group_fetch(group);
     if (rc == 0)
@@ -488,7 +488,7 @@ static void group_read(struct group *group)
         return;
     }
     for (size_t i = 0; i < group->count; i++) {
-        struct piece *piece = &group->pieces[i];
+        struct stage_piece *piece = &group->pieces[i];
         int code = piece_read(group, piece);
         /* The slot may have been read in two halves, while it was taken by another object. */
         if (code == MC_ERR_CHECKSUM_MISMATCH && slot_has_changed(group, piece))
@@ -497,7 +497,7 @@ static void group_read(struct group *group)
     }
 }
 
-static int commits_send(struct group *group, const struct mc_wire_commit_item *commits, size_t count)
+static int commits_send(struct move_group *group, const struct mc_wire_commit_item *commits, size_t count)
 {
     struct mc_scratch *scratch = mc_scratch_get();
     if (scratch == NULL)
@@ -515,10 +515,10 @@ static int commits_send(struct group *group, const struct mc_wire_commit_item *c
 }
 
 /* Copies the objects into the stage. What a source refuses fails alone: nothing of it is sent. Negative: all fail. */
-static int group_gather(struct group *group, struct mc_wire_commit_item *commits, size_t *count)
+static int group_gather(struct move_group *group, struct mc_wire_commit_item *commits, size_t *count)
 {
     for (size_t i = 0; i < group->count; i++) {
-        struct piece *piece = &group->pieces[i];
+        struct stage_piece *piece = &group->pieces[i];
         uint64_t offset = piece->offset;
         int rc = mc_memory_write((uint8_t *)((uintptr_t)group->stage->bytes + piece->at - offset), piece->transfer,
                                  group->motion, &commits[*count]);
@@ -534,7 +534,7 @@ static int group_gather(struct group *group, struct mc_wire_commit_item *commits
     return 0;
 }
 
-static void group_write(struct group *group)
+static void group_write(struct move_group *group)
 {
     struct mc_wire_commit_item commits[GROUP_MAX];
     size_t count = 0;
@@ -592,7 +592,7 @@ static void run_by_tcp(struct rdma_path *rdma, struct mc_transfer **transfers, s
     tcp->transport->run(tcp, transfers, count, run);
 }
 
-static void group_run(struct group *group, enum mc_transfer_kind kind)
+static void group_run(struct move_group *group, enum mc_transfer_kind kind)
 {
     struct mc_rdma_stages *stages = group->rdma->path.paths->stages;
     int code = mc_motion_look(group->motion);
@@ -609,7 +609,7 @@ static void group_run(struct group *group, enum mc_transfer_kind kind)
 }
 
 /* TRANSFER_FAIL, RPC_TIMEOUT; 0: the link can be used for more. */
-static int path_failure(const struct group *group)
+static int path_failure(const struct move_group *group)
 {
     for (size_t i = 0; i < group->count; i++) {
         int result = group->pieces[i].transfer->result;
@@ -637,7 +637,7 @@ static void walk_to(struct walk *walk, size_t next)
 }
 
 /* Fills a group with transfers of one kind; what of a large READ does not fit goes on in the next one. */
-static void group_fill(struct group *group, struct walk *walk, enum mc_transfer_kind kind)
+static void group_fill(struct move_group *group, struct walk *walk, enum mc_transfer_kind kind)
 {
     group->count = group->request_count = 0;
     group->bytes = 0;
@@ -651,7 +651,7 @@ static void group_fill(struct group *group, struct walk *walk, enum mc_transfer_
 }
 
 /* False: the link cannot be used for more. */
-static bool run_groups(struct group *group, struct mc_transfer **transfers, size_t count)
+static bool run_groups(struct move_group *group, struct mc_transfer **transfers, size_t count)
 {
     const struct mc_endpoint *endpoint = &group->rdma->path.endpoint;
     struct walk walk = {.transfers = transfers, .count = count};
@@ -707,7 +707,7 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
         run_by_tcp(rdma, transfers, count, run);
         return;
     }
-    struct group *group = malloc(sizeof(*group));
+    struct move_group *group = malloc(sizeof(*group));
     int rc = group == NULL ? MC_ERR_NO_MEMORY : lane_take(rdma, run->deadline_ns, &lane);
     if (rc != 0) {
         free(group);
@@ -715,7 +715,7 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
         return;
     }
     mc_motion_start(&motion, run, path->paths->verify);
-    *group = (struct group){.rdma = rdma, .lane = lane, .motion = &motion};
+    *group = (struct move_group){.rdma = rdma, .lane = lane, .motion = &motion};
     if (run_groups(group, transfers, count))
         lane_give(rdma, lane);
     else

@@ -18,7 +18,7 @@
 #define ALIGN 64u
 #define REFUSED MC_ERR_INVALID_PARAMS /* the caller's memory; the peer is not to blame */
 
-struct staging { /* one mc_staged_run */
+struct staged_run { /* one mc_staged_run */
     struct mc_path *path;
     const struct mc_run *run;
     struct mc_transfer **transfers; /* those of devices */
@@ -33,7 +33,7 @@ struct staging { /* one mc_staged_run */
     struct mc_cursor cursor;
 };
 
-struct wave {
+struct unit_wave {
     unsigned unit;
     size_t count, used; /* used: bytes of the unit */
     int refused;
@@ -85,7 +85,7 @@ static void transfer_fail(struct mc_transfer *transfer, int code)
 
 /* ---- waves ---- */
 
-static void wave_begin(struct wave *wave, unsigned unit)
+static void wave_begin(struct unit_wave *wave, unsigned unit)
 {
     wave->unit = unit;
     wave->count = wave->used = 0;
@@ -93,7 +93,7 @@ static void wave_begin(struct wave *wave, unsigned unit)
 }
 
 /* Adds [at, at + length) of the transfer. */
-static void wave_add(struct staging *staging, struct wave *wave, struct mc_transfer *owner, uint64_t at,
+static void wave_add(struct staged_run *staging, struct unit_wave *wave, struct mc_transfer *owner, uint64_t at,
                      uint64_t length)
 {
     size_t i = wave->count++;
@@ -111,7 +111,7 @@ static void wave_add(struct staging *staging, struct wave *wave, struct mc_trans
 }
 
 /* Runs what is in the wave. */
-static void wave_run(struct staging *staging, struct wave *wave)
+static void wave_run(struct staged_run *staging, struct unit_wave *wave)
 {
     if (wave->count == 0)
         return;
@@ -129,7 +129,7 @@ static void wave_run(struct staging *staging, struct wave *wave)
     }
 }
 
-static void next_transfer(struct staging *staging)
+static void next_transfer(struct staged_run *staging)
 {
     staging->at = 0;
     staging->index++;
@@ -138,7 +138,7 @@ static void next_transfer(struct staging *staging)
             mc_cursor(staging->transfers[staging->index]->parts, staging->transfers[staging->index]->part_count);
 }
 
-static void rewind_to_start(struct staging *staging)
+static void rewind_to_start(struct staged_run *staging)
 {
     staging->index = SIZE_MAX;
     next_transfer(staging);
@@ -146,7 +146,8 @@ static void rewind_to_start(struct staging *staging)
 
 /* How much of the transfer goes into what is left of the unit: to the end, or to the end of a block, so that no block
  * is read and summed twice (unless one alone is longer than a unit). 0: nothing more. */
-static uint64_t piece_length(const struct staging *staging, const struct wave *wave, const struct mc_transfer *transfer)
+static uint64_t piece_length(const struct staged_run *staging, const struct unit_wave *wave,
+                             const struct mc_transfer *transfer)
 {
     uint64_t left = transfer->length - staging->at, room = staging->lane->unit_bytes - wave->used;
     if (left <= room)
@@ -156,7 +157,7 @@ static uint64_t piece_length(const struct staging *staging, const struct wave *w
     return end > start ? end - start : wave->used == 0 ? room : 0;
 }
 
-static void read_fill(struct staging *staging, struct wave *wave)
+static void read_fill(struct staged_run *staging, struct unit_wave *wave)
 {
     while (staging->index < staging->count && wave->count < WAVE_PIECES) {
         struct mc_transfer *transfer = staging->transfers[staging->index];
@@ -174,7 +175,7 @@ static void read_fill(struct staging *staging, struct wave *wave)
 }
 
 /* What was read and verified goes to the device. */
-static void read_deliver(struct staging *staging, struct wave *wave)
+static void read_deliver(struct staged_run *staging, struct unit_wave *wave)
 {
     struct mc_gpu_lane *lane = staging->lane;
     for (size_t i = 0; i < wave->count; i++) {
@@ -188,7 +189,7 @@ static void read_deliver(struct staging *staging, struct wave *wave)
     wave->refused = mc_gpu_mark(lane, wave->unit) < 0 ? REFUSED : 0;
 }
 
-static int run_reads(struct staging *staging, struct wave *wave)
+static int run_reads(struct staged_run *staging, struct unit_wave *wave)
 {
     int rc = 0;
     rewind_to_start(staging);
@@ -207,14 +208,14 @@ static int run_reads(struct staging *staging, struct wave *wave)
     return rc;
 }
 
-static bool is_short_write(const struct staging *staging, const struct mc_transfer *transfer)
+static bool is_short_write(const struct staged_run *staging, const struct mc_transfer *transfer)
 {
     return transfer->kind == MC_TRANSFER_WRITE && transfer->result == 0 &&
            transfer->length <= staging->lane->unit_bytes;
 }
 
 /* Starts the copies of the next wave. */
-static void write_fill(struct staging *staging, struct wave *wave)
+static void write_fill(struct staged_run *staging, struct unit_wave *wave)
 {
     for (; staging->index < staging->count && wave->count < WAVE_PIECES; next_transfer(staging)) {
         struct mc_transfer *transfer = staging->transfers[staging->index];
@@ -238,13 +239,13 @@ static void write_fill(struct staging *staging, struct wave *wave)
         wave->refused = REFUSED;
 }
 
-static void run_short_writes(struct staging *staging, struct wave *waves)
+static void run_short_writes(struct staged_run *staging, struct unit_wave *waves)
 {
     rewind_to_start(staging);
     wave_begin(&waves[0], 0);
     write_fill(staging, &waves[0]);
     for (unsigned turn = 0; waves[turn & 1].count > 0; turn++) {
-        struct wave *wave = &waves[turn & 1], *after = &waves[(turn + 1) & 1];
+        struct unit_wave *wave = &waves[turn & 1], *after = &waves[(turn + 1) & 1];
         wave_begin(after, (turn + 1) & 1);
         write_fill(staging, after);
         if (wave->refused == 0 && mc_gpu_wait(staging->lane, wave->unit) < 0)
@@ -255,9 +256,9 @@ static void run_short_writes(struct staging *staging, struct wave *waves)
 
 /* ---- long writes ---- */
 
-struct stream {
+struct staged_stream {
     struct mc_source source;
-    struct staging *staging;
+    struct staged_run *staging;
     struct mc_gpu_lane *lane;
     struct mc_cursor cursor;
     uint64_t left; /* not yet asked of the device */
@@ -266,7 +267,7 @@ struct stream {
     size_t at, lengths[2];
 };
 
-static int stream_fetch(struct stream *stream, unsigned unit)
+static int stream_fetch(struct staged_stream *stream, unsigned unit)
 {
     size_t unit_bytes = stream->lane->unit_bytes;
     size_t length = stream->left < unit_bytes ? (size_t)stream->left : unit_bytes;
@@ -279,7 +280,7 @@ static int stream_fetch(struct stream *stream, unsigned unit)
     return rc < 0 ? rc : mc_gpu_mark(stream->lane, unit) < 0 ? REFUSED : 0;
 }
 
-static int stream_begin(struct stream *stream)
+static int stream_begin(struct staged_stream *stream)
 {
     stream->begun = true;
     stream->lane = mc_gpu_take(stream->staging->device);
@@ -293,7 +294,7 @@ static int stream_begin(struct stream *stream)
 }
 
 /* The current unit was taken whole, so what was taken before it is in nobody's hands any more. */
-static int stream_switch(struct stream *stream)
+static int stream_switch(struct staged_stream *stream)
 {
     unsigned other = stream->current ^ 1;
     int rc = stream->refill ? stream_fetch(stream, other) : 0;
@@ -310,7 +311,7 @@ static int stream_switch(struct stream *stream)
 static const uint8_t *stream_take(struct mc_source *source, uint64_t want, size_t *length)
 {
     static const uint8_t zeros[4096];
-    struct stream *stream = (struct stream *)source; /* its first member */
+    struct staged_stream *stream = (struct staged_stream *)source; /* its first member */
     if (source->result == 0 && !stream->begun)
         source->result = stream_begin(stream);
     if (source->result == 0 && stream->at == stream->lengths[stream->current])
@@ -330,7 +331,8 @@ static const uint8_t *stream_take(struct mc_source *source, uint64_t want, size_
     return bytes;
 }
 
-static void run_streams(struct staging *staging, struct stream *streams, struct mc_transfer **list, size_t count)
+static void run_streams(struct staged_run *staging, struct staged_stream *streams, struct mc_transfer **list,
+                        size_t count)
 {
     staging->path->transport->run(staging->path, list, count, staging->run);
     for (size_t i = 0; i < count; i++) {
@@ -344,9 +346,9 @@ static void run_streams(struct staging *staging, struct stream *streams, struct 
     }
 }
 
-static void run_long_writes(struct staging *staging)
+static void run_long_writes(struct staged_run *staging)
 {
-    struct stream streams[STREAMS_MAX];
+    struct staged_stream streams[STREAMS_MAX];
     struct mc_transfer *list[STREAMS_MAX];
     size_t count = 0;
     for (size_t i = 0; i < staging->count; i++) {
@@ -357,10 +359,10 @@ static void run_long_writes(struct staging *staging)
                 transfer->result = staging->stop;
                 continue;
             }
-            streams[count] = (struct stream){.source = {.take = stream_take},
-                                             .staging = staging,
-                                             .cursor = mc_cursor(transfer->parts, transfer->part_count),
-                                             .left = transfer->length};
+            streams[count] = (struct staged_stream){.source = {.take = stream_take},
+                                                    .staging = staging,
+                                                    .cursor = mc_cursor(transfer->parts, transfer->part_count),
+                                                    .left = transfer->length};
             transfer->source = &streams[count].source;
             list[count++] = transfer;
         }
@@ -375,9 +377,9 @@ static void run_long_writes(struct staging *staging)
 
 /* ---- a batch ---- */
 
-static void run_devices(struct staging *staging)
+static void run_devices(struct staged_run *staging)
 {
-    struct wave *waves = malloc(2 * sizeof(*waves));
+    struct unit_wave *waves = malloc(2 * sizeof(*waves));
     staging->lane = waves == NULL ? NULL : mc_gpu_take(staging->device);
     if (staging->lane == NULL) {
         free(waves);
@@ -403,7 +405,7 @@ static void run_devices(struct staging *staging)
 
 void mc_staged_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
 {
-    struct staging staging = {.path = path, .run = run};
+    struct staged_run staging = {.path = path, .run = run};
     struct mc_transfer *few[FEW], **sorted = count <= FEW ? few : malloc(count * sizeof(*sorted));
     size_t hosts = 0, devices = 0;
     if (sorted == NULL) {

@@ -54,7 +54,7 @@ struct tcp_path {
     uint32_t idle_count, owing_count; /* idle_count: with those that rest */
 };
 
-struct batch { /* one mc_path_run */
+struct tcp_batch { /* one mc_path_run */
     struct tcp_path *tcp;
     struct mc_tcp_run run;
     struct mc_motion motion;
@@ -195,7 +195,7 @@ static struct mc_tcp_lane *idle_wait(struct tcp_path *tcp, uint64_t until_ns)
     return self.lane != NULL ? self.lane : idle_take(tcp);
 }
 
-static void lane_join(struct batch *batch, struct mc_tcp_lane *lane)
+static void lane_join(struct tcp_batch *batch, struct mc_tcp_lane *lane)
 {
     lane->progress_ns = mc_clock_ns();
     lane->asked_ns = 0;
@@ -204,14 +204,14 @@ static void lane_join(struct batch *batch, struct mc_tcp_lane *lane)
     batch->run.lanes[batch->run.lane_count++] = lane;
 }
 
-static struct mc_tcp_lane *lane_leave(struct batch *batch, size_t index)
+static struct mc_tcp_lane *lane_leave(struct tcp_batch *batch, size_t index)
 {
     struct mc_tcp_lane *lane = batch->run.lanes[index];
     batch->run.lanes[index] = batch->run.lanes[--batch->run.lane_count];
     return lane;
 }
 
-static void lane_end(struct batch *batch, size_t index, int code)
+static void lane_end(struct tcp_batch *batch, size_t index, int code)
 {
     struct mc_tcp_lane *lane = lane_leave(batch, index);
     mc_tcp_lane_fail(&batch->run, lane, code);
@@ -220,7 +220,7 @@ static void lane_end(struct batch *batch, size_t index, int code)
 
 /* A lane broke. What is wanted from it alone may be asked for elsewhere: the owner may have closed a connection that
  * rested. */
-static void lane_drop(struct batch *batch, size_t index, int code)
+static void lane_drop(struct tcp_batch *batch, size_t index, int code)
 {
     struct mc_tcp_lane *lane = batch->run.lanes[index];
     batch->error = code == MC_ERR_RPC_TIMEOUT || mc_socket_is_own(code) ? code : MC_ERR_TRANSFER_FAIL;
@@ -409,7 +409,7 @@ static void job_start(struct mc_tcp_job *job, struct mc_transfer *transfer, bool
 }
 
 /* Results of transfers that cannot be run are set. 0 or MC_ERR_NO_MEMORY. */
-static int jobs_start(struct batch *batch, struct mc_transfer **transfers, size_t count)
+static int jobs_start(struct tcp_batch *batch, struct mc_transfer **transfers, size_t count)
 {
     const struct mc_endpoint *endpoint = &batch->tcp->path.endpoint;
     bool verify = batch->motion.verify;
@@ -432,7 +432,7 @@ static int jobs_start(struct batch *batch, struct mc_transfer **transfers, size_
 }
 
 /* How many lanes does this pay for? */
-static size_t lanes_wanted(const struct batch *batch)
+static size_t lanes_wanted(const struct tcp_batch *batch)
 {
     uint64_t bytes = 0;
     size_t units = 0;
@@ -447,7 +447,7 @@ static size_t lanes_wanted(const struct batch *batch)
     return bytes < ONE_LANE_BYTES ? 1 : units < limit ? units : limit;
 }
 
-static void lanes_start(struct batch *batch)
+static void lanes_start(struct tcp_batch *batch)
 {
     size_t wanted = lanes_wanted(batch);
     struct mc_tcp_lane *lane;
@@ -460,7 +460,7 @@ static void lanes_start(struct batch *batch)
     }
 }
 
-static bool is_any_ready(const struct batch *batch)
+static bool is_any_ready(const struct tcp_batch *batch)
 {
     for (size_t i = 0; i < batch->run.lane_count; i++) {
         if (batch->run.lanes[i]->state == MC_TCP_READY)
@@ -470,7 +470,7 @@ static bool is_any_ready(const struct batch *batch)
 }
 
 /* Every lane moves what it can. True when one of them wants to go on at once. */
-static bool lanes_move(struct batch *batch)
+static bool lanes_move(struct tcp_batch *batch)
 {
     bool busy = false;
     for (size_t i = 0; i < batch->run.lane_count;) {
@@ -500,7 +500,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 }
 
 /* When another lane is to be asked for what is wanted from this one; UINT64_MAX: never, or that is being done. */
-static uint64_t lane_due_ns(const struct batch *batch, const struct mc_tcp_lane *lane)
+static uint64_t lane_due_ns(const struct tcp_batch *batch, const struct mc_tcp_lane *lane)
 {
     if (lane->state != MC_TCP_READY || lane->is_passed || lane->is_due || lane->turn >= TURNS_MAX ||
         mc_tcp_lane_is_sending(lane) || mc_tcp_lane_wanted(lane) == 0)
@@ -510,16 +510,16 @@ static uint64_t lane_due_ns(const struct batch *batch, const struct mc_tcp_lane 
 }
 
 /* A silence that long is worth a look by others, and one that long is the end. */
-static uint64_t doubt_after_ns(const struct batch *batch)
+static uint64_t doubt_after_ns(const struct tcp_batch *batch)
 {
     return later(MC_DOUBT_NS, 2 * mc_pace_late_ns(batch->run.pace));
 }
-static uint64_t stall_after_ns(const struct batch *batch)
+static uint64_t stall_after_ns(const struct tcp_batch *batch)
 {
     return later(MC_STALL_NS, 4 * mc_pace_late_ns(batch->run.pace));
 }
 
-static uint64_t wait_until_ns(const struct batch *batch, uint64_t now_ns)
+static uint64_t wait_until_ns(const struct tcp_batch *batch, uint64_t now_ns)
 {
     uint64_t until_ns = earliest(now_ns + WAIT_NS, batch->motion.run->deadline_ns);
     if (batch->motion.run->tick != NULL)
@@ -534,13 +534,13 @@ static uint64_t wait_until_ns(const struct batch *batch, uint64_t now_ns)
 }
 
 /* The peer has done something. That counts as progress now: it may be us who were away for long. */
-static void lane_woken(struct batch *batch, struct mc_tcp_lane *lane)
+static void lane_woken(struct tcp_batch *batch, struct mc_tcp_lane *lane)
 {
     lane->readable = true;
     lane->progress_ns = batch->run.heard_ns = mc_clock_ns();
 }
 
-static void lanes_poll(struct batch *batch, uint64_t left_ns)
+static void lanes_poll(struct tcp_batch *batch, uint64_t left_ns)
 {
     struct pollfd fds[MC_TCP_LANES_MAX + MC_TCP_OPENINGS_MAX];
     struct mc_tcp_lane *polled[MC_TCP_LANES_MAX], *ready;
@@ -572,7 +572,7 @@ static void lanes_poll(struct batch *batch, uint64_t left_ns)
 }
 
 /* The clock went on without us: nobody was silent meanwhile. */
-static void lanes_excuse(struct batch *batch, uint64_t until_ns, uint64_t now_ns)
+static void lanes_excuse(struct tcp_batch *batch, uint64_t until_ns, uint64_t now_ns)
 {
     uint64_t away_ns = now_ns > until_ns ? now_ns - until_ns : 0;
     if (away_ns < AWAY_NS)
@@ -584,7 +584,7 @@ static void lanes_excuse(struct batch *batch, uint64_t until_ns, uint64_t now_ns
 
 /* Waits until a lane can go on, for at most 100 ms; not at all when one is busy, but the others are looked at then too.
  * Returns the time. */
-static uint64_t lanes_wait(struct batch *batch, bool busy)
+static uint64_t lanes_wait(struct tcp_batch *batch, bool busy)
 {
     struct mc_tcp_lane *only =
         batch->run.lane_count == 1 && batch->opener.count == 0 && batch->run.lanes[0]->state == MC_TCP_READY
@@ -608,7 +608,7 @@ static uint64_t lanes_wait(struct batch *batch, bool busy)
 }
 
 /* A lane that has no work, to ask for what is late elsewhere; NULL: there is none, or it is on its way. */
-static struct mc_tcp_lane *spare_find(struct batch *batch, bool fresh)
+static struct mc_tcp_lane *spare_find(struct tcp_batch *batch, bool fresh)
 {
     for (size_t i = 0; i < batch->run.lane_count; i++) {
         struct mc_tcp_lane *lane = batch->run.lanes[i];
@@ -626,7 +626,7 @@ static struct mc_tcp_lane *spare_find(struct batch *batch, bool fresh)
 }
 
 /* What is late on a lane, or was lost with it, is asked for on another one. */
-static void lanes_pass(struct batch *batch, uint64_t now_ns)
+static void lanes_pass(struct tcp_batch *batch, uint64_t now_ns)
 {
     for (size_t i = 0; i < batch->run.lane_count;) {
         struct mc_tcp_lane *lane = batch->run.lanes[i++];
@@ -659,7 +659,7 @@ static void lanes_pass(struct batch *batch, uint64_t now_ns)
 }
 
 /* Somebody who can ask the owner whether it lives may do so while we still wait. */
-static void batch_doubt(struct batch *batch)
+static void batch_doubt(struct tcp_batch *batch)
 {
     const struct mc_run *run = batch->motion.run;
     if (!batch->doubted && run->doubt != NULL)
@@ -669,7 +669,7 @@ static void batch_doubt(struct batch *batch)
 
 /* Answers are owed, nothing comes, and who wants another lane is refused again and again: the owner has ended, and the
  * packets that said so on its lanes were lost. */
-static bool is_ended(const struct batch *batch, uint64_t now_ns)
+static bool is_ended(const struct tcp_batch *batch, uint64_t now_ns)
 {
     bool is_owed = false;
     for (size_t i = 0; i < batch->run.lane_count; i++)
@@ -680,7 +680,7 @@ static bool is_ended(const struct batch *batch, uint64_t now_ns)
 
 /* Lanes on which nothing has moved for too long. 0; MC_ERR_TRANSFER_FAIL: so long that the owner has failed;
  * MC_ERR_RPC_TIMEOUT: so long that this run goes elsewhere. */
-static int lanes_check(struct batch *batch, uint64_t now_ns)
+static int lanes_check(struct tcp_batch *batch, uint64_t now_ns)
 {
     uint64_t heard_ns = batch->run.heard_ns;
     for (size_t i = batch->run.lane_count; i > 0; i--) {
@@ -713,7 +713,7 @@ static int lanes_check(struct batch *batch, uint64_t now_ns)
 }
 
 /* Gives back the lanes that can be used again. */
-static void lanes_end(struct batch *batch, int code)
+static void lanes_end(struct tcp_batch *batch, int code)
 {
     while (batch->run.lane_count > 0) {
         struct mc_tcp_lane *lane = batch->run.lanes[0];
@@ -734,7 +734,7 @@ static void lanes_end(struct batch *batch, int code)
     mc_tcp_opener_end(&batch->opener);
 }
 
-static void batch_fail(struct batch *batch, int code)
+static void batch_fail(struct tcp_batch *batch, int code)
 {
     lanes_end(batch, code);
     for (size_t i = 0; i < batch->run.count; i++)
@@ -743,7 +743,7 @@ static void batch_fail(struct batch *batch, int code)
 
 /* There is no place at the owner, or no descriptor here, for a lane: waits for one that comes back, or for better
  * times. False when others may know a better place. */
-static bool batch_queue(struct batch *batch)
+static bool batch_queue(struct tcp_batch *batch)
 {
     uint64_t now_ns = mc_clock_ns();
     if (batch->busy_until_ns == 0) {
@@ -770,7 +770,7 @@ static bool batch_queue(struct batch *batch)
 
 /* No lane is left, and none is on its way. What was not begun may go over a fresh one, once: the owner closes a
  * connection for one of its transfers, not for all. */
-static bool batch_reopen(struct batch *batch)
+static bool batch_reopen(struct tcp_batch *batch)
 {
     if (batch->opener.error == MC_ERR_BUSY && batch_queue(batch))
         return true;
@@ -792,7 +792,7 @@ static bool batch_reopen(struct batch *batch)
     return mc_tcp_opener_begin(&batch->opener) == 0 || batch_reopen(batch);
 }
 
-static void batch_run(struct batch *batch)
+static void batch_run(struct tcp_batch *batch)
 {
     lanes_start(batch);
     while (batch->run.open > 0) {
@@ -824,7 +824,7 @@ static bool is_lost_write(const struct mc_transfer *transfer)
 /* A connection that is reset under a WRITE says less than a failed READ, which was asked for again: an owner may give
  * the place of one that rested away just then, and lives. Nobody else can finish the WRITE, but the owner can be asked
  * whether it is there; who answers has not failed, only this grant is spent. */
-static void writes_judge(struct batch *batch)
+static void writes_judge(struct tcp_batch *batch)
 {
     size_t lost = 0;
     for (size_t i = 0; i < batch->run.count; i++)
@@ -856,13 +856,13 @@ static void tcp_run(struct mc_path *path, struct mc_transfer **transfers, size_t
     struct mc_tcp_job few[JOBS_ON_STACK], *many = NULL;
     struct mc_scratch *scratch;
     struct tcp_path *tcp = (struct tcp_path *)path;
-    struct batch batch = {.tcp = tcp,
-                          .run = {.paths = path->paths, .pace = &tcp->pace},
-                          .opener = {.paths = path->paths,
-                                     .endpoint = &path->endpoint,
-                                     .peers = tcp->peers,
-                                     .peer_count = tcp->peer_count,
-                                     .pace = &tcp->pace}};
+    struct tcp_batch batch = {.tcp = tcp,
+                              .run = {.paths = path->paths, .pace = &tcp->pace},
+                              .opener = {.paths = path->paths,
+                                         .endpoint = &path->endpoint,
+                                         .peers = tcp->peers,
+                                         .peer_count = tcp->peer_count,
+                                         .pace = &tcp->pace}};
     int code = 0;
     if (mc_paths_is_forked(path->paths)) {
         mc_path_fail_all(transfers, count, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);

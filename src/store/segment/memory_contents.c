@@ -12,13 +12,13 @@
 
 enum { CONTENT_LIVE = 1, CONTENT_WRITING = 2 };
 
-struct listing {
+struct content_listing {
     struct mc_content *items;
     size_t count, capacity;
     bool out_of_memory;
 };
 
-static void listing_add(struct listing *listing, const struct mc_content *item)
+static void listing_add(struct content_listing *listing, const struct mc_content *item)
 {
     if (listing->count == listing->capacity) {
         size_t capacity = listing->capacity == 0 ? 256 : listing->capacity * 2;
@@ -49,7 +49,7 @@ static bool is_stopped(const atomic_bool *stop)
     return stop != NULL && atomic_load_explicit(stop, memory_order_relaxed);
 }
 
-static uint32_t live_collect(struct mc_segment_memory *memory, struct listing *listing, const atomic_bool *stop)
+static uint32_t live_collect(struct mc_segment_memory *memory, struct content_listing *listing, const atomic_bool *stop)
 {
     uint32_t cleared = 0;
     pthread_mutex_lock(&memory->lock);
@@ -92,7 +92,7 @@ static bool writing_is_sane(const struct mc_segment_memory *memory, const struct
     return !mc_slot_unchanged(&memory->file.slots[writing->slot], writing->generation);
 }
 
-static void writing_collect(struct mc_segment_memory *memory, struct listing *listing)
+static void writing_collect(struct mc_segment_memory *memory, struct content_listing *listing)
 {
     struct mc_writing writing;
     pthread_mutex_lock(&memory->lock);
@@ -125,7 +125,7 @@ static int content_compare(const void *a, const void *b)
 }
 
 /* A thread of this process may have committed what it was writing a moment ago: then it is live, not both. */
-static void twice_remove(struct listing *listing)
+static void twice_remove(struct content_listing *listing)
 {
     size_t kept = 0;
     for (size_t i = 0; i < listing->count; i++) {
@@ -139,7 +139,7 @@ static void twice_remove(struct listing *listing)
 
 /* What has ended since it was seen: its place may be another's by now, which was seen too. What still lasts when all is
  * seen overlaps nothing but what is damaged. */
-static void gone_remove(struct mc_segment_memory *memory, struct listing *listing)
+static void gone_remove(struct mc_segment_memory *memory, struct content_listing *listing)
 {
     size_t kept = 0;
     for (size_t i = 0; i < listing->count; i++) {
@@ -153,7 +153,7 @@ static void gone_remove(struct mc_segment_memory *memory, struct listing *listin
 
 /* Takes out what overlaps. Of live ones it cannot be said which is right: none stays. Extents being written stay, as
  * one. Returns how many slots were cleared. */
-static uint32_t overlaps_remove(struct mc_segment_memory *memory, struct listing *listing)
+static uint32_t overlaps_remove(struct mc_segment_memory *memory, struct content_listing *listing)
 {
     struct mc_content *items = listing->items, *last = NULL;
     uint32_t cleared = 0;
@@ -191,7 +191,7 @@ static uint32_t overlaps_remove(struct mc_segment_memory *memory, struct listing
 int64_t mc_segment_memory_contents(struct mc_segment_memory *memory, const atomic_bool *stop,
                                    struct mc_content **contents)
 {
-    struct listing listing = {0};
+    struct content_listing listing = {0};
     *contents = NULL;
     /* Writers first: what one of them completes in between is then live and known by its generation. */
     writing_collect(memory, &listing);

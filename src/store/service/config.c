@@ -19,11 +19,11 @@
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define DEFINES_MAX 64 /* -Dkey=value */
 
-enum kind { TEXT, SIZE, BOOL, PORT_NUMBER };
+enum setting_kind { TEXT, SIZE, BOOL, PORT_NUMBER };
 
 static const struct setting {
     const char *name;
-    enum kind kind;
+    enum setting_kind kind;
     size_t offset;        /* in struct mc_service_config */
     const char *initial;  /* NULL: must be given */
     bool is_null_initial; /* null in a file means the same as not given */

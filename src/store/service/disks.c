@@ -142,7 +142,7 @@ static void put_ways(struct mc_buffer *out, const struct mc_store_disk *disks, s
 
 /* ---- ours ---- */
 
-static const struct row {
+static const struct disk_row {
     const char *name, *kind, *help;
     size_t offset; /* of a uint64_t in struct mc_store_disk */
 } rows[] = {

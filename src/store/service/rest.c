@@ -497,7 +497,7 @@ static void summary(struct mc_rest *rest, struct mc_web_request *request, size_t
 
 typedef void route_handler(struct mc_rest *rest, struct mc_web_request *request, size_t prefix);
 
-static const struct route {
+static const struct rest_route {
     const char *method, *path; /* a path that ends with a slash goes on with a key */
     route_handler *handler;
     bool is_health;
@@ -518,7 +518,7 @@ static const struct route {
     {"GET", "/metrics/summary", summary, true},
 };
 
-static bool is_path(const struct route *route, struct mc_span path)
+static bool is_path(const struct rest_route *route, struct mc_span path)
 {
     size_t length = strlen(route->path);
     bool goes_on = route->path[length - 1] == '/';
@@ -530,7 +530,7 @@ static void dispatch(struct mc_rest *rest, struct mc_web_request *request, bool 
     const char *allowed = NULL;
     uint64_t start_ns = mc_clock_ns();
     for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
-        const struct route *route = &routes[i];
+        const struct rest_route *route = &routes[i];
         if ((health_only && !route->is_health) || !is_path(route, request->path))
             continue;
         if (strcmp(request->head.method, route->method) == 0) {

@@ -19,23 +19,23 @@
 #define PLACE_BITS 16u
 #define BATCHES_MAX (1u << PLACE_BITS)
 
-struct group {  /* tasks of one submission with one direction and segment: one batch of ours */
-    int64_t id; /* 0: being submitted, or ended */
-    int status; /* STATUS_... */
-    struct group *next;
+struct task_group { /* tasks of one submission with one direction and segment: one batch of ours */
+    int64_t id;     /* 0: being submitted, or ended */
+    int status;     /* STATUS_... */
+    struct task_group *next;
 };
 
-struct task {
-    struct group *group;
+struct batch_task {
+    struct task_group *group;
     uint64_t length;
 };
 
-struct batch {
+struct c_batch {
     uint64_t id;
     size_t capacity, used;
     uint32_t submitting; /* calls in the middle of it */
-    struct task *tasks;
-    struct group *groups;
+    struct batch_task *tasks;
+    struct task_group *groups;
     int32_t note_target;
     char *note_name, *note_message; /* NULL: none to be sent */
 };
@@ -47,7 +47,7 @@ struct original {
     pthread_mutex_t lock;
     char **segments; /* names; ids are their places + 1 */
     size_t segment_count, segment_capacity;
-    struct batch **batches;
+    struct c_batch **batches;
     uint32_t *free_places;
     uint32_t batch_count, batch_capacity, free_count; /* places in use or free; in all; free */
     uint64_t generation;
@@ -113,10 +113,10 @@ static transfer_engine_t give_handle(struct original *original)
     return (transfer_engine_t)original->handle;
 }
 
-static void batch_free(struct batch *batch)
+static void batch_free(struct c_batch *batch)
 {
     while (batch->groups != NULL) {
-        struct group *next = batch->groups->next;
+        struct task_group *next = batch->groups->next;
         free(batch->groups);
         batch->groups = next;
     }
@@ -457,10 +457,10 @@ int unregisterLocalMemory(transfer_engine_t engine, void *addr)
 /* ---- batches ---- */
 
 /* The lock is held. NULL: no such batch (any more). */
-static struct batch *find_batch(const struct original *original, uint64_t id)
+static struct c_batch *find_batch(const struct original *original, uint64_t id)
 {
     size_t place = id & (BATCHES_MAX - 1);
-    struct batch *batch = place < original->batch_count ? original->batches[place] : NULL;
+    struct c_batch *batch = place < original->batch_count ? original->batches[place] : NULL;
     return batch != NULL && batch->id == id ? batch : NULL;
 }
 
@@ -473,7 +473,7 @@ static int64_t take_place(struct original *original)
         uint32_t capacity = original->batch_capacity == 0 ? 64 : original->batch_capacity * 2;
         if (capacity > BATCHES_MAX)
             return -1;
-        struct batch **batches = realloc(original->batches, capacity * sizeof(struct batch *));
+        struct c_batch **batches = realloc(original->batches, capacity * sizeof(struct c_batch *));
         original->batches = batches == NULL ? original->batches : batches;
         uint32_t *places = realloc(original->free_places, capacity * sizeof(uint32_t));
         original->free_places = places == NULL ? original->free_places : places;
@@ -490,14 +490,14 @@ batch_id_t allocateBatchID(transfer_engine_t engine, size_t batch_size)
     uint64_t id = INVALID_BATCH;
     if (original == NULL)
         return id;
-    struct batch *batch = batch_size > MC_TRANSFER_ITEMS_MAX ? NULL : calloc(1, sizeof(*batch));
-    struct task *tasks = batch == NULL ? NULL : calloc(batch_size + 1, sizeof(*tasks));
+    struct c_batch *batch = batch_size > MC_TRANSFER_ITEMS_MAX ? NULL : calloc(1, sizeof(*batch));
+    struct batch_task *tasks = batch == NULL ? NULL : calloc(batch_size + 1, sizeof(*tasks));
     pthread_mutex_lock(&original->lock);
     int64_t place = tasks == NULL ? -1 : take_place(original);
     if (place >= 0) {
         /* 47 bits of generation: never given twice in a process's life, and never INVALID_BATCH. */
         id = (++original->generation & (UINT64_MAX >> (PLACE_BITS + 1))) << PLACE_BITS | (uint64_t)place;
-        *batch = (struct batch){.id = id, .capacity = batch_size, .tasks = tasks};
+        *batch = (struct c_batch){.id = id, .capacity = batch_size, .tasks = tasks};
         original->batches[place] = batch;
     }
     pthread_mutex_unlock(&original->lock);
@@ -510,7 +510,7 @@ batch_id_t allocateBatchID(transfer_engine_t engine, size_t batch_size)
 }
 
 /* Entries sorted by group; groups are in the order of their first entries. */
-struct plan {
+struct submit_plan {
     size_t count, group_count;
     uint32_t *group_of; /* of each entry */
     struct mc_transfer_item *items;
@@ -518,11 +518,11 @@ struct plan {
         const struct transfer_request *first;
         const char *target;
         size_t begin, count;
-        struct group *group;
+        struct task_group *group;
     } * groups;
 };
 
-static void plan_free(struct plan *plan)
+static void plan_free(struct submit_plan *plan)
 {
     for (size_t i = 0; plan->groups != NULL && i < plan->group_count; i++)
         free(plan->groups[i].group); /* those that a batch has taken are NULL here */
@@ -531,7 +531,7 @@ static void plan_free(struct plan *plan)
     free(plan->groups);
 }
 
-static uint32_t group_of(struct plan *plan, const struct transfer_request *entry, uint32_t last)
+static uint32_t group_of(struct submit_plan *plan, const struct transfer_request *entry, uint32_t last)
 {
     for (uint32_t i = 0; i < plan->group_count; i++) {
         uint32_t at = (uint32_t)((last + i) % plan->group_count); /* mostly that of the entry before */
@@ -542,7 +542,7 @@ static uint32_t group_of(struct plan *plan, const struct transfer_request *entry
     return (uint32_t)plan->group_count++;
 }
 
-static int plan_groups(struct plan *plan, struct original *original, const struct transfer_request *entries)
+static int plan_groups(struct submit_plan *plan, struct original *original, const struct transfer_request *entries)
 {
     uint32_t last = 0;
     for (size_t i = 0; i < plan->count; i++) {
@@ -569,9 +569,10 @@ static int plan_groups(struct plan *plan, struct original *original, const struc
 }
 
 /* 0 or a positive code. Free in every case. */
-static int plan_make(struct plan *plan, struct original *original, const struct transfer_request *entries, size_t count)
+static int plan_make(struct submit_plan *plan, struct original *original, const struct transfer_request *entries,
+                     size_t count)
 {
-    *plan = (struct plan){.count = count};
+    *plan = (struct submit_plan){.count = count};
     if (count > MC_TRANSFER_ITEMS_MAX)
         return TRANSFER_STATUS_CODE_TOO_MANY_REQUESTS;
     plan->group_of = malloc((count + 1) * sizeof(*plan->group_of));
@@ -591,10 +592,10 @@ static int plan_make(struct plan *plan, struct original *original, const struct 
 }
 
 /* Gives the batch its new tasks, which are not begun yet. The lock is held. */
-static void take_tasks(struct batch *batch, const struct plan *plan, const struct transfer_request *entries)
+static void take_tasks(struct c_batch *batch, const struct submit_plan *plan, const struct transfer_request *entries)
 {
     for (size_t i = 0; i < plan->count; i++)
-        batch->tasks[batch->used++] = (struct task){plan->groups[plan->group_of[i]].group, entries[i].length};
+        batch->tasks[batch->used++] = (struct batch_task){plan->groups[plan->group_of[i]].group, entries[i].length};
     for (size_t i = 0; i < plan->group_count; i++) {
         plan->groups[i].group->next = batch->groups;
         batch->groups = plan->groups[i].group;
@@ -603,7 +604,7 @@ static void take_tasks(struct batch *batch, const struct plan *plan, const struc
 }
 
 /* Begins them, without the lock: a peer may have to be looked up. */
-static void task_begin(struct original *original, struct batch *batch, struct plan *plan,
+static void task_begin(struct original *original, struct c_batch *batch, struct submit_plan *plan,
                        const struct mc_transfer_note *note)
 {
     for (size_t i = 0; i < plan->group_count; i++) {
@@ -624,7 +625,8 @@ static void task_begin(struct original *original, struct batch *batch, struct pl
 }
 
 /* A batch of one group in one submission leaves its note to the engine; else it is kept until all has ended. */
-static bool keep_note(struct batch *batch, const struct plan *plan, const struct mc_transfer_note *note, int32_t target)
+static bool keep_note(struct c_batch *batch, const struct submit_plan *plan, const struct mc_transfer_note *note,
+                      int32_t target)
 {
     if (note == NULL || (plan->group_count == 1 && batch->used == plan->count))
         return true;
@@ -639,14 +641,14 @@ static bool keep_note(struct batch *batch, const struct plan *plan, const struct
 static int submit(transfer_engine_t engine, uint64_t id, const struct transfer_request *entries, size_t count,
                   const struct mc_transfer_note *note)
 {
-    struct plan plan;
+    struct submit_plan plan;
     struct original *original = enter(engine);
     if (original == NULL)
         return TRANSFER_STATUS_CODE_INVALID_ARGUMENT;
     bool is_fine = (entries != NULL || count == 0) && mc_ask_is_note(note);
     int rc = is_fine ? plan_make(&plan, original, entries, count) : TRANSFER_STATUS_CODE_INVALID_ARGUMENT;
     pthread_mutex_lock(&original->lock);
-    struct batch *batch = rc == 0 ? find_batch(original, id) : NULL;
+    struct c_batch *batch = rc == 0 ? find_batch(original, id) : NULL;
     if (rc == 0)
         rc = batch == NULL                           ? TRANSFER_STATUS_CODE_INVALID_ARGUMENT
              : count > batch->capacity - batch->used ? TRANSFER_STATUS_CODE_TOO_MANY_REQUESTS
@@ -682,7 +684,7 @@ int submitTransferWithNotify(transfer_engine_t engine, batch_id_t batch_id, stru
 /* ---- the end of tasks ---- */
 
 /* The lock is held. */
-static int group_status(struct original *original, struct group *group)
+static int group_status(struct original *original, struct task_group *group)
 {
     if (group->id == 0)
         return group->status;
@@ -697,10 +699,10 @@ static int group_status(struct original *original, struct group *group)
 }
 
 /* The lock is held. WAITING before all others, then what is not COMPLETED. */
-static int look_at_all(struct original *original, struct batch *batch)
+static int look_at_all(struct original *original, struct c_batch *batch)
 {
     int worst = batch->submitting > 0 ? STATUS_WAITING : STATUS_COMPLETED;
-    for (struct group *group = batch->groups; group != NULL; group = group->next) {
+    for (struct task_group *group = batch->groups; group != NULL; group = group->next) {
         int status = group_status(original, group);
         if (status != STATUS_COMPLETED && worst != STATUS_WAITING)
             worst = status;
@@ -716,10 +718,10 @@ int getTransferStatus(transfer_engine_t engine, batch_id_t batch_id, size_t task
     if (original == NULL)
         return TRANSFER_STATUS_CODE_INVALID_ARGUMENT;
     pthread_mutex_lock(&original->lock);
-    struct batch *batch = find_batch(original, batch_id);
+    struct c_batch *batch = find_batch(original, batch_id);
     bool is_there = batch != NULL && task_id < batch->used && status != NULL;
     if (is_there) {
-        const struct task *task = &batch->tasks[task_id];
+        const struct batch_task *task = &batch->tasks[task_id];
         status->status = group_status(original, task->group);
         status->transferred_bytes = status->status == STATUS_COMPLETED ? task->length : 0;
     }
@@ -743,7 +745,7 @@ int freeBatchID(transfer_engine_t engine, batch_id_t batch_id)
     if (original == NULL)
         return TRANSFER_STATUS_CODE_INVALID_ARGUMENT;
     pthread_mutex_lock(&original->lock);
-    struct batch *batch = find_batch(original, batch_id);
+    struct c_batch *batch = find_batch(original, batch_id);
     int rc = batch == NULL                                    ? TRANSFER_STATUS_CODE_INVALID_ARGUMENT
              : look_at_all(original, batch) == STATUS_WAITING ? TRANSFER_STATUS_CODE_BATCH_BUSY
                                                               : 0;

@@ -296,14 +296,14 @@ void mc_rdma_pause(struct mc_peer *peer, const char *why)
 
 /* ---- borrowing ---- */
 
-struct wish { /* of a call for a link */
+struct link_wish { /* of a call for a link */
     uint64_t until_ns;
     uint64_t open_ms; /* peer->rdma_open_ms at the beginning: it changes when a link cannot be opened */
     bool has_failed;
 };
 
 /* The peer's lock is held. Once a link could not be opened the call opens no other, and tcp carries it before long. */
-static void look_for_failures(const struct mc_peer *peer, struct wish *wish, uint64_t now_ns)
+static void look_for_failures(const struct mc_peer *peer, struct link_wish *wish, uint64_t now_ns)
 {
     uint64_t until_ns = now_ns + OPEN_PAUSE_MS * 1000000ull;
     if (wish->has_failed || peer->rdma_open_ms == wish->open_ms)
@@ -333,7 +333,7 @@ static struct mc_rdma_lane *take_idle(struct mc_peer *peer, uint64_t now_ns, boo
 }
 
 /* With the peer's lock, which is let go while waiting. NULL and *may_open: there may be one more. */
-static struct mc_rdma_lane *wait_for_one(struct mc_peer *peer, struct wish *wish, bool *may_open)
+static struct mc_rdma_lane *wait_for_one(struct mc_peer *peer, struct link_wish *wish, bool *may_open)
 {
     for (;;) {
         bool are_out;
@@ -431,7 +431,7 @@ static int lane_reuse(struct mc_peer *peer, struct mc_rdma_lane *lane, uint64_t 
 int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote, uint64_t deadline_ns,
                       struct mc_rdma_lane **out)
 {
-    struct wish wish = {.until_ns = deadline_ns};
+    struct link_wish wish = {.until_ns = deadline_ns};
     for (bool is_first = true;; is_first = false) {
         bool may_open = false;
         pthread_mutex_lock(&peer->lock);

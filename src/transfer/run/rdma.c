@@ -16,7 +16,7 @@
 #define LOOK_AGAIN_MS 100u /* a document is not fetched again before, because of an address that it lacks; doubling */
 #define LOOK_AGAIN_MAX_MS 5000u
 
-struct work {
+struct rdma_work {
     struct mc_peer *peer;
     struct mc_rdma_remote *remote;
     struct mc_rdma_request *requests;
@@ -27,7 +27,7 @@ struct work {
     struct mc_region *few_held[REQUESTS_INLINE];
 };
 
-static void work_free(struct work *work)
+static void work_free(struct rdma_work *work)
 {
     for (size_t i = 0; i < work->held_count; i++)
         mc_transfer_release(work->peer->engine, work->held[i]);
@@ -39,7 +39,7 @@ static void work_free(struct work *work)
 }
 
 /* Our side: every item must lie in a region that is registered at a device. False: another path is taken. */
-static bool hold_ours(struct work *work, const struct mc_transfer_item *items)
+static bool hold_ours(struct rdma_work *work, const struct mc_transfer_item *items)
 {
     struct mc_transfer_engine *engine = work->peer->engine;
     bool is_fine = true;
@@ -73,7 +73,7 @@ bool mc_run_is_registered(struct mc_transfer_engine *engine, const struct mc_tra
     return is_fine;
 }
 
-static bool find_theirs(struct work *work, const struct mc_transfer_item *items)
+static bool find_theirs(struct rdma_work *work, const struct mc_transfer_item *items)
 {
     for (size_t i = 0; i < work->count; i++)
         if (!mc_rdma_remote_find(work->remote, items[i].remote, items[i].length, &work->requests[i].remote_chunks))
@@ -82,7 +82,7 @@ static bool find_theirs(struct work *work, const struct mc_transfer_item *items)
 }
 
 /* Is it time to fetch it again? */
-static bool take_remote(struct work *work)
+static bool take_remote(struct rdma_work *work)
 {
     struct mc_peer *peer = work->peer;
     mc_rdma_remote_release(work->remote);
@@ -96,7 +96,7 @@ static bool take_remote(struct work *work)
 
 /* Memory that the peer's devices have not taken has no keys, and will hardly get some: whoever writes there again and
  * again must not fetch the document, which names all of the peer's memory, each time. */
-static bool note_found(struct work *work, bool is_found)
+static bool note_found(struct rdma_work *work, bool is_found)
 {
     struct mc_peer *peer = work->peer;
     pthread_mutex_lock(&peer->lock);
@@ -107,7 +107,7 @@ static bool note_found(struct work *work, bool is_found)
 }
 
 /* What the peer has registered since we last asked is asked for once. */
-static bool look_up(struct work *work, const struct mc_transfer_item *items, bool is_stale, uint64_t deadline_ns)
+static bool look_up(struct rdma_work *work, const struct mc_transfer_item *items, bool is_stale, uint64_t deadline_ns)
 {
     bool is_due = take_remote(work);
     if (work->remote == NULL || work->remote->device_count == 0)
@@ -120,7 +120,7 @@ static bool look_up(struct work *work, const struct mc_transfer_item *items, boo
     return note_found(work, work->remote != NULL && work->remote->device_count > 0 && find_theirs(work, items));
 }
 
-static bool prepare(struct work *work, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items)
+static bool prepare(struct rdma_work *work, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items)
 {
     bool is_small = work->count <= REQUESTS_INLINE;
     work->requests = is_small ? work->few_requests : malloc(work->count * sizeof(*work->requests));
@@ -150,7 +150,7 @@ static void lane_watch(void *context)
 }
 
 /* 0; 1: not by this path, and nothing of it is under way; 2: the peer refused an address; TIMEOUT. */
-static int run_once(struct work *work, uint64_t deadline_ns)
+static int run_once(struct rdma_work *work, uint64_t deadline_ns)
 {
     struct mc_peer *peer = work->peer;
     struct mc_rdma_lane *lane;
@@ -190,7 +190,7 @@ int mc_run_rdma(struct mc_peer *peer, enum mc_transfer_opcode opcode, const stru
 {
     if (peer->engine->rdma == NULL)
         return 1;
-    struct work work = {.peer = peer, .count = count};
+    struct rdma_work work = {.peer = peer, .count = count};
     int rc = 1;
     if (prepare(&work, opcode, items) && look_up(&work, items, false, deadline_ns)) {
         rc = run_once(&work, deadline_ns);

@@ -100,7 +100,7 @@ int mc_run_local_devices(struct mc_transfer_engine *owner, enum mc_transfer_opco
 
 /* ---- to other processes ---- */
 
-struct wave {
+struct item_wave {
     unsigned unit;
     size_t count, used;
     struct mc_transfer_item items[WAVE_ITEMS]; /* as the path sees them */
@@ -108,7 +108,7 @@ struct wave {
     int devices[WAVE_ITEMS];                   /* whose that memory is */
 };
 
-struct staging { /* one batch */
+struct staged_batch { /* one batch */
     struct mc_peer *peer;
     enum mc_transfer_opcode opcode;
     const struct mc_transfer_item *items;
@@ -134,7 +134,7 @@ bool mc_run_has_devices(const struct mc_transfer_item *items, size_t count, int 
 }
 
 /* Takes what fits; for a write the copies out of the device are started. */
-static int fill(struct staging *staging, struct wave *wave, unsigned unit)
+static int fill(struct staged_batch *staging, struct item_wave *wave, unsigned unit)
 {
     struct mc_gpu_lane *lane = staging->lane;
     wave->unit = unit;
@@ -168,19 +168,19 @@ static int fill(struct staging *staging, struct wave *wave, unsigned unit)
     return 0;
 }
 
-static int run_wave(struct staging *staging, const struct wave *wave)
+static int run_wave(struct staged_batch *staging, const struct item_wave *wave)
 {
     staging->wave_count++;
     return mc_run_far(staging->peer, staging->opcode, wave->items, wave->count, true, staging->deadline_ns, NULL,
                       staging->path);
 }
 
-static int wait_unit(struct staging *staging, unsigned unit)
+static int wait_unit(struct staged_batch *staging, unsigned unit)
 {
     return mc_gpu_wait(staging->lane, unit) == 0 ? 0 : MC_TRANSFER_ERR_INVALID_ARGUMENT;
 }
 
-static int write_all(struct staging *staging, struct wave *waves)
+static int write_all(struct staged_batch *staging, struct item_wave *waves)
 {
     int rc = fill(staging, &waves[0], 0);
     for (unsigned turn = 0; rc == 0 && waves[turn & 1].count > 0; turn++) {
@@ -194,7 +194,7 @@ static int write_all(struct staging *staging, struct wave *waves)
     return rc;
 }
 
-static int read_all(struct staging *staging, struct wave *wave)
+static int read_all(struct staged_batch *staging, struct item_wave *wave)
 {
     int rc = 0;
     for (unsigned turn = 0; rc == 0; turn++) {
@@ -216,7 +216,7 @@ static int read_all(struct staging *staging, struct wave *wave)
     return rc;
 }
 
-static uint64_t devices_of(struct staging *staging)
+static uint64_t devices_of(struct staged_batch *staging)
 {
     uint64_t devices = 0;
     for (size_t i = 0; i < staging->count; i++) {
@@ -228,7 +228,7 @@ static uint64_t devices_of(struct staging *staging)
 }
 
 /* The default streams of all devices whose memory the items name have done what they were given. */
-static int wait_default_streams(struct staging *staging)
+static int wait_default_streams(struct staged_batch *staging)
 {
     uint64_t waited = 0; /* a bit for each device */
     for (size_t i = 0; i < staging->count; i++) {
@@ -248,7 +248,7 @@ static int wait_default_streams(struct staging *staging)
 
 /* GPUDirect: RDMA devices read and write the device's memory themselves, after what its default stream has been given,
  * as a copy would. 1: not this way, and nothing of it is under way. */
-static int run_direct(struct staging *staging)
+static int run_direct(struct staged_batch *staging)
 {
     struct mc_peer *peer = staging->peer;
     if (!mc_run_is_registered(peer->engine, staging->items, staging->count))
@@ -272,7 +272,7 @@ static uint32_t incarnation_of(struct mc_peer *peer)
 }
 
 /* Has another process got the peer's name since? What is doubtful is asked. */
-static bool has_changed(struct staging *staging, uint32_t incarnation)
+static bool has_changed(struct staged_batch *staging, uint32_t incarnation)
 {
     struct mc_peer *peer = staging->peer;
     pthread_mutex_lock(&peer->lock);
@@ -283,7 +283,7 @@ static bool has_changed(struct staging *staging, uint32_t incarnation)
 
 /* Through memory of ours. Each wave is moved to one process, but the next may be moved to another: then the batch
  * begins anew, so that all of it is with one. */
-static int run_waves(struct staging *staging, struct wave *waves)
+static int run_waves(struct staged_batch *staging, struct item_wave *waves)
 {
     int rc = MC_TRANSFER_ERR_SOCKET;
     for (unsigned tries = 0; rc == MC_TRANSFER_ERR_SOCKET && tries < MC_TRANSFER_ATTEMPTS; tries++) {
@@ -304,9 +304,9 @@ static int run_waves(struct staging *staging, struct wave *waves)
 int mc_run_staged(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
                   size_t count, int device, uint64_t deadline_ns, int *path)
 {
-    struct staging staging = {
+    struct staged_batch staging = {
         .peer = peer, .opcode = opcode, .items = items, .count = count, .deadline_ns = deadline_ns, .path = path};
-    struct wave *waves = malloc(2 * sizeof(*waves));
+    struct item_wave *waves = malloc(2 * sizeof(*waves));
     staging.lane = waves == NULL ? NULL : mc_gpu_take(device);
     int rc = MC_TRANSFER_ERR_MEMORY;
     if (staging.lane != NULL) {

@@ -19,7 +19,7 @@
 #define CONNECT_SHORT_NS 500000000ull      /* where threads are short: then it is tried again later */
 #define LANE_BYTES_MIN ((uint64_t)1 << 20) /* less is not worth a further lane */
 
-struct job { /* what one lane has to do */
+struct lane_job { /* what one lane has to do */
     struct mc_lane *lane;
     bool is_stuck;  /* nothing moved when last tried */
     bool has_ended; /* the peer has ended the connection, or stopped reading from it */
@@ -27,7 +27,7 @@ struct job { /* what one lane has to do */
     struct mc_outbound outbound;
 };
 
-struct run {
+struct lanes_run {
     struct mc_peer *peer;
     struct mc_parking *parking;
     uint64_t moved_ns; /* when a byte last moved, or it began to wait for one; has_moved: one has since */
@@ -36,7 +36,7 @@ struct run {
     uint64_t deadline_ns;
     uint32_t incarnation; /* of the peer: to which what is done was done */
     size_t job_count;
-    struct job jobs[MC_PEER_LANES_MAX];
+    struct lane_job jobs[MC_PEER_LANES_MAX];
     struct mc_transfer_item *cut; /* items, cut at the borders between lanes; NULL: one lane */
 };
 
@@ -48,7 +48,7 @@ static bool would_wait(ssize_t moved)
 }
 
 /* 1: something moved. 0: nothing can now. MC_TRANSFER_ERR_SOCKET: broken; or what mc_outbound_received says. */
-static int send_some(struct job *job)
+static int send_some(struct lane_job *job)
 {
     struct iovec parts[MC_OUTBOUND_PARTS];
     size_t count = mc_outbound_send_parts(&job->outbound, parts);
@@ -66,7 +66,7 @@ static int send_some(struct job *job)
     return 1;
 }
 
-static int receive_some(struct job *job)
+static int receive_some(struct lane_job *job)
 {
     struct iovec parts[MC_OUTBOUND_PARTS];
     size_t count = mc_outbound_receive_parts(&job->outbound, parts);
@@ -86,7 +86,7 @@ static int receive_some(struct job *job)
     return rc < 0 ? rc : 1;
 }
 
-static int job_step(struct job *job)
+static int job_step(struct lane_job *job)
 {
     int sent = send_some(job);
     if (sent == MC_TRANSFER_ERR_SOCKET) {
@@ -105,10 +105,10 @@ static int job_step(struct job *job)
 
 /* What is kept of a run without a thread. */
 struct mc_parked {
-    struct run run;
+    struct lanes_run run;
 };
 
-static bool park(struct run *run)
+static bool park(struct lanes_run *run)
 {
     struct mc_parking *parking = run->parking;
     if (parking == NULL || !parking->shall_park(parking->context))
@@ -117,15 +117,15 @@ static bool park(struct run *run)
     return parking->parked != NULL;
 }
 
-static int wait_for_any(struct run *run)
+static int wait_for_any(struct lanes_run *run)
 {
     struct pollfd fds[MC_PEER_LANES_MAX];
     nfds_t count = 0;
-    struct job *last = NULL;
+    struct lane_job *last = NULL;
     uint64_t now_ns = mc_clock_ns(), until_ns = now_ns + MC_TRANSFER_LOOK_MS * 1000000ull;
     bool wants_write = false;
     for (size_t i = 0; i < run->job_count; i++) {
-        struct job *job = &run->jobs[i];
+        struct lane_job *job = &run->jobs[i];
         if (job->lane == NULL || mc_outbound_is_done(&job->outbound))
             continue;
         bool has_more = job->outbound.sending < job->outbound.count &&
@@ -153,14 +153,14 @@ static int wait_for_any(struct run *run)
 }
 
 /* Until every lane is done, or one is broken, refused or late, or the run is parked. */
-static int drive(struct run *run)
+static int drive(struct lanes_run *run)
 {
     run->moved_ns = mc_clock_ns();
     run->has_moved = false;
     for (uint64_t turns = 1;; turns++) {
         bool is_done = true, is_stuck = true;
         for (size_t i = 0; i < run->job_count; i++) {
-            struct job *job = &run->jobs[i];
+            struct lane_job *job = &run->jobs[i];
             if (mc_outbound_is_done(&job->outbound))
                 continue;
             int rc = job_step(job);
@@ -190,8 +190,8 @@ static unsigned version_of(const struct mc_peer *peer)
 }
 
 /* Cuts the items into so many portions of about the same number of bytes. */
-static int deal(struct run *run, enum mc_transfer_opcode opcode, unsigned version, const struct mc_transfer_item *items,
-                size_t count, uint64_t bytes, size_t lanes)
+static int deal(struct lanes_run *run, enum mc_transfer_opcode opcode, unsigned version,
+                const struct mc_transfer_item *items, size_t count, uint64_t bytes, size_t lanes)
 {
     uint64_t share = bytes / lanes + 1, room = share, offset = 0;
     size_t used = 0, start = 0, at = 0;
@@ -217,7 +217,8 @@ static int deal(struct run *run, enum mc_transfer_opcode opcode, unsigned versio
     return 0;
 }
 
-static int prepare(struct run *run, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count)
+static int prepare(struct lanes_run *run, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
+                   size_t count)
 {
     struct mc_peer *peer = run->peer;
     const struct mc_settings *settings = &peer->engine->settings;
@@ -247,7 +248,7 @@ static uint32_t incarnation_now(struct mc_peer *peer)
 }
 
 /* May what the lane was given still be written over there? */
-static bool may_arrive(const struct job *job)
+static bool may_arrive(const struct lane_job *job)
 {
     const struct mc_outbound *outbound = &job->outbound;
     bool is_under_way = outbound->sending > outbound->done || outbound->sent_of_current > 0;
@@ -255,10 +256,10 @@ static bool may_arrive(const struct job *job)
 }
 
 /* Lanes with nothing under way are kept, the others are aborted: after that nothing moves any more. */
-static void drop_lanes(struct run *run)
+static void drop_lanes(struct lanes_run *run)
 {
     for (size_t i = 0; i < run->job_count; i++) {
-        struct job *job = &run->jobs[i];
+        struct lane_job *job = &run->jobs[i];
         if (job->lane == NULL)
             continue;
         if (mc_outbound_is_done(&job->outbound))
@@ -274,7 +275,7 @@ static void drop_lanes(struct run *run)
 
 /* All of a batch goes to one process: when another has the peer's name by now, nothing is done yet, what connections it
  * has kept are to the former, and it may speak another version. */
-static void look_who(struct run *run)
+static void look_who(struct lanes_run *run)
 {
     pthread_mutex_lock(&run->peer->lock);
     uint32_t incarnation = run->peer->incarnation;
@@ -290,7 +291,7 @@ static void look_who(struct run *run)
 
 /* Where threads are short a connection is tried for a while only, and then, when the run is not parked, for twice as
  * long: in all for as long as otherwise. */
-static int take_lane(struct run *run, struct mc_lane **lane)
+static int take_lane(struct lanes_run *run, struct mc_lane **lane)
 {
     const struct mc_transfer_engine *engine = run->peer->engine;
     uint64_t step_ns = CONNECT_SHORT_NS, end_ns = mc_clock_ns() + engine->settings.handshake_connect_ms * 1000000ull;
@@ -310,10 +311,10 @@ static int take_lane(struct run *run, struct mc_lane **lane)
 }
 
 /* A lane for every job that is not done. */
-static int take_lanes(struct run *run)
+static int take_lanes(struct lanes_run *run)
 {
     for (size_t i = 0; i < run->job_count; i++) {
-        struct job *job = &run->jobs[i];
+        struct lane_job *job = &run->jobs[i];
         if (mc_outbound_is_done(&job->outbound) || job->lane != NULL)
             continue;
         int rc = take_lane(run, &job->lane);
@@ -327,7 +328,7 @@ static int take_lanes(struct run *run)
     return 0;
 }
 
-static int attempt(struct run *run)
+static int attempt(struct lanes_run *run)
 {
     look_who(run);
     int rc = take_lanes(run);
@@ -338,7 +339,7 @@ static int attempt(struct run *run)
     return rc;
 }
 
-static void init(struct run *run, struct mc_peer *peer, uint64_t deadline_ns)
+static void init(struct lanes_run *run, struct mc_peer *peer, uint64_t deadline_ns)
 {
     run->peer = peer;
     run->deadline_ns = deadline_ns;
@@ -350,7 +351,7 @@ static void init(struct run *run, struct mc_peer *peer, uint64_t deadline_ns)
 }
 
 /* From where it was. */
-static void take_up(struct run *run, struct mc_parking *parking)
+static void take_up(struct lanes_run *run, struct mc_parking *parking)
 {
     *run = parking->parked->run;
     free(parking->parked);
@@ -360,7 +361,7 @@ static void take_up(struct run *run, struct mc_parking *parking)
 int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
                uint64_t deadline_ns, struct mc_parking *parking)
 {
-    struct run run;
+    struct lanes_run run;
     int rc = 0;
     if (parking != NULL && parking->parked != NULL) {
         take_up(&run, parking);

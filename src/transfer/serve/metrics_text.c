@@ -155,7 +155,7 @@ static uint64_t waiting_notes(const struct mc_transfer_engine *engine)
 }
 
 /* clang-format off */
-static const struct row {
+static const struct metric_row {
     const char *name, *kind, *help;
     uint64_t (*number)(const struct mc_transfer_engine *engine); /* one for each engine */
     void (*put)(const struct sink *sink, const struct mc_tally *tally); /* or some for each peer */
@@ -177,14 +177,14 @@ static const struct row {
 
 struct wanted {
     struct mc_buffer *out;
-    const struct row *row;
+    const struct metric_row *row;
     const struct mc_transfer_engine *engine; /* NULL: all */
 };
 
 static void put_engine(struct mc_transfer_engine *engine, void *context)
 {
     const struct wanted *wanted = context;
-    const struct row *row = wanted->row;
+    const struct metric_row *row = wanted->row;
     struct sink sink = {wanted->out, row->name, engine};
     if (wanted->engine != NULL && wanted->engine != engine)
         return;
