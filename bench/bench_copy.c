@@ -1,5 +1,6 @@
 /* What integrity costs, and how close the paths come to what the machine can do.
- *   bench_copy copy    memcpy against the copy with CRC32C, memfd to private memory and back, 512 MiB of rotated buffers
+ *   bench_copy copy    memcpy against the copy with CRC32C, memfd to private memory and back, 512 MiB of rotated
+ *                      buffers
  *   bench_copy shm     the path `shm` (owner in another process) against memcpy over the same rotated buffers
  *   bench_copy tcp     the path `tcp` against a bare send/receive loop over buffers as large
  *   bench_copy first   first touch of a fresh mapping, by ways to fill its page tables

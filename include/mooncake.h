@@ -137,21 +137,21 @@ struct mc_store_config {
  * answers within the timeout, MC_ERR_INVALID_PARAMS, MC_ERR_INVALID_VERSION, MC_ERR_NO_MEMORY, MC_ERR_OTHER_CLUSTER. On
  * success *store is owned by the caller. */
 MC_API int mc_store_open(const struct mc_store_config *config, struct mc_store **store);
-/* The store is going to be closed: from now on nothing is placed in its segment, and what lies there only is stored on its
- * disks; without disks it is moved to other nodes (MC_RETIRE_DRAIN), or nothing is done. Ends after grace_ms, and as soon as
- * `stops` (may be NULL; called every 50 ms) says so. The log says how far it is, and in one line what was left. 0: nothing
- * is left, or there was nothing to do; 1: something is. */
+/* The store is going to be closed: from now on nothing is placed in its segment, and what lies there only is stored on
+ * its disks; without disks it is moved to other nodes (MC_RETIRE_DRAIN), or nothing is done. Ends after grace_ms, and
+ * as soon as `stops` (may be NULL; called every 50 ms) says so. The log says how far it is, and in one line what was
+ * left. 0: nothing is left, or there was nothing to do; 1: something is. */
 #define MC_RETIRE_DRAIN 1u
 MC_API int mc_store_retire(struct mc_store *store, unsigned flags, uint64_t grace_ms, bool (*stops)(void *context),
                            void *context);
 /* The store's disks leave the cluster at once: nothing is stored there or read from there any more, and what lies there
- * stays, for the next store that is opened with them. What is under way has grace_ms to end, at least 5 s. 0, also without
- * disks; MC_ERR_RPC_TIMEOUT: something has not ended, or no master answers, and it goes on by itself; MC_ERR_NOT_SUPPORTED:
- * the master is of an older release. */
+ * stays, for the next store that is opened with them. What is under way has grace_ms to end, at least 5 s. 0, also
+ * without disks; MC_ERR_RPC_TIMEOUT: something has not ended, or no master answers, and it goes on by itself;
+ * MC_ERR_NOT_SUPPORTED: the master is of an older release. */
 MC_API int mc_store_unmount_disks(struct mc_store *store, uint64_t grace_ms);
-/* Waits for calls in progress, unmounts the segment (its objects are lost, but for what lies on a disk or elsewhere, too),
- * frees. NULL is allowed. Always 0. A store with disks is retired first, for MC_EXIT_GRACE_S of the environment (20 s), if
- * it was not.
+/* Waits for calls in progress, unmounts the segment (its objects are lost, but for what lies on a disk or elsewhere,
+ * too), frees. NULL is allowed. Always 0. A store with disks is retired first, for MC_EXIT_GRACE_S of the environment
+ * (20 s), if it was not.
  * A segment in a data_dir is not unmounted and keeps its objects for the next store that is opened there: to the master
  * it looks like one that has stopped answering, until then. drop_on_close ends it for good. */
 MC_API int mc_store_close(struct mc_store *store);

@@ -33,8 +33,8 @@ struct mc_core *sim_core_create(const struct mc_core_config *config, const struc
 uint32_t sim_depart_ms;
 void (*sim_on_heartbeat)(void);
 static uint64_t aged_epoch; /* of the last one that may come of age */
-/* What an election holds beside the claim (store/master/election.c): the epoch of the last master, and of the last one that
- * may have acted on a departure. */
+/* What an election holds beside the claim (store/master/election.c): the epoch of the last master, and of the last one
+ * that may have acted on a departure. */
 static struct {
     uint64_t last_epoch, departed_epoch, asked_epoch, due_ns;
 } sim_notes;

@@ -1,6 +1,6 @@
 /* The ports under the product's disk room (store/disk/io.h): operations of files that take a drawn time, end in any
- * order, and fail, are late or torn when the run wants it. Nothing of a process runs while they are under way: it is the
- * driver that ends them, as a kernel would, whether the process stands still or not. */
+ * order, and fail, are late or torn when the run wants it. Nothing of a process runs while they are under way: it is
+ * the driver that ends them, as a kernel would, whether the process stands still or not. */
 #include "disk.h"
 
 #include "pages.h"

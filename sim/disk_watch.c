@@ -1,7 +1,7 @@
-/* The oracle beside each disk: what was stored there, and what became of it, by the answers that the owner got. Whenever
- * a disk is ready (another process has it, its machine was down) it is compared with that: nothing is there whose
- * removal was answered, that was told as lost, or that was not there another time; what was stored, and has not been removed since, is there, unless the
- * machine lost its power since then, or operations of disks fail in this run.
+/* The oracle beside each disk: what was stored there, and what became of it, by the answers that the owner got.
+ * Whenever a disk is ready (another process has it, its machine was down) it is compared with that: nothing is there
+ * whose removal was answered, that was told as lost, or that was not there another time; what was stored, and has not
+ * been removed since, is there, unless the machine lost its power since then, or operations of disks fail in this run.
  *
  * What lies on a disk is never certain to be read (held.c): it goes when the disk wants the room. */
 #include "disk_watch.h"

@@ -98,8 +98,8 @@ struct sim_result {
 };
 
 /* Draws everything from the seed. plain: without stories, and without hard faults. hard_in: once in so many seeds there
- * are hard faults; 0: never. wide_in: the same for what clients ask beyond puts, gets and removals; disks_in: for owners
- * that have disks. */
+ * are hard faults; 0: never. wide_in: the same for what clients ask beyond puts, gets and removals; disks_in: for
+ * owners that have disks. */
 void sim_plan_draw(struct sim_plan *plan, uint64_t seed, uint32_t operations, bool is_plain, uint32_t hard_in,
                    uint32_t wide_in, uint32_t disks_in);
 void sim_plan_run(const struct sim_plan *plan, struct sim_result *result);

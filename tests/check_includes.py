@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The shape of the source: includes point downward only, files stay under 1,000 lines, long functions are listed.
+"""The shape of the source: includes point downward only, files stay under 1,000 lines and lines within 120 columns, long functions
+are listed.
 
 check_includes.py [CHECKOUT]. Exits 1 and names every line that breaks a rule. Without argument: the checkout this file lies in.
 """
@@ -8,6 +9,7 @@ import re
 import sys
 
 FILE_LINES_MAX = 1000
+LINE_COLUMNS_MAX = 120  # of C, comments too, which the formatter leaves as they are; not of tables that it is told to leave
 FUNCTION_LINES_MAX = 60  # longer ones are reported; a table of cases may be right as it is
 
 # Each room, a folder below src, and the rooms that it may include besides itself and the public headers.
@@ -78,6 +80,15 @@ def function_lengths(lines):
             start = None
 
 
+def wide_lines(lines):
+    is_formatted = True
+    for number, line in enumerate(lines, 1):
+        if "clang-format o" in line:
+            is_formatted = "clang-format on" in line
+        elif is_formatted and len(line) > LINE_COLUMNS_MAX:
+            yield number, len(line)
+
+
 def check_file(path, room, problems, long_functions):
     lines = path.read_text(encoding="utf-8").splitlines()
     if len(lines) >= FILE_LINES_MAX:
@@ -88,6 +99,8 @@ def check_file(path, room, problems, long_functions):
             problem = check_include(room, match.group(2), match.group(1) == '"')
             if problem:
                 problems.append(f"{path}:{number}: {problem}")
+    if path.suffix in (".c", ".h"):
+        problems += [f"{path}:{number}: {columns} columns; the limit is {LINE_COLUMNS_MAX}" for number, columns in wide_lines(lines)]
     if path.suffix == ".c":
         long_functions += [(length, f"{path}:{start}", name) for name, start, length in function_lengths(lines) if length > FUNCTION_LINES_MAX]
 

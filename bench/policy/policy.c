@@ -1,5 +1,5 @@
-/* mooncake_bench policy: how many blocks of a trace are found, by capacity and by policy: the real core, beside the best
- * that there can be and what the original does. No cluster, no memory: only what lies where. */
+/* mooncake_bench policy: how many blocks of a trace are found, by capacity and by policy: the real core, beside the
+ * best that there can be and what the original does. No cluster, no memory: only what lies where. */
 #include "policy/pool.h"
 #include "policy/reference.h"
 #include "tool/bench.h"

@@ -13,8 +13,8 @@ struct mc_pool_settings {
     uint32_t blocks, segments; /* blocks: that fit into all segments together */
     uint64_t block_bytes;
     double high_watermark, ratio;
-    /* One disk for all segments; 0 blocks: there is none. When it is full the oldest goes, or, if it keeps what was read,
-     * is written once more if it was read since. */
+    /* One disk for all segments; 0 blocks: there is none. When it is full the oldest goes, or, if it keeps what was
+     * read, is written once more if it was read since. */
     uint32_t disk_blocks;
     bool disk_on_evict, disk_keeps_hit;
     uint32_t disk_stores; /* that it does for one call; 0: all that it is told */

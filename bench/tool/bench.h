@@ -56,8 +56,8 @@ bool mc_bench_size(const struct mc_options *options, const char *name, uint64_t 
 FILE *mc_bench_out(const struct mc_options *options);
 /* Begins a document, for mc_bench_write_json: an object ('{') or a list ('['). */
 struct mc_json_writer mc_bench_json(struct mc_buffer *document, char bracket);
-/* Ends it, writes it to the file that --json names, if it names one, and frees it; "-" is stdout. The exit code of a run
- * that ended with rc. */
+/* Ends it, writes it to the file that --json names, if it names one, and frees it; "-" is stdout. The exit code of a
+ * run that ended with rc. */
 int mc_bench_write_json(const struct mc_options *options, struct mc_json_writer *writer, int rc);
 
 /* Calls of one kind, members of an object: count, p50, p99, p999, max and mean in microseconds. */

@@ -1,5 +1,5 @@
-/* How the rows of a table of options are written: flag, type, default, help, further fields. For the files that hold such
- * a table. */
+/* How the rows of a table of options are written: flag, type, default, help, further fields. For the files that hold
+ * such a table. */
 #ifndef MC_BASE_OPTION_ROWS_H
 #define MC_BASE_OPTION_ROWS_H
 

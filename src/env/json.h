@@ -1,5 +1,5 @@
-/* JSON, read in place without memory of its own and written into buffers, and base64. Strict: the whole text is checked,
- * so that a cut answer is not taken for a short one; strings may hold any bytes but control characters. */
+/* JSON, read in place without memory of its own and written into buffers, and base64. Strict: the whole text is
+ * checked, so that a cut answer is not taken for a short one; strings may hold any bytes but control characters. */
 #ifndef MC_ENV_JSON_H
 #define MC_ENV_JSON_H
 
@@ -29,7 +29,7 @@ struct mc_json_cursor {
 int mc_json_open(struct mc_span text, char kind, struct mc_json_cursor *cursor);
 /* 1: the next one is there. 0: that was the last. MC_ERR_PROTOCOL: not JSON, also for what follows the last. */
 int mc_json_next(struct mc_json_cursor *cursor);
-/* The last member of that name; the whole object is checked. 1; 0: none; MC_ERR_PROTOCOL: *member says what is wrong. */
+/* The last member of that name; the whole object is checked. 1; 0: none; MC_ERR_PROTOCOL: *member says what is bad. */
 int mc_json_member(struct mc_span object, const char *name, struct mc_json_cursor *member);
 /* One of that name stands before it in the object. Looks at all that stands before. */
 bool mc_json_is_again(struct mc_span object, const struct mc_json_cursor *member);
@@ -50,8 +50,8 @@ int mc_json_unescape(const char **at, const char *end, char *four);
 /* Appends text as a JSON string with its quotes. */
 void mc_json_put_text(struct mc_buffer *out, const char *text);
 
-/* Writes one document; {.out = &buffer} writes it in one line, .indent as many spaces a level. name: of the member; NULL
- * in a list and for the document itself. */
+/* Writes one document; {.out = &buffer} writes it in one line, .indent as many spaces a level. name: of the member;
+ * NULL in a list and for the document itself. */
 struct mc_json_writer {
     struct mc_buffer *out;
     unsigned indent, depth;

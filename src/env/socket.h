@@ -73,8 +73,9 @@ int mc_tcp_listen(const char *host, uint16_t *port);
 /* The same, but nobody can connect yet; MC_ERR_INVALID_PARAMS: no such host. */
 int mc_tcp_bind(const char *host, uint16_t *port);
 int mc_unix_listen(const char *path);
-/* The connection of a host that vanished without a word ends: it is probed after so many seconds of silence, again after
- * interval_s, and is given up after `count` probes. 0: the kernel's number. Best effort: fails for what is no tcp. */
+/* The connection of a host that vanished without a word ends: it is probed after so many seconds of silence, again
+ * after interval_s, and is given up after `count` probes. 0: the kernel's number. Best effort: fails for what is no
+ * tcp. */
 void mc_socket_keep_alive(int fd, int idle_s, int interval_s, int count);
 /* A connected or accepted descriptor, or negative when there is none. Sets TCP_NODELAY. */
 int mc_socket_accept(int listener);

@@ -1,4 +1,5 @@
-/* HTTP/1 messages: heads are parsed and checked strictly, the bytes of a body are found piece by piece. Pure: no socket.
+/* HTTP/1 messages: heads are parsed and checked strictly, the bytes of a body are found piece by piece. Pure: no
+ * socket.
  *
  * Strict where leniency would let two programs see two different messages: no folded lines, no space before a colon,
  * never both Content-Length and Transfer-Encoding, nor two lengths. What is refused is refused before anything is

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A transfer engine as Python holds it, and how a call takes its arguments. The same rules as in store_arguments.h: types only, no
- * logic; lists are taken as snapshots first; the library is called with the GIL released. */
+ * A transfer engine as Python holds it, and how a call takes its arguments. The same rules as in store_arguments.h:
+ * types only, no logic; lists are taken as snapshots first; the library is called with the GIL released. */
 #ifndef MC_PYTHON_ENGINE_OBJECT_H
 #define MC_PYTHON_ENGINE_OBJECT_H
 

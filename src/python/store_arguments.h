@@ -36,7 +36,8 @@
 #define MC_PY_METHOD(function) (PyCFunction)(void (*)(void))(function)
 #define MC_PY_KEYWORDS (METH_FASTCALL | METH_KEYWORDS)
 
-/* Parameters of one method, as inspect.signature shows them: "key, value, config=None". `most` is counted when it is 0. */
+/* Parameters of one method, as inspect.signature shows them: "key, value, config=None". 0 for `most`: it is
+ * counted. */
 struct mc_py_signature {
     const char *method, *parameters;
     Py_ssize_t required, most;
@@ -136,7 +137,7 @@ void mc_py_bytes_release(struct mc_py_bytes *bytes);
 
 /* Adds a new reference to the module; drops it also on failure. */
 int mc_py_module_add(PyObject *module, const char *name, PyObject *value);
-/* What PyInit returns: the module, or NULL with ImportError, whatever the exception was: engines catch that one only. */
+/* What PyInit returns: the module, or NULL with ImportError, whatever the exception was: engines catch no other. */
 PyObject *mc_py_module_made(PyObject *module, const char *name, bool is_whole);
 /* Takes over a function, or NULL with an exception, that the interpreter calls when it ends. */
 int mc_py_at_exit(PyObject *function);

@@ -12,7 +12,7 @@
 #define PARALLEL_MIN ((uint64_t)64 << 20) /* less is registered faster than a thread starts */
 #define PIECE_UNIT ((uint64_t)2 << 20)    /* pieces end at borders of huge pages, where limits allow */
 
-/* Of a GPU: as an exported descriptor, or by its address, if the kernel has a module for it. Of the host: by address. */
+/* Of a GPU: as an exported descriptor, or by address, if the kernel has a module for it. Of the host: by address. */
 enum register_kind { BY_ADDRESS, BY_DMABUF };
 
 struct mc_rdma_memory {

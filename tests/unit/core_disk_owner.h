@@ -1,6 +1,6 @@
-/* An owner's process with a memory and a disk, as the core sees it: it holds slots, does what it is told, and answers late:
- * what it says waits in a queue for its turn, what it is to store or to load is done by somebody else in between. For the
- * model of test_core_offload_random.c. */
+/* An owner's process with a memory and a disk, as the core sees it: it holds slots, does what it is told, and answers
+ * late: what it says waits in a queue for its turn, what it is to store or to load is done by somebody else in between.
+ * For the model of test_core_offload_random.c. */
 #ifndef MC_TEST_CORE_DISK_OWNER_H
 #define MC_TEST_CORE_DISK_OWNER_H
 
@@ -76,7 +76,8 @@ static void say_slot(struct process *process, unsigned type, unsigned medium, ui
         (struct answer){.type = type, .medium = (uint8_t)medium, .slot = slot, .generation = generation, .code = code});
 }
 
-/* What is to be told next of it: the first from `from` on; memory goes by offsets, a disk by slots. NULL: that was all. */
+/* What is to be told next of it: the first from `from` on; memory goes by offsets, a disk by slots. NULL: that was
+ * all. */
 static const struct kept *kept_next(const struct medium *medium, unsigned which, uint64_t from)
 {
     const struct kept *next = NULL;

@@ -741,7 +741,8 @@ static void test_value_over_one_on_disk(void **state)
     world_close_all(&world);
 }
 
-/* One whose owner ends before it has cleared what was refused holds up nobody, and who brings it back hears that first. */
+/* One whose owner ends before it has cleared what was refused holds up nobody, and who brings it back hears that
+ * first. */
 static void test_refused_on_a_disk_that_is_away(void **state)
 {
     struct world world;

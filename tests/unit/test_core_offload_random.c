@@ -1,8 +1,8 @@
-/* Values between memories, disks and clients, by chance: a few owners, each with a small memory and a smaller disk, a few
- * clients and keys; what is said is late, connections break, processes end and come back, one master follows another.
- * Judged is what clients may conclude: nothing that was removed or replaced is seen again, no reader gets another value
- * than that of the put that counts, nothing that was put is lost without a reason, and nothing is left over. Each seed
- * is one history: MC_TEST_SEED=S runs one and tells it, MC_TEST_SEEDS=N runs N. */
+/* Values between memories, disks and clients, by chance: a few owners, each with a small memory and a smaller disk, a
+ * few clients and keys; what is said is late, connections break, processes end and come back, one master follows
+ * another. Judged is what clients may conclude: nothing that was removed or replaced is seen again, no reader gets
+ * another value than that of the put that counts, nothing that was put is lost without a reason, and nothing is left
+ * over. Each seed is one history: MC_TEST_SEED=S runs one and tells it, MC_TEST_SEEDS=N runs N. */
 #include "core_disk_owner.h"
 
 #include "store/core/job.h"
@@ -289,8 +289,8 @@ static void connect_clients(struct model *model)
             (struct remover){.connection = join_seen(world, MC_ROLE_CALL, CLIENT, FIRST_LIFE, seen, age_ms)};
 }
 
-/* A value that is put now may take the key of one in a segment that this master has not met (the ordering page, "What is
- * still open"): puts wait for all who may have something, or for its age. */
+/* A value that is put now may take the key of one in a segment that this master has not met (the ordering page, "What
+ * is still open"): puts wait for all who may have something, or for its age. */
 static bool may_put(const struct model *model)
 {
     const struct mc_core *core = model->world.core;

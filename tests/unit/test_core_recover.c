@@ -689,7 +689,8 @@ static void complain(struct world *world, uint64_t from, uint32_t segment)
     world_send(world, from, frame);
 }
 
-/* It stands still in the middle of its inventory, while its heartbeat thread beats: the others do not wait for it for ever. */
+/* It stands still in the middle of its inventory, while its heartbeat thread beats: the others do not wait for it for
+ * ever. */
 static void test_half_dead_in_its_inventory(void **state)
 {
     struct world world;

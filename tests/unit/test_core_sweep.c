@@ -1,5 +1,5 @@
-/* What lies in memory only comes to the disks of its owner: when that leaves (FLUSH), and when a disk comes to memory that
- * holds something already (D6 of the ordering page). And disks that leave alone (D7). */
+/* What lies in memory only comes to the disks of its owner: when that leaves (FLUSH), and when a disk comes to memory
+ * that holds something already (D6 of the ordering page). And disks that leave alone (D7). */
 #include "core_moves.h"
 
 #include "store/core/job.h"
@@ -578,8 +578,8 @@ static void test_kept_without_memory(void **state)
     world_close_all(&world);
 }
 
-/* Memory is served on, what lies on the disk only is not there, and can be removed: for good, so not before a later master
- * knows that we may have. */
+/* Memory is served on, what lies on the disk only is not there, and can be removed: for good, so not before a later
+ * master knows that we may have. */
 static void test_kept_disk(void **state)
 {
     struct world world;
@@ -737,8 +737,8 @@ static void test_unmounted_before_it_has_told(void **state)
     finish(&world, a, NULL);
 }
 
-/* The same with a disk that was taken over: what lies there is known, and is told by the same process when that mounts it
- * again. */
+/* The same with a disk that was taken over: what lies there is known, and is told by the same process when that mounts
+ * it again. */
 static void test_unmounted_before_it_has_told_again(void **state)
 {
     struct world world;

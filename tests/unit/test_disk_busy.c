@@ -282,7 +282,8 @@ static void on_ready(void *context, int code, uint32_t objects)
     *(uint32_t *)context = told.objects;
 }
 
-/* By what is told then the master hears whether anything lies there: somebody who looks meanwhile changes nothing of it. */
+/* By what is told then the master hears whether anything lies there: somebody who looks meanwhile changes nothing of
+ * it. */
 static void test_what_is_told_when_it_is_ready(void **state)
 {
     (void)state;

@@ -231,7 +231,8 @@ static void standby(void **state)
     }
 }
 
-/* A full etcd answers looks and refuses claims until the lease has taken the claim away: that leader had ended before. */
+/* A full etcd answers looks and refuses claims until the lease has taken the claim away: that leader had ended
+ * before. */
 static void the_end_of_a_leader_that_nobody_could_follow(void **state)
 {
     static const struct {

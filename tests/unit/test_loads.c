@@ -58,7 +58,8 @@ static void test_steady(void **state)
     }
 }
 
-/* Many have read at a time, and now there is one: what it waits in vain is no more than four times what one took before. */
+/* Many have read at a time, and now there is one: what it waits in vain is no more than four times what one took
+ * before. */
 static void test_faster(void **state)
 {
     struct reader reader = {0};

@@ -125,8 +125,8 @@ static void boot_again(void)
     close(fd);
 }
 
-/* That it has given somebody up stands there at once, however fresh its note is; it is never taken back under that epoch,
- * and says nothing of the next one. Whoever takes an epoch leaves the word as it was. */
+/* That it has given somebody up stands there at once, however fresh its note is; it is never taken back under that
+ * epoch, and says nothing of the next one. Whoever takes an epoch leaves the word as it was. */
 static void test_who_gave_up_nobody(void **state)
 {
     (void)state;

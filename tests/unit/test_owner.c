@@ -317,8 +317,8 @@ static void test_reconnect(void **state)
     rig_stop(&rig);
 }
 
-/* A leader that is stopped or cut off breaks no link. The heartbeat thread notices it, and the owner goes to the next one at
- * once: until it comes, what it holds cannot be read there, and if that one ends before, it may be lost. */
+/* A leader that is stopped or cut off breaks no link. The heartbeat thread notices it, and the owner goes to the next
+ * one at once: until it comes, what it holds cannot be read there, and if that one ends before, it may be lost. */
 static void test_another_leads(void **state)
 {
     (void)state;

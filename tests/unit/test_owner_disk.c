@@ -1,5 +1,5 @@
-/* What an owner does with a disk whose journal breaks: nothing that was to be removed, or was not wanted, may be there for
- * the next master. The master is the test's. */
+/* What an owner does with a disk whose journal breaks: nothing that was to be removed, or was not wanted, may be there
+ * for the next master. The master is the test's. */
 #include "store/owner/inside.h"
 #include "owner_rig.h"
 
@@ -312,8 +312,8 @@ static void cannot_clear(struct rig *rig)
     await_read_only(rig);
 }
 
-/* Where the disk cannot have that either it is not mounted again: what the next master was told would lack what is to be
- * removed. */
+/* Where the disk cannot have that either it is not mounted again: what the next master was told would lack what is to
+ * be removed. */
 static void test_not_given_up(void **state)
 {
     (void)state;
@@ -367,7 +367,8 @@ static void await_tried(struct rig *rig)
 }
 
 /* Neither the journal nor the identity can be written: what else lies there is read until that was tried often enough.
- * Then the disk leaves as it is, over whatever link there is, so that removals need not wait for the end of the process. */
+ * Then the disk leaves as it is, over whatever link there is, so that removals need not wait for the end of the
+ * process. */
 static void leave_as_it_is(bool is_link_new)
 {
     struct rig rig;
@@ -439,8 +440,8 @@ static void test_tried_with_each_beat(void **state)
     rig_stop(&rig);
 }
 
-/* A removal that the disk cannot confirm: that nothing there is of any epoch is on the disk before the master hears that
- * it is gone, and the next process says so. */
+/* A removal that the disk cannot confirm: that nothing there is of any epoch is on the disk before the master hears
+ * that it is gone, and the next process says so. */
 static void test_given_up(void **state)
 {
     (void)state;
@@ -470,7 +471,8 @@ static void test_given_up(void **state)
     rig_stop(&rig);
 }
 
-/* A number at or above the count that the master was told is not taken: what lay there could not be told to the next. */
+/* A number at or above the count that the master was told is not taken: what lay there could not be told to the
+ * next. */
 static void test_number_too_great(void **state)
 {
     (void)state;
@@ -501,7 +503,8 @@ static void test_number_too_great(void **state)
     rig_stop(&rig);
 }
 
-/* What cannot be read, nor noted as lost, costs that value alone: no removal waits for it, so the disk is not given up. */
+/* What cannot be read, nor noted as lost, costs that value alone: no removal waits for it, so the disk is not given
+ * up. */
 static void test_lost_unsaid(void **state)
 {
     (void)state;

@@ -206,7 +206,8 @@ static void test_contact(void **state)
     assert_in_range(rig.mount.contact_age_ms, 0, 5000); /* no heartbeat was answered yet, but the mount was */
     answer_mount(&rig, request_id, 0);
     expect_quiet(&rig);
-    /* The heartbeat thread meets the next master first; what it hears there becomes the memory's contact when it is mounted. */
+    /* The heartbeat thread meets the next master first; what it hears there becomes the memory's contact when it is
+     * mounted. */
     mc_owner_contact(rig.owner, 3, true, mc_clock_boot_ms() - 90000, 0);
     mc_owner_contact(rig.owner, 4, true, mc_clock_boot_ms() - 300, 0);
     request_id = master_change(&rig, 4);

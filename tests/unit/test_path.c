@@ -745,8 +745,8 @@ static int connections_of(struct rig *rig)
 #define KEPT_MAX 8 /* lanes of a path that rest */
 
 /* How many there are once nothing is under way. The owner goes round all connections between two of our questions: then
- * it has taken those that wait, answered what was asked and seen what was closed. Here a lane that was owed an answer is
- * looked at when the path rests. */
+ * it has taken those that wait, answered what was asked and seen what was closed. Here a lane that was owed an answer
+ * is looked at when the path rests. */
 static int connections_settled(struct rig *rig, uint64_t now_ns)
 {
     int count = 0;

@@ -1,5 +1,5 @@
-/* A store node with a disk, against a real master: what is put is stored there, what memory has forgotten is loaded again,
- * what was removed stays removed, and a later process finds the rest. */
+/* A store node with a disk, against a real master: what is put is stored there, what memory has forgotten is loaded
+ * again, what was removed stays removed, and a later process finds the rest. */
 #include "store_rig.h"
 
 #include "env/socket.h"

@@ -926,8 +926,8 @@ static void a_name_is_resolved_and_an_unknown_one_ends_in_time(void **state)
     mc_master_address_free(&address);
 }
 
-/* A thread of the store that is about to ask the master asks first whether it is away: of the heartbeat thread, which must be
- * there as long as any of them is. */
+/* A thread of the store that is about to ask the master asks first whether it is away: of the heartbeat thread, which
+ * must be there as long as any of them is. */
 static void a_close_meets_a_thread_that_asks(void **state)
 {
     pthread_t closing;

@@ -1,6 +1,6 @@
-/* One owner (memory and server, here or in a process of its own) and another process that reaches it by one kind of path.
- * For tests and benches of the transports. Objects are filled from a seed, so that every byte of every object can be
- * checked. */
+/* One owner (memory and server, here or in a process of its own) and another process that reaches it by one kind of
+ * path. For tests and benches of the transports. Objects are filled from a seed, so that every byte of every object can
+ * be checked. */
 #ifndef MC_TEST_TRANSPORT_RIG_H
 #define MC_TEST_TRANSPORT_RIG_H
 

@@ -7,7 +7,7 @@
 
 struct mc_master_link;
 
-/* mc_store_describe, and what else the master says of the value. with_disks: replicas on disks too, behind the others. */
+/* mc_store_describe, and what else the master says of the value. with_disks: replicas on disks too, at the end. */
 struct mc_described {
     uint64_t version;
     uint8_t pins; /* enum mc_put_flags */

@@ -472,8 +472,8 @@ static bool wait_replaced(struct get_wait *wait, uint64_t most_us, size_t count,
     return true;
 }
 
-/* The same, for what is known to take about so long. Only for a reader that is alone: beside others the disk is kept busy
- * anyhow, and looking often takes the processors away from it. */
+/* The same, for what is known to take about so long. Only for a reader that is alone: beside others the disk is kept
+ * busy anyhow, and looking often takes the processors away from it. */
 static bool wait_load(struct mc_store *store, struct get_wait *wait, const struct get_one *one, uint64_t deadline_ns)
 {
     uint64_t now_ns = mc_clock_ns();

@@ -79,7 +79,7 @@ static int heartbeat_connect(struct mc_heartbeat *heartbeat, uint64_t deadline_n
 
 static void heartbeat_disconnect(struct mc_heartbeat *heartbeat)
 {
-    /* Under the lock, so that mc_heartbeat_stop never shuts down a number that was closed and given to somebody else. */
+    /* Under the lock, so that mc_heartbeat_stop shuts down no number that was closed and given to somebody else. */
     pthread_mutex_lock(&heartbeat->store->beat_lock);
     mc_fd_close(atomic_exchange(&heartbeat->fd, -1));
     pthread_mutex_unlock(&heartbeat->store->beat_lock);

@@ -1,5 +1,5 @@
-/* The heartbeat thread: one thread, one connection to the master, heartbeats. Nothing slow runs on it and it takes no lock that
- * others hold for long, so that no disk, registration or language lock can make this node look dead. */
+/* The heartbeat thread: one thread, one connection to the master, heartbeats. Nothing slow runs on it and it takes no
+ * lock that others hold for long, so that no disk, registration or language lock can make this node look dead. */
 #ifndef MC_STORE_HEARTBEAT_H
 #define MC_STORE_HEARTBEAT_H
 

@@ -6,8 +6,8 @@
 
 /* mc_store_open. */
 int mc_life_begin(const struct mc_store_config *config, struct mc_store **made);
-/* No call comes in any more, and those that run are waited for. False: there is nothing to end, as in a forked child, where
- * all belongs to the parent; the little memory is left. NULL is allowed. */
+/* No call comes in any more, and those that run are waited for. False: there is nothing to end, as in a forked child,
+ * where all belongs to the parent; the little memory is left. NULL is allowed. */
 bool mc_life_quiet(struct mc_store *store);
 /* After it. */
 void mc_life_end(struct mc_store *store);

@@ -17,8 +17,8 @@ struct mc_preconnect;
 
 /* NULL: out of memory or threads. */
 struct mc_preconnect *mc_preconnect_create(struct mc_store *store);
-/* A master of that epoch counts so many changes of its segments. Only notes it: called by the heartbeat thread. ahead may be
- * NULL. */
+/* A master of that epoch counts so many changes of its segments. Only notes it: called by the heartbeat thread. ahead
+ * may be NULL. */
 void mc_preconnect_told(struct mc_preconnect *preconnect, uint64_t epoch, uint64_t changes);
 /* After the heartbeat thread has stopped and no call runs. NULL is allowed. */
 void mc_preconnect_end(struct mc_preconnect *preconnect);

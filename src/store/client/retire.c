@@ -1,5 +1,5 @@
-/* A store that is going to be closed: what lies in its memory only comes to its disks before, or to other nodes; and disks that
- * leave alone. */
+/* A store that is going to be closed: what lies in its memory only comes to its disks before, or to other nodes; and
+ * disks that leave alone. */
 #include "env/clock.h"
 #include "env/log.h"
 #include "store/client/calls.h"

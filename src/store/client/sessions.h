@@ -1,8 +1,8 @@
 /* Sessions of a store: objects that are read in many pieces over time, and objects that are put together from pieces.
  *
  * Get session: one question to the master, whose link is kept, so that the master counts a reader for each object until
- * the session ends; its heartbeat thread renews the lease. The pieces are read at the places that were told, and verified as
- * always, so a session can end (or be lost) at any moment and costs a miss at worst.
+ * the session ends; its heartbeat thread renews the lease. The pieces are read at the places that were told, and
+ * verified as always, so a session can end (or be lost) at any moment and costs a miss at worst.
  * Put session: the pieces are copied into memory of our own; the object is put, whole, when the session ends. */
 #ifndef MC_STORE_SESSIONS_H
 #define MC_STORE_SESSIONS_H
@@ -31,8 +31,8 @@ struct mc_sessions { /* zeroed and with its locks made = empty */
     struct mc_session_hold *holds;
 };
 
-/* Renews leases, ends what was left alone. Does not wait: on the heartbeat thread. Returns in how many milliseconds it is to be
- * called again at the latest. */
+/* Renews leases, ends what was left alone. Does not wait: on the heartbeat thread. Returns in how many milliseconds it
+ * is to be called again at the latest. */
 uint64_t mc_sessions_tick(struct mc_store *store);
 /* No call runs any more. */
 void mc_get_sessions_free(struct mc_store *store);

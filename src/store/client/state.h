@@ -2,7 +2,8 @@
  *
  * Threads x data
  *   caller threads   borrow a link (master connection) each, move bytes themselves
- *   heartbeat thread    heartbeats on a connection of its own (heartbeat.c); touches no lock that a caller holds while it
+ *   heartbeat thread    heartbeats on a connection of its own (heartbeat.c); touches no lock that a caller holds while
+ *                       it
  *                    waits
  *   serve thread     only with a segment: owner.c, store/segment/serve.c
  * `lock` guards the links, the endpoint cache and the registered buffers; it is never held over a system call that can

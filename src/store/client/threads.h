@@ -8,8 +8,8 @@
 void mc_mounts_end(struct mc_store *store);
 void mc_tasks_end(struct mc_store *store);
 
-/* Of drain.c: the master's wish, as each heartbeat's answer tells it; called by the heartbeat thread. The end: when it has
- * stopped. */
+/* Of drain.c: the master's wish, as each heartbeat's answer tells it; called by the heartbeat thread. The end: when it
+ * has stopped. */
 void mc_drain_told(struct mc_store *store, uint32_t segment, bool wanted);
 /* True: nothing is left, or nothing of it could be moved for some seconds. It is wanted since
  * that time. *left, if is_known: objects that are still there. */

@@ -1,14 +1,14 @@
 /* What is evicted before long is stored on a disk of its owner ahead, so that it goes at once when its turn comes.
  *
  * A mark runs through each list of what ages (list.h), before the end at which a policy takes: how far is counted in
- * what is used of the segment and would have to go, were it fuller by MC_AHEAD. So it begins before the segment is full.
- * Each list has as much before its mark as would go if all did from there, as soon as anything does. What was used is
- * passed over by the mark as the policy would when its turn had come, so that what is before the mark does go, unless it
- * is used just then.
+ * what is used of the segment and would have to go, were it fuller by MC_AHEAD. So it begins before the segment is
+ * full. Each list has as much before its mark as would go if all did from there, as soon as anything does. What was
+ * used is passed over by the mark as the policy would when its turn had come, so that what is before the mark does go,
+ * unless it is used just then.
  *
- * The mark stands still while the queues of the disks are as full as they may be. What is evicted meanwhile is lost, and
- * counted: no put waits for a disk. What is on its way to a disk is passed over by evictions (evict.c), so that of a
- * queue that is longer than the time that is left something comes to an end. */
+ * The mark stands still while the queues of the disks are as full as they may be. What is evicted meanwhile is lost,
+ * and counted: no put waits for a disk. What is on its way to a disk is passed over by evictions (evict.c), so that of
+ * a queue that is longer than the time that is left something comes to an end. */
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/offload.h"

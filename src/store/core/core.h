@@ -211,7 +211,8 @@ struct mc_core_segment {
     bool absent;         /* its owner is gone, and it may come back with another one */
     char directory[256]; /* at its owner; may be cut */
 };
-/* Segments of memory in order of their number, from *cursor on (0 = start); returns how many were filled, moves *cursor; 0 = end.
+/* Segments of memory in order of their number, from *cursor on (0 = start); returns how many were filled, moves
+ * *cursor; 0 = end.
  */
 size_t mc_core_segments(const struct mc_core *core, uint64_t *cursor, struct mc_core_segment *segments,
                         size_t capacity);

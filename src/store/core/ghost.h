@@ -1,11 +1,12 @@
 /* Which keys were evicted lately, and from where: four bytes for each, half as many again as there are objects.
  *
- * A table of buckets of one cache line, addressed by the hash of the key, which is kept shortened to 23 bits: one in some
- * hundred thousand keys that are new is taken for one that was here. An age in 8 bits, which steps with every sixteenth
- * of as many evictions as there are objects, ends an entry after 24 of those steps. The table doubles as the objects
- * become more, by chunks that are allocated when the first entry comes there, and nothing is moved: entries that are
- * looked for in another bucket since are forgotten. So it has between 6 and 12 bytes for each object, only once the store
- * is full, and never more than MC_GHOST_CHUNKS chunks of 64 KiB (1 GiB). When memory is out it remembers less. */
+ * A table of buckets of one cache line, addressed by the hash of the key, which is kept shortened to 23 bits: one in
+ * some hundred thousand keys that are new is taken for one that was here. An age in 8 bits, which steps with every
+ * sixteenth of as many evictions as there are objects, ends an entry after 24 of those steps. The table doubles as the
+ * objects become more, by chunks that are allocated when the first entry comes there, and nothing is moved: entries
+ * that are looked for in another bucket since are forgotten. So it has between 6 and 12 bytes for each object, only
+ * once the store is full, and never more than MC_GHOST_CHUNKS chunks of 64 KiB (1 GiB). When memory is out it remembers
+ * less. */
 #ifndef MC_CORE_GHOST_H
 #define MC_CORE_GHOST_H
 

@@ -53,8 +53,8 @@ void mc_waits_abandon(struct mc_connection *connection);
 bool mc_waits_tick(struct mc_core *core);
 void mc_job_remove_regex(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
-/* The job that a segment has from the first on, so that neither its end nor its absence needs memory: FORGET while it is
- * detached, then SWEEP. NULL: memory is out. */
+/* The job that a segment has from the first on, so that neither its end nor its absence needs memory: FORGET while it
+ * is detached, then SWEEP. NULL: memory is out. */
 struct mc_job *mc_job_create(struct mc_segment *segment);
 void mc_job_forget(struct mc_core *core, struct mc_segment *segment, uint64_t at_ms);
 /* Not detached any more. */

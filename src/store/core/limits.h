@@ -56,8 +56,8 @@
 #define MC_TICK_IDLE_MS 1000u
 #define MC_TICK_BUSY_MS 100u
 #define MC_JOB_REST_MS 50u /* of a removal over all, before it looks again at what could not go */
-/* Of memory that is stored on disks as a whole: so much is under way at a time (units; an owner has buffers for twice as
- * much), and so long it rests between two looks, and as long as a look took. */
+/* Of memory that is stored on disks as a whole: so much is under way at a time (units; an owner has buffers for twice
+ * as much), and so long it rests between two looks, and as long as a look took. */
 #define MC_SWEEP_UNITS ((128ull << 20) / MC_EXTENT_UNIT)
 #define MC_SWEEP_REST_MS 10u
 #define MC_SWEEP_REST_MAX_MS 1000u  /* after several looks that have begun nothing */

@@ -1,8 +1,8 @@
 /* Members: who they are, and whether they live. A member is (node id, incarnation); its first connection makes it. A
- * heartbeat connection makes it mortal: from then on it must send heartbeats, and the end of the heartbeat thread is taken for the
- * end of its process until another heartbeat thread comes. A heartbeat says that the process lives. Whoever lends memory must
- * also have said something over its owner's connection since the heartbeat before: that is the thread which serves the
- * data.
+ * heartbeat connection makes it mortal: from then on it must send heartbeats, and the end of the heartbeat thread is
+ * taken for the end of its process until another heartbeat thread comes. A heartbeat says that the process lives.
+ * Whoever lends memory must also have said something over its owner's connection since the heartbeat before: that is
+ * the thread which serves the data.
  */
 #include "base/build.h"
 #include "store/core/limits.h"

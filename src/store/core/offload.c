@@ -93,8 +93,8 @@ static bool store_within(struct mc_core *core, struct mc_object *object, uint32_
         object->live >= MC_REPLICA_COUNT_MAX || mc_jobs_will_meet(core, object) ||
         core->counter_end - core->counter <= MC_BATCH_MAX)
         return false;
-    /* Of a value that was loaded, and is on no disk any more, nobody knows which put brought it: a later one that is unsure
-     * of its end would be told that it had ended well. */
+    /* Of a value that was loaded, and is on no disk any more, nobody knows which put brought it: a later one that is
+     * unsure of its end would be told that it had ended well. */
     uint64_t version = mc_object_version_put(core, object);
     if (version == 0)
         return false;
@@ -128,9 +128,9 @@ static bool store_member(struct mc_core *core, struct mc_object *object, uint32_
     return has_begun;
 }
 
-/* All of its members leave memory together: first those that have joined since it was looked at, which are the last, then
- * those that were not looked at for longest. It ends after so many in a row of which nothing was stored, mostly since
- * they were before: the others come with the next member. */
+/* All of its members leave memory together: first those that have joined since it was looked at, which are the last,
+ * then those that were not looked at for longest. It ends after so many in a row of which nothing was stored, mostly
+ * since they were before: the others come with the next member. */
 static void store_group(struct mc_core *core, struct mc_group *group, uint32_t limit, uint32_t patience)
 {
     uint32_t left = group->count < MC_AHEAD_MEMBERS ? group->count : MC_AHEAD_MEMBERS;
@@ -237,8 +237,8 @@ int32_t mc_offload_load(struct mc_core *core, struct mc_object *object)
     bool is_hopeful = false;
     if (!object->visible || from.segment == NULL || from.segment->state != MC_SEGMENT_OK)
         return MC_ERR_OBJECT_NOT_FOUND;
-    if (object
-            ->moving) /* it does not come soon to an owner that is cut off, and whose disk another process has taken up */
+    /* It does not come soon to an owner that is cut off, and whose disk another process has taken up. */
+    if (object->moving)
         return moving_node(core, object).segment->state == MC_SEGMENT_OK ? MC_ERR_PUT_IN_PROGRESS
                                                                          : MC_ERR_OBJECT_NOT_FOUND;
     if (is_resting(core, from) || object->live >= MC_REPLICA_COUNT_MAX ||
@@ -299,8 +299,8 @@ static void go_on(struct mc_core *core, const struct mc_member *member)
         mc_offload_mark(core, mc_link_of(link, struct mc_segment, of_member));
 }
 
-/* Other places of the value may have come to us meanwhile. And where a removal that has passed this segment has still to
- * come by the object, it would be answered, and this stay. */
+/* Other places of the value may have come to us meanwhile. And where a removal that has passed this segment has still
+ * to come by the object, it would be answered, and this stay. */
 static bool may_join(const struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment)
 {
     return segment->state != MC_SEGMENT_GONE && object->live < MC_REPLICA_COUNT_MAX &&
@@ -399,8 +399,8 @@ static void write_load(const struct mc_core *core, struct mc_buffer *out, const 
     mc_wire_load_item_write(out, &item);
 }
 
-/* The first that is unsent, and whose value the owner still has elsewhere. The others are over, each costs one of *left;
- * they may have been sent over an earlier connection, so the owner may be at them. */
+/* The first that is unsent, and whose value the owner still has elsewhere. The others are over, each costs one of
+ * *left; they may have been sent over an earlier connection, so the owner may be at them. */
 static uint32_t next_to_send(struct mc_core *core, struct mc_segment *segment, struct mc_replica *from, uint32_t *left)
 {
     for (; segment->move_unsent != MC_NODE_NONE && *left > 0; --*left) {

@@ -2,10 +2,10 @@
  * into memory again when they are read and are no longer there (promotion). The owner's process moves the bytes; the
  * core says what goes where, under which number and generation, as it does for writers (D1 to D5 of the ordering page).
  *
- * A node that is MOVING belongs to a visible object, which knows that (`moving`; core->moves says where it is): there is
- * at most one of an object. It is in the list `moves` of its segment, those before `move_unsent` were sent, and it is
- * no replica yet. When the object's value goes, the node is cleared, and holds the key until that is done, as a replica
- * does: the owner may just have finished. */
+ * A node that is MOVING belongs to a visible object, which knows that (`moving`; core->moves says where it is): there
+ * is at most one of an object. It is in the list `moves` of its segment, those before `move_unsent` were sent, and it
+ * is no replica yet. When the object's value goes, the node is cleared, and holds the key until that is done, as a
+ * replica does: the owner may just have finished. */
 #ifndef MC_CORE_OFFLOAD_H
 #define MC_CORE_OFFLOAD_H
 

@@ -1,8 +1,9 @@
-/* What lies in one memory segment only, stored on the disks of its owner: all of it, in slices (D6 of the ordering page).
+/* What lies in one memory segment only, stored on the disks of its owner: all of it, in slices (D6 of the ordering
+ * page).
  *
  * When the owner leaves (FLUSH) its memory is looked at again and again until nothing is left, or nobody asks any more.
- * When a disk or a memory has just become trusted, or a disk answers again, and values are stored as they are put, it is
- * looked at until every value has had its turn: they were put while there was no disk. */
+ * When a disk or a memory has just become trusted, or a disk answers again, and values are stored as they are put, it
+ * is looked at until every value has had its turn: they were put while there was no disk. */
 #ifndef MC_CORE_OFFLOAD_SWEEP_H
 #define MC_CORE_OFFLOAD_SWEEP_H
 

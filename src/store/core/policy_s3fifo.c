@@ -1,12 +1,13 @@
-/* S3-FIFO whose small queue is as long as it should be. What is new, "fresh", lines up in `normal`; when its turn comes,
- * it goes, unless it was used meanwhile: then it moves on to `proven`, where a use lets one be passed over once. A key
- * that went and comes back soon (ghost.h) enters `proven` at once: that it is wanted again was seen, only too late.
+/* S3-FIFO whose small queue is as long as it should be. What is new, "fresh", lines up in `normal`; when its turn
+ * comes, it goes, unless it was used meanwhile: then it moves on to `proven`, where a use lets one be passed over once.
+ * A key that went and comes back soon (ghost.h) enters `proven` at once: that it is wanted again was seen, only too
+ * late.
  *
- * Three quarters of the blocks of a conversation are never used again, and they need not push out the rest. But its next
- * turn comes after minutes: the queue that the authors of S3-FIFO propose, a tenth, is too short for that, and where few
- * documents are read over and over, one that is long enough for conversations is too long. So it follows what goes too
- * early, as in ARC: a fresh one that comes back makes it longer, a proven one shorter, by as many objects as one of the
- * other kind goes for each of its own. */
+ * Three quarters of the blocks of a conversation are never used again, and they need not push out the rest. But its
+ * next turn comes after minutes: the queue that the authors of S3-FIFO propose, a tenth, is too short for that, and
+ * where few documents are read over and over, one that is long enough for conversations is too long. So it follows what
+ * goes too early, as in ARC: a fresh one that comes back makes it longer, a proven one shorter, by as many objects as
+ * one of the other kind goes for each of its own. */
 #include "store/core/policy.h"
 #include "store/core/replica.h"
 #include "store/core/state.h"

@@ -235,8 +235,8 @@ static bool is_stale(const struct mc_core *core, const struct mc_segment *segmen
            mc_evidence_against(core, segment->cluster, segment->earlier_epoch, segment->contact_ms);
 }
 
-/* What was refused is not cleared yet. Of a disk whose owner is absent that is not waited for, since it may take an hour:
- * who brings it back is told first, and waits then (mc_segment_mount). */
+/* What was refused is not cleared yet. Of a disk whose owner is absent that is not waited for, since it may take an
+ * hour: who brings it back is told first, and waits then (mc_segment_mount). */
 static bool awaits_clears(const struct mc_core *core, const struct mc_segment *segment)
 {
     return segment->refused > 0 && (segment->owner != NULL || !mc_segment_departed(core, segment));

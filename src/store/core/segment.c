@@ -184,7 +184,7 @@ static void copy_text(char text[MC_SEGMENT_TEXT_MAX + 1], struct mc_span from)
     text[from.length] = 0;
 }
 
-/* It is there to be read by people: one that is too long is cut, and what is no text is no reason to refuse the disk. */
+/* It is there for people to read: one that is too long is cut, and what is no text is no reason to refuse the disk. */
 static void copy_directory(struct mc_segment *segment, const struct mc_wire_mount *mount)
 {
     size_t length = mount->directory.length < MC_SEGMENT_TEXT_MAX ? mount->directory.length : MC_SEGMENT_TEXT_MAX;
@@ -359,8 +359,8 @@ static bool take_over(struct mc_core *core, struct mc_segment *segment, struct m
 static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_connection *connection,
                    uint64_t populated)
 {
-    /* On its own link, where it mounts often while its memory grows, no STORE or LOAD is told twice: what is done a second
-     * time could come late. */
+    /* On its own link, where it mounts often while its memory grows, no STORE or LOAD is told twice: what is done a
+     * second time could come late. */
     if (segment->owner == connection)
         tell_again(segment);
     else
@@ -510,8 +510,8 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
 }
 
 /* As if its owner's process had ended: it is absent. As with any other that is silent nothing that lies there is acted
- * upon for depart_ms: if we ended sooner, the master after us would take the contents from whoever has the disk then. To be
- * gone is to have departed. */
+ * upon for depart_ms: if we ended sooner, the master after us would take the contents from whoever has the disk then.
+ * To be gone is to have departed. */
 static void detach(struct mc_core *core, struct mc_segment *segment)
 {
     uint64_t ttl_ms = core->config.disk_ttl_ms, depart_ms = core->now_ms + core->config.depart_ms;

@@ -91,7 +91,7 @@ bool mc_space_grow(struct mc_space *space, uint64_t units);
 uint32_t mc_space_allocate(struct mc_space *space, uint64_t units);
 void mc_space_release(struct mc_space *space, uint32_t number);
 
-/* ---- numbers alone, in a space that is_bare: without extents, each a node in state GRANTED until it is given back ---- */
+/* ---- numbers alone, in a space that is_bare: no extents, each a node in state GRANTED until it is given back ---- */
 
 /* MC_NODE_NONE when there is none left. */
 uint32_t mc_space_number_take(struct mc_space *space);

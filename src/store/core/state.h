@@ -4,13 +4,13 @@
  * segments (lists). An object is reached by the table and by the nodes of its replicas; whoever wants to remember one
  * longer than a call keeps (pointer, serial).
  *
- * Invariants (proved by tests/core_check.c): an object is in the table from its first grant until its last replica leaves;
- * `visible` exactly when nothing granted is left, something is live and it does not wait; a live node is in its
- * segment's `normal`, `proven` or `soft` list exactly when its object is visible and not pinned hard; used, clearing and
- * quarantine of a segment are the sums over its nodes; the live replicas of an object have one version; a segment that
- * is recovering is not OK; a tombstone has no replica and no group; `clearing` of an object counts the CLEARING nodes
- * that hold its key; a successor is not in the table and never visible; an object waits (whole, not visible) exactly
- * while something of the value before it remains. */
+ * Invariants (proved by tests/core_check.c): an object is in the table from its first grant until its last replica
+ * leaves; `visible` exactly when nothing granted is left, something is live and it does not wait; a live node is in its
+ * segment's `normal`, `proven` or `soft` list exactly when its object is visible and not pinned hard; used, clearing
+ * and quarantine of a segment are the sums over its nodes; the live replicas of an object have one version; a segment
+ * that is recovering is not OK; a tombstone has no replica and no group; `clearing` of an object counts the CLEARING
+ * nodes that hold its key; a successor is not in the table and never visible; an object waits (whole, not visible)
+ * exactly while something of the value before it remains. */
 #ifndef MC_CORE_STATE_H
 #define MC_CORE_STATE_H
 

@@ -25,15 +25,15 @@ int mc_disk_directory_open(struct mc_disk_directory *directory, const struct mc_
 void mc_disk_directory_release(struct mc_disk_directory *directory);
 /* Only closes, as a forked child does: the lock stays its parent's. */
 void mc_disk_directory_close(struct mc_disk_directory *directory);
-/* Before anything is read there: an operation of a process that was killed may go on in the kernel when its lock is free
- * already, and what it writes would come behind what was read. */
+/* Before anything is read there: an operation of a process that was killed may go on in the kernel when its lock is
+ * free already, and what it writes would come behind what was read. */
 void mc_disk_file_settle(int fd);
 /* Bytes that its file system has left; UINT64_MAX: it does not say. */
 uint64_t mc_disk_directory_room(const struct mc_disk_directory *directory);
 /* volume.<number>, made if need be (may_make); a descriptor, or -1 with errno. */
 int mc_disk_directory_volume(const struct mc_disk_directory *directory, uint32_t number, bool may_make);
-/* Reads both superblocks of a descriptor; the later one that is good. Else the verdict of the worst that is known. page:
- * MC_DISK_PAGE bytes, aligned. */
+/* Reads both superblocks of a descriptor; the later one that is good. Else the verdict of the worst that is known.
+ * page: MC_DISK_PAGE bytes, aligned. */
 enum mc_disk_verdict mc_disk_identity_read(int fd, uint8_t *page, struct mc_disk_super *super);
 
 #endif

@@ -553,7 +553,7 @@ void mc_disk_close(struct mc_disk *disk, uint32_t grace_ms)
 
 /* ---- opening ---- */
 
-/* Large ones waste less behind their last object and take larger ones; of many, one that is given up is a small part. */
+/* Large ones waste less behind their last object and take larger ones; of many, one given up is a small part. */
 static uint64_t region_bytes_for(uint64_t capacity)
 {
     uint64_t bytes = MC_DISK_REGION_BYTES;

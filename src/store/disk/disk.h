@@ -113,8 +113,8 @@ void mc_disk_turn(struct mc_disk *disk, int timeout_ms);
  * directory stays its parent's alone. */
 void mc_disk_forked(struct mc_disk *disk);
 
-/* Slots are below it, from the end of the recovery on: perhaps more than there may be objects, as one that could take more
- * has given them out. */
+/* Slots are below it, from the end of the recovery on: perhaps more than there may be objects, as one that could take
+ * more has given them out. */
 uint32_t mc_disk_slot_count(const struct mc_disk *disk);
 struct mc_id mc_disk_id(const struct mc_disk *disk); /* random, drawn when the directory was made */
 const char *mc_disk_directory(const struct mc_disk *disk);
@@ -135,9 +135,9 @@ void mc_disk_give_back(struct mc_disk *disk, uint8_t *buffer);
 typedef void mc_disk_stored(void *context, int code, uint32_t slot);
 int mc_disk_store(struct mc_disk *disk, uint32_t slot, const struct mc_disk_entry *entry, uint8_t *buffer, bool was_hit,
                   mc_disk_stored *done, void *context);
-/* The whole extent, verified. Answered by until_ns at the latest: 0 and a buffer, which is given back afterwards; *entry
- * is there for the call only. MC_ERR_REPLICA_IS_GONE; MC_ERR_RPC_TIMEOUT; MC_ERR_BUSY; MC_ERR_CHECKSUM_MISMATCH or
- * MC_ERR_FILE_READ_FAIL: it is dropped, and will be told as lost. */
+/* The whole extent, verified. Answered by until_ns at the latest: 0 and a buffer, which is given back afterwards;
+ * *entry is there for the call only. MC_ERR_REPLICA_IS_GONE; MC_ERR_RPC_TIMEOUT; MC_ERR_BUSY; MC_ERR_CHECKSUM_MISMATCH
+ * or MC_ERR_FILE_READ_FAIL: it is dropped, and will be told as lost. */
 typedef void mc_disk_was_read(void *context, int code, const struct mc_disk_entry *entry, uint8_t *buffer);
 int mc_disk_read(struct mc_disk *disk, struct mc_disk_place place, uint64_t until_ns, mc_disk_was_read *done,
                  void *context);
@@ -149,9 +149,10 @@ int mc_disk_clear(struct mc_disk *disk, const struct mc_disk_place *places, size
                   mc_disk_done *done, void *context);
 /* Answered when it is on the disk: 0, MC_ERR_FILE_WRITE_FAIL. */
 int mc_disk_set_mark(struct mc_disk *disk, const struct mc_disk_mark *mark, mc_disk_done *done, void *context);
-/* The live objects of one region after the other, older regions first, since what moves goes to the youngest: `each` for every object, then `done` with the cursor to go on with.
- * Begin with 0; MC_DISK_CURSOR_END: that was all. One at a time, else MC_ERR_BUSY. An object that moves meanwhile may
- * come twice, and one that is stored or cleared meanwhile may come or not. */
+/* The live objects of one region after the other, older regions first, since what moves goes to the youngest: `each`
+ * for every object, then `done` with the cursor to go on with. Begin with 0; MC_DISK_CURSOR_END: that was all. One at a
+ * time, else MC_ERR_BUSY. An object that moves meanwhile may come twice, and one that is stored or cleared meanwhile
+ * may come or not. */
 #define MC_DISK_CURSOR_END UINT64_MAX
 struct mc_disk_content {
     uint32_t slot;

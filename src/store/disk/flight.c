@@ -77,8 +77,8 @@ void mc_disk_read_only_set(struct mc_disk *disk, const char *why)
     mc_disk_pending_refuse(disk, MC_ERR_FILE_WRITE_FAIL);
 }
 
-/* Much at a time takes its time on a disk that is merely not fast: by what the oldest began behind, however much of that
- * has ended meanwhile. How long a file system is in giving bytes says nothing of the device. */
+/* Much at a time takes its time on a disk that is merely not fast: by what the oldest began behind, however much of
+ * that has ended meanwhile. How long a file system is in giving bytes says nothing of the device. */
 uint64_t mc_disk_slow_at_ns(const struct mc_disk *disk)
 {
     const struct mc_disk_flight *oldest = disk->oldest;

@@ -1,4 +1,4 @@
-/* What is live: an array of items by slot, each in the list of its region. Slots that were never used cost no memory. */
+/* What is live: an array of items by slot, each in the list of its region. Slots never used cost no memory. */
 #ifndef MC_DISK_INDEX_H
 #define MC_DISK_INDEX_H
 

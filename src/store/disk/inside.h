@@ -352,7 +352,7 @@ void mc_disk_journal_free(struct mc_disk *disk);
  * it may. False: there is no room for them now. */
 bool mc_disk_journal_reserve(struct mc_disk *disk);
 void mc_disk_journal_turn(struct mc_disk *disk, uint64_t now_ns);
-/* For the next write, which comes soon but is not waited for. False: there is no room for it, or the journal is broken. */
+/* For the next write, which comes soon but is not waited for. False: no room for it, or the journal is broken. */
 bool mc_disk_journal_add(struct mc_disk *disk, const struct mc_disk_clear *clear);
 /* Drops a live object that cannot be read and tells it as lost when the journal has it. */
 void mc_disk_journal_lose(struct mc_disk *disk, uint32_t slot);

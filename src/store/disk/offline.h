@@ -20,8 +20,8 @@ enum mc_disk_look_code {
     MC_DISK_LOOK_IN_USE = 3   /* what is checked would change meanwhile: nothing was done */
 };
 
-/* path: a directory mooncake-c.<n>, or one that holds such. Writes text or JSON to out; what prevents a look goes there,
- * too. */
+/* path: a directory mooncake-c.<n>, or one that holds such. Writes text or JSON to out; what prevents a look goes
+ * there, too. */
 enum mc_disk_look_code mc_disk_look(const char *path, enum mc_disk_look_kind kind, bool is_json, FILE *out);
 
 #endif

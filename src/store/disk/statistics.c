@@ -1,5 +1,5 @@
-/* What a disk tells of itself. Its thread puts it down at each turn; whoever looks waits for nobody who works, and nobody
- * who works waits for whoever looks, but once, when it is ready. */
+/* What a disk tells of itself. Its thread puts it down at each turn; whoever looks waits for nobody who works, and
+ * nobody who works waits for whoever looks, but once, when it is ready. */
 #include "store/disk/inside.h"
 
 void mc_disk_not_stored(struct mc_disk *disk, enum mc_store_disk_reason reason)

@@ -20,7 +20,8 @@
 #define KEEP_BYTES (64u << 10) /* an empty buffer larger than this is given back */
 #define ACCEPTS_PER_TURN 64
 #define ACCEPT_PAUSE_MS 100 /* when descriptors are out */
-/* Kept free while anything rests that can make room: owners, heartbeat connections and the election find a place among callers. */
+/* Kept free while anything rests that can make room: owners, heartbeat connections and the election find a place among
+ * callers. */
 #define SPARE_FILES 16u
 #define SPARE_PLACES 64u
 #define ROOM_AT_ONCE 8u    /* so many resting ones make room at a time: to look for them takes milliseconds */

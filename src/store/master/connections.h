@@ -77,8 +77,8 @@ struct mc_server {
     bool has_activity;      /* a callback has run in this turn, and not only for what nobody waits for */
     _Atomic uint64_t epoch; /* of the core, or of the last one; written by the server's thread only */
     uint64_t now_ms, tick_due_ms, active_ms;
-    /* Without HA. The core began; the cores since then have changed nothing (as mc_core_config's, 0: that is not so), and
-     * what the note said before them. */
+    /* Without HA. The core began; the cores since then have changed nothing (as mc_core_config's, 0: that is not so),
+     * and what the note said before them. */
     uint64_t core_since_ms, idle_since_ms, noted_epoch, noted_until_ms;
     bool noted_is_whole;
     uint64_t aging_since_ms;             /* the note is being written to the disk; 0: it is not */

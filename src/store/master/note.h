@@ -48,7 +48,8 @@ int mc_note_take(struct mc_note *note, uint64_t epoch);
  * asked again until the answer is not 1. 0 or negative: it could not be written. */
 int mc_note_name(struct mc_note *note, struct mc_id cluster);
 /* The master of that epoch may act from now on, at boot_ms (CLOCK_BOOTTIME), for a moment; is_whole: it has given up
- * nobody of those that it has met. Cheap when it was said already. 0, or negative: it cannot be written, and is gone. */
+ * nobody of those that it has met. Cheap when it was said already. 0, or negative: it cannot be written, and is
+ * gone. */
 int mc_note_keep(struct mc_note *note, uint64_t epoch, bool is_whole, uint64_t boot_ms);
 
 /* The master of that epoch has lived so long that it would act on the absence of owners that it has not met: that is

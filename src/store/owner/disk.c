@@ -212,8 +212,8 @@ static void on_close(void *argument)
     pthread_mutex_unlock(&owner->lock);
 }
 
-/* All at the same time: several that hang take no longer than one. A child that is forked from here on has nothing of them
- * to close. */
+/* All at the same time: several that hang take no longer than one. A child that is forked from here on has nothing of
+ * them to close. */
 static void files_close(struct mc_owner *owner)
 {
     struct mc_disk *files[MC_OWNER_DISKS_MAX];
@@ -349,8 +349,8 @@ bool mc_owner_disk_unmounted(struct mc_owner *owner, uint64_t unmount_id)
     return false;
 }
 
-/* Not while it is being recovered, emptied or mounted: with the end of that. From now on the master is told nothing of it,
- * as if the process had ended; what is under way there ends. */
+/* Not while it is being recovered, emptied or mounted: with the end of that. From now on the master is told nothing of
+ * it, as if the process had ended; what is under way there ends. */
 static void leave_if_wanted(struct mc_owner_disk *disk)
 {
     bool may = disk->state == MC_OWNER_DISK_IDLE || disk->state == MC_OWNER_DISK_MOUNTED ||
@@ -417,8 +417,8 @@ static void on_given_up(void *context, int code)
 /* What was to be removed may be there again for the next process, so this one can confirm no removal any more. The
  * identity, which is another file, says that nothing of what lies there is of any epoch: whoever mounts it next is told
  * to empty it. When the disk has that, the master is told that this segment is gone, and waits for no removal there.
- * Where the disk does not take that either, it is tried with each heartbeat, and they wait; after some of those it leaves
- * as any disk does, and they wait no longer than for an owner that is silent. */
+ * Where the disk does not take that either, it is tried with each heartbeat, and they wait; after some of those it
+ * leaves as any disk does, and they wait no longer than for an owner that is silent. */
 void mc_owner_disk_give_up(struct mc_owner_disk *disk)
 {
     if (!disk->cannot_clear || disk->is_giving_up || disk->is_given_up || disk->state == MC_OWNER_DISK_OFF ||
@@ -528,8 +528,8 @@ struct mc_owner_disk *mc_owner_disk_asked(struct mc_owner *owner, uint64_t mount
 }
 
 /* The master does not want what lies there: all of it goes, and the disk comes back empty. That it is of no epoch any
- * more is written down first: a process that ends in between leaves it to one that is told the same, whatever the master
- * of then knows. */
+ * more is written down first: a process that ends in between leaves it to one that is told the same, whatever the
+ * master of then knows. */
 static void begin_anew(struct mc_owner_disk *disk)
 {
     mc_log(WARNING, "the master does not want the contents of disk %s back; it starts again empty", disk->path);

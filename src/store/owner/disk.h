@@ -3,7 +3,8 @@
  * segment and the buffers of the disk, so that neither the serve thread nor the disk's own thread copies anything.
  *
  * Who may touch what: a struct mc_owner_disk is the serve thread's, but for what is under the owner's lock (`mark`,
- * `told_segment`). A move is with one of serve thread, mover and disk at a time, and comes back to the serve thread by a post.
+ * `told_segment`). A move is with one of serve thread, mover and disk at a time, and comes back to the serve thread by
+ * a post.
  *
  * Why nothing comes back that was removed: a CLEAR of what is still being stored is answered after that has ended and
  * been cleared; a disk is mounted at another master only when everything that the one before it has told has ended
@@ -167,8 +168,8 @@ struct mc_move {
 int mc_mover_start(struct mc_owner *owner, struct mc_mover **mover);
 void mc_mover_stop(struct mc_mover *mover);
 void mc_mover_free(struct mc_mover *mover);
-/* The move is the mover's from now on; `mc_owner_move_ended` is called on the serve thread at its end, which comes at once
- * if the mover has stopped. */
+/* The move is the mover's from now on; `mc_owner_move_ended` is called on the serve thread at its end, which comes at
+ * once if the mover has stopped. */
 void mc_mover_add(struct mc_mover *mover, struct mc_move *move);
 void mc_owner_move_ended(struct mc_move *move);
 

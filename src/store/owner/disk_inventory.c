@@ -180,7 +180,8 @@ void mc_owner_disk_empty_again(struct mc_owner_disk *disk)
 }
 
 /* BUSY: an earlier listing has not ended yet; it is asked again later, and not from here, which would spin. A disk that
- * cannot be listed, nor say that what lies there is dead, goes alone: memory and the other disks are as good as before. */
+ * cannot be listed, nor say that what lies there is dead, goes alone: memory and the other disks are as good as
+ * before. */
 static void not_listed(struct mc_owner_disk *disk, int code)
 {
     if (code == MC_ERR_BUSY) {

@@ -1,5 +1,5 @@
-/* How the disks of an owner are, for those who only look: heartbeats, which tell the master, and whoever exports metrics.
- * They wait for no disk, no link and no move. */
+/* How the disks of an owner are, for those who only look: heartbeats, which tell the master, and whoever exports
+ * metrics. They wait for no disk, no link and no move. */
 #include "store/owner/inside.h"
 
 #include <stdio.h>
@@ -46,7 +46,8 @@ static bool disk_look(struct mc_owner *owner, uint32_t number, struct mc_disk_st
 
 /* ---- for heartbeats ---- */
 
-/* What else wakes a disk that waits for its mount, or for the end of an earlier listing, may have come too early, or the master was too busy for it. */
+/* What else wakes a disk that waits for its mount, or for the end of an earlier listing, may have come too early, or
+ * the master was too busy for it. */
 static void on_beat(void *argument)
 {
     struct mc_owner *owner = argument;

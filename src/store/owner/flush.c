@@ -1,5 +1,6 @@
-/* An owner that is going to leave: it asks the master to have what lies in its memory only stored on its disks, and hears
- * how much is left (D6 of docs/ordering.md). Whoever waits for that asks again and again, and each time the master is. */
+/* An owner that is going to leave: it asks the master to have what lies in its memory only stored on its disks, and
+ * hears how much is left (D6 of docs/ordering.md). Whoever waits for that asks again and again, and each time the
+ * master is. */
 #include "store/owner/inside.h"
 
 #include "base/error.h"

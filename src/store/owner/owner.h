@@ -1,6 +1,6 @@
 /* The owner's link to the master: mounts this node's segment, makes commits LIVE, clears and cuts on the master's word.
- * Runs on the serve thread (store/segment/serve.h). Contract between store.c and owner.c; functions may be called from any
- * thread. */
+ * Runs on the serve thread (store/segment/serve.h). Contract between store.c and owner.c; functions may be called from
+ * any thread. */
 #ifndef MC_OWNER_OWNER_H
 #define MC_OWNER_OWNER_H
 
@@ -52,8 +52,8 @@ uint64_t mc_owner_populated(const struct mc_owner *owner);
 bool mc_owner_segment(const struct mc_owner *owner, uint32_t *segment);
 /* The master does not know the segment (its word to a heartbeat): mount again. */
 void mc_owner_remount(struct mc_owner *owner);
-/* The heartbeat thread has met the master of that epoch: the owner leaves an earlier one, which may be stopped or cut off and
- * then breaks no link. Heartbeat thread's thread only. */
+/* The heartbeat thread has met the master of that epoch: the owner leaves an earlier one, which may be stopped or cut
+ * off and then breaks no link. Heartbeat thread's thread only. */
 void mc_owner_follow(struct mc_owner *owner, uint64_t epoch);
 /* The master of that epoch has answered a heartbeat at answered_ms (mc_clock_boot_ms), not before, and holds our
  * segment: from then on it counts our silence. 0: it has answered, but holds nothing of ours, or has acted on our
@@ -90,8 +90,8 @@ int mc_owner_disks_seen(struct mc_owner *owner, struct mc_store_disk *disks, siz
 int mc_owner_disks_leave(struct mc_owner *owner, uint64_t grace_ms);
 /* It has disks, mounted or not, that have not left. */
 bool mc_owner_has_disks(struct mc_owner *owner);
-/* It is going to leave: has what lies in its memory only stored on its disks, by whoever is master, and says how far that
- * is. To be called again and again until it is over. */
+/* It is going to leave: has what lies in its memory only stored on its disks, by whoever is master, and says how far
+ * that is. To be called again and again until it is over. */
 struct mc_owner_flushed {
     bool is_over;
     bool is_known; /* the master has looked: the rest says something */

@@ -490,7 +490,8 @@ static int apply_define(struct mc_service_config *config, const char *define, ch
     return 0;
 }
 
-/* Where the disk is: as it is said, as the environment says whatever else says the rest, or where the original looks. */
+/* Where the disk is: as it is said, as the environment says whatever else says the rest, or where the original
+ * looks. */
 static int settle_disk(struct mc_service_config *config, char *error, size_t error_size)
 {
     static const char usual[] = "/data/file_storage";

@@ -3,8 +3,8 @@
  *
  * Invariant: every byte is received into, or sent from, a region that this connection holds (through other memory, if
  * the region is a device's: then it is copied before an answer goes out); a region is held from the
- * moment its header was accepted until the last byte is in place or has been sent. So mc_inbound_holds_leaving tells whom to
- * hang up on before memory is given back. */
+ * moment its header was accepted until the last byte is in place or has been sent. So mc_inbound_holds_leaving tells
+ * whom to hang up on before memory is given back. */
 #ifndef MC_TRANSFER_INBOUND_H
 #define MC_TRANSFER_INBOUND_H
 
