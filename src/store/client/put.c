@@ -58,8 +58,7 @@ struct put_work {
     size_t transfer_count, transfer_capacity;
     uint32_t avoid[MC_AVOIDED_MAX]; /* segments that failed a moment ago */
     size_t avoid_count;
-    uint32_t
-        late[LATE_MAX]; /* those that did not confirm in the last round: the next is placed elsewhere, if it can be */
+    uint32_t late[LATE_MAX]; /* those that did not confirm in the last round: the next goes elsewhere, if it can */
     size_t late_count;
     unsigned late_rounds;          /* in which something was not confirmed in time */
     bool troubled;                 /* the round failed for trouble of our own */

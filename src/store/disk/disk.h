@@ -118,8 +118,8 @@ void mc_disk_forked(struct mc_disk *disk);
 uint32_t mc_disk_slot_count(const struct mc_disk *disk);
 struct mc_id mc_disk_id(const struct mc_disk *disk); /* random, drawn when the directory was made */
 const char *mc_disk_directory(const struct mc_disk *disk);
-struct mc_disk_mark
-mc_disk_marked(const struct mc_disk *disk); /* as it was opened, or by the last mark that was kept */
+/* As it was opened, or by the last mark that was kept. */
+struct mc_disk_mark mc_disk_marked(const struct mc_disk *disk);
 /* Bytes of the largest object with that key. */
 uint64_t mc_disk_object_max(const struct mc_disk *disk, uint32_t key_length);
 

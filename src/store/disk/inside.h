@@ -111,9 +111,9 @@ enum mc_disk_region_state {
 };
 struct mc_disk_region {
     uint64_t sequence, salt; /* of its life; 0: none */
-    uint64_t
-        durable_sequence;     /* what the disk shows after a power failure is of this life or a later one. 0: not known;
-                                  UINT64_MAX: there never was one */
+    /* What the disk shows after a power failure is of this life or a later one. 0: not known; UINT64_MAX: there never
+     * was one. */
+    uint64_t durable_sequence;
     uint64_t killed_sequence; /* the journal says that all up to this life is dead */
     uint64_t opened_wall_ms;
     uint64_t live_bytes;

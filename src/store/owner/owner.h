@@ -22,8 +22,7 @@ struct mc_owner_config {
     struct mc_paths *paths;     /* borrowed; outlives the owner */
     struct mc_rdma *rdma;       /* the same; NULL: none */
     const char *master_address; /* as mc_connector_start takes it */
-    struct mc_id
-        master_node; /* of the master that the heartbeat thread has met: it is tried over its unix socket first */
+    struct mc_id master_node;   /* of the one that the heartbeat thread has met: tried over its unix socket first */
     struct mc_id node;
     uint64_t incarnation;
     const char *advertise_host; /* others reach us here; the segment's name is advertise_host:port */

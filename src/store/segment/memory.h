@@ -48,8 +48,8 @@ void mc_segment_memory_forked(struct mc_segment_memory *memory);
 
 struct mc_id mc_segment_memory_id(const struct mc_segment_memory *memory); /* random, fresh at create */
 uint64_t mc_segment_memory_capacity(const struct mc_segment_memory *memory);
-uint64_t
-mc_segment_memory_data_size(const struct mc_segment_memory *memory); /* capacity + MC_EXTENT_SLACK, page-rounded */
+/* Capacity + MC_EXTENT_SLACK, in whole pages. */
+uint64_t mc_segment_memory_data_size(const struct mc_segment_memory *memory);
 uint64_t mc_segment_memory_populated(const struct mc_segment_memory *memory);
 uint32_t mc_segment_memory_slot_count(const struct mc_segment_memory *memory);
 /* MC_INDEX_VERSION, as its header says. */
