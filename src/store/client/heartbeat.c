@@ -104,8 +104,20 @@ static uint64_t beat_ms(const struct mc_heartbeat *heartbeat)
     return clamp_ms(heartbeat->client_ttl_ms / BEATS_PER_TTL, HEARTBEAT_LEAST_MS, most_ms);
 }
 
-/* One heartbeat and its answer. */
-static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out, struct mc_buffer *in)
+/* One heartbeat: who it speaks for. */
+struct beat {
+    struct mc_owner *owner; /* NULL: there is none */
+    bool has_segment;
+    uint32_t segment; /* the memory's */
+    uint64_t sent_ms;
+};
+
+/* Of the disks that it names, those that have nothing left to confirm. */
+struct held_disks {
+    uint32_t segments[MC_OWNER_DISKS_MAX], count;
+};
+
+static struct beat write_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out)
 {
     struct mc_owner *owner = atomic_load(&heartbeat->store->owner);
     struct mc_wire_heartbeat_segment own = {0};
@@ -113,7 +125,6 @@ static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out,
     uint8_t disks_off = 0;
     uint32_t disk_count = owner == NULL ? 0 : mc_owner_disks_told(owner, disks, &disks_off);
     bool has_segment = owner != NULL && mc_owner_segment(owner, &own.segment);
-    int fd = atomic_load(&heartbeat->fd);
     out->length = 0;
     size_t frame_start = mc_frame_begin(out, MC_MESSAGE_HEARTBEAT, ++heartbeat->request_id);
     size_t list =
@@ -128,11 +139,18 @@ static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out,
                                                                                  .leaving = disks[i].is_leaving,
                                                                                  .health = disks[i].health});
     mc_frame_end_list(out, frame_start, list, has_segment + disk_count);
+    return (struct beat){.owner = owner, .has_segment = has_segment, .segment = own.segment};
+}
 
+/* Sends what was written and waits for a frame, which lies in `in`. */
+static int exchange_heartbeat(struct mc_heartbeat *heartbeat, struct beat *beat, const struct mc_buffer *out,
+                              struct mc_buffer *in, struct mc_frame *frame)
+{
+    int fd = atomic_load(&heartbeat->fd);
     uint64_t now_ns = mc_clock_ns(), deadline_ns = now_ns + patience_ms(heartbeat) * 1000000ull;
-    uint64_t silent_ns = now_ns + SILENT_MS * 1000000ull, sent_ms = mc_clock_boot_ms();
+    uint64_t silent_ns = now_ns + SILENT_MS * 1000000ull;
     struct iovec part = {out->data, out->length};
-    struct mc_frame frame;
+    beat->sent_ms = mc_clock_boot_ms();
     int rc = mc_socket_send(fd, &part, 1, deadline_ns);
     if (rc < 0)
         return rc;
@@ -140,16 +158,46 @@ static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out,
     if (silent_ns < deadline_ns && mc_socket_wait_read(fd, silent_ns, NULL) == MC_ERR_RPC_TIMEOUT &&
         !atomic_exchange(&heartbeat->store->is_beat_missed, true))
         mc_log(WARNING, "the master at %s is silent", heartbeat->store->master.configured);
-    int64_t used = mc_socket_receive_frame(fd, in, &frame, deadline_ns, NULL);
-    if (used < 0)
-        return (int)used;
+    int64_t used = mc_socket_receive_frame(fd, in, frame, deadline_ns, NULL);
+    return used < 0 ? (int)used : 0;
+}
+
+/* What the master says of each segment. False: it does not hold our memory's; one that has given it up says nothing of
+ * what it did meanwhile. */
+static bool segments_told(struct mc_heartbeat *heartbeat, const struct beat *beat, struct mc_reader *reader,
+                          struct held_disks *held)
+{
+    bool is_held = false;
+    for (uint32_t count = mc_list_read(reader); count > 0 && !reader->bad; count--) {
+        struct mc_wire_segment_code code;
+        mc_wire_segment_code_read(reader, &code);
+        if (!beat->has_segment || code.segment != beat->segment) { /* a disk; 1: it has something to confirm first */
+            if (!reader->bad && code.code == 0 && held->count < MC_OWNER_DISKS_MAX)
+                held->segments[held->count++] = code.segment;
+            else if (!reader->bad && code.code < 0 && beat->owner != NULL)
+                mc_owner_disk_remount(beat->owner, code.segment);
+            continue;
+        }
+        is_held = code.code == 0;
+        bool drains = code.drain != 0 || atomic_load(&heartbeat->store->drains);
+        mc_drain_told(heartbeat->store, code.segment, drains && code.code >= 0 && !reader->bad);
+        unreachable_told(heartbeat, code.unreachable != 0 && code.code >= 0 && !reader->bad);
+        if (code.code < 0 && beat->owner != NULL)
+            mc_owner_remount(beat->owner);
+    }
+    return is_held;
+}
+
+static int heartbeat_answered(struct mc_heartbeat *heartbeat, const struct beat *beat, struct mc_frame frame)
+{
+    struct mc_owner *owner = beat->owner;
+    uint64_t sent_ms = beat->sent_ms;
     struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
     struct mc_wire_heartbeat_reply reply;
-    struct mc_wire_segment_code code;
     mc_wire_heartbeat_reply_read(&reader, &reply);
     if (frame.type != MC_MESSAGE_HEARTBEAT_REPLY || reader.bad || reply.code < 0)
         return frame.type == MC_MESSAGE_HEARTBEAT_REPLY && !reader.bad ? reply.code : MC_ERR_PROTOCOL;
-    rc = mc_master_cluster_told(heartbeat->store, heartbeat->epoch, reply.cluster);
+    int rc = mc_master_cluster_told(heartbeat->store, heartbeat->epoch, reply.cluster);
     if (rc < 0)
         return rc;
     mc_master_age_told(heartbeat->store, heartbeat->epoch, reply.age_ms, sent_ms);
@@ -157,32 +205,25 @@ static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out,
     mc_preconnect_told(atomic_load(&heartbeat->store->preconnect), heartbeat->epoch, reply.changes);
     if (owner != NULL)
         mc_owner_follow(owner, heartbeat->epoch);
-    uint32_t held[MC_OWNER_DISKS_MAX], held_count = 0;
-    bool is_held = false; /* a master that has given the segment up says nothing of what it did meanwhile */
-    for (uint32_t count = mc_list_read(&reader); count > 0 && !reader.bad; count--) {
-        mc_wire_segment_code_read(&reader, &code);
-        if (!has_segment || code.segment != own.segment) { /* a disk; 1: it has something to confirm first */
-            if (!reader.bad && code.code == 0 && held_count < MC_OWNER_DISKS_MAX)
-                held[held_count++] = code.segment;
-            else if (!reader.bad && code.code < 0 && owner != NULL)
-                mc_owner_disk_remount(owner, code.segment);
-            continue;
-        }
-        is_held = code.code == 0;
-        bool drains = code.drain != 0 || atomic_load(&heartbeat->store->drains);
-        mc_drain_told(heartbeat->store, code.segment, drains && code.code >= 0 && !reader.bad);
-        unreachable_told(heartbeat, code.unreachable != 0 && code.code >= 0 && !reader.bad);
-        if (code.code < 0 && owner != NULL)
-            mc_owner_remount(owner);
-    }
+    struct held_disks held = {.count = 0};
+    bool is_held = segments_told(heartbeat, beat, &reader, &held);
     if (owner != NULL) {
         mc_owner_cluster_told(owner, heartbeat->epoch, reply.cluster);
         uint64_t answered_ms = mc_owner_age_told(owner, heartbeat->epoch, reply.age_ms, sent_ms);
         mc_owner_contact(owner, heartbeat->epoch, reply.quiet == 0, is_held ? answered_ms : 0, frame.time);
-        for (uint32_t i = 0; i < held_count; i++)
-            mc_owner_disk_contact(owner, held[i], heartbeat->epoch, answered_ms);
+        for (uint32_t i = 0; i < held.count; i++)
+            mc_owner_disk_contact(owner, held.segments[i], heartbeat->epoch, answered_ms);
     }
     return 0;
+}
+
+/* One heartbeat and its answer. */
+static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out, struct mc_buffer *in)
+{
+    struct mc_frame frame;
+    struct beat beat = write_heartbeat(heartbeat, out);
+    int rc = exchange_heartbeat(heartbeat, &beat, out, in, &frame);
+    return rc < 0 ? rc : heartbeat_answered(heartbeat, &beat, frame);
 }
 
 /* Sleeps; true when the heartbeat thread is to stop. */
