@@ -18,7 +18,7 @@ DEFINITION, DECLARATION = re.compile(HEAD + r"\n\{", re.M), re.compile(HEAD + r"
 # What others call: the C interfaces, Python's entry points, tests of cmocka.
 PUBLIC = ("mooncake.h", "mooncake_engine.h", "transfer_engine_c.h")
 # A static of such a name is found by no search: its name says what it does to what.
-BARE = re.compile(r"^static [\w\s*]*\b(add|check|fail|find|get|give|look|put|take)\(", re.M)
+BARE = re.compile(r"^static [\w\s*]*\b(add|advance|begin|check|fail|find|get|give|heard|look|meet|mounted|moved|problem|put|stored|take)\(", re.M)
 SYSTEM = re.compile(r"^(sys|net|netinet|arpa|linux|event2)/")
 
 

@@ -17,7 +17,7 @@
 #include "store/core/state.h"
 
 /* Looks at the one at the mark; false when no disk takes anything now. */
-static bool advance(struct mc_core *core, struct mc_segment *segment, struct mc_node_list *list)
+static bool mark_advance(struct mc_core *core, struct mc_segment *segment, struct mc_node_list *list)
 {
     const struct mc_node *node = mc_segment_node(segment, list->mark);
     struct mc_object *object = mc_node_object(node);
@@ -34,11 +34,11 @@ static bool advance(struct mc_core *core, struct mc_segment *segment, struct mc_
 }
 
 /* Until so much is ahead, or the steps are used up; false when no disk takes anything now. */
-static bool run(struct mc_core *core, struct mc_segment *segment, struct mc_node_list *list, uint64_t wanted,
-                unsigned *steps)
+static bool mark_run(struct mc_core *core, struct mc_segment *segment, struct mc_node_list *list, uint64_t wanted,
+                     unsigned *steps)
 {
     for (; list->ahead < wanted && list->mark != MC_NODE_NONE && *steps > 0; --*steps)
-        if (!advance(core, segment, list))
+        if (!mark_advance(core, segment, list))
             return false;
     return true;
 }
@@ -62,10 +62,10 @@ void mc_offload_mark(struct mc_core *core, struct mc_segment *segment)
     uint64_t full = segment->used + (part < most ? part : most);
     uint64_t wanted = full > marks.low ? full - marks.low : 0;
     unsigned steps = MC_AHEAD_STEPS;
-    if (!run(core, segment, &segment->normal, wanted, &steps))
+    if (!mark_run(core, segment, &segment->normal, wanted, &steps))
         return;
     uint64_t first = units_before_proven(core, segment);
-    if (!run(core, segment, &segment->proven, wanted > first ? wanted - first : 0, &steps))
+    if (!mark_run(core, segment, &segment->proven, wanted > first ? wanted - first : 0, &steps))
         return;
-    (void)run(core, segment, &segment->soft, wanted, &steps);
+    (void)mark_run(core, segment, &segment->soft, wanted, &steps);
 }

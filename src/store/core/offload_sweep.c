@@ -23,7 +23,7 @@ static uint64_t disk_units(const struct mc_member *member)
 }
 
 /* False when memory is out. */
-static bool begin(struct mc_core *core, struct mc_segment *segment, bool leaves)
+static bool sweep_begin(struct mc_core *core, struct mc_segment *segment, bool leaves)
 {
     struct mc_sweep *sweep = &segment->flush;
     bool runs = sweep->runs || mc_job_store(core, segment->number);
@@ -33,8 +33,8 @@ static bool begin(struct mc_core *core, struct mc_segment *segment, bool leaves)
     return true;
 }
 
-static void reply(struct mc_core *core, const struct mc_connection *connection, uint64_t request_id,
-                  const struct mc_wire_flushed *head)
+static void flushed_reply(struct mc_core *core, const struct mc_connection *connection, uint64_t request_id,
+                          const struct mc_wire_flushed *head)
 {
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out != NULL)
@@ -51,7 +51,7 @@ void mc_sweep_asked(struct mc_core *core, struct mc_connection *connection, cons
     bool own = segment != NULL && segment->member == connection->member && segment->kind == MC_SEGMENT_MEMORY;
     if (!own || core->config.offload == MC_OFFLOAD_NEVER) {
         told.code = own ? MC_ERR_UNAVAILABLE_IN_CURRENT_MODE : MC_ERR_SEGMENT_NOT_FOUND;
-        reply(core, connection, frame->request_id, &told);
+        flushed_reply(core, connection, frame->request_id, &told);
         return;
     }
     struct mc_sweep *sweep = &segment->flush;
@@ -59,13 +59,13 @@ void mc_sweep_asked(struct mc_core *core, struct mc_connection *connection, cons
     mc_segment_update_room(core, segment);
     bool is_over = !sweep->runs && (sweep->looks == 0 || sweep->last.left > 0);
     if (asked.begin != 0 || !sweep->leaves || is_over)
-        told.code = begin(core, segment, true) ? 0 : MC_ERR_BUSY;
+        told.code = sweep_begin(core, segment, true) ? 0 : MC_ERR_BUSY;
     sweep->asked_ms = core->now_ms;
     told.looks = segment->recovering ? 0 : sweep->looks;
     told.left = sweep->last.left;
     told.left_bytes = sweep->last.left_bytes;
     told.moving = sweep->last.moving;
-    reply(core, connection, frame->request_id, &told);
+    flushed_reply(core, connection, frame->request_id, &told);
 }
 
 void mc_sweep_trusted(struct mc_core *core, struct mc_segment *segment)
@@ -77,7 +77,7 @@ void mc_sweep_trusted(struct mc_core *core, struct mc_segment *segment)
         struct mc_segment *memory = mc_link_of(link, struct mc_segment, of_member);
         bool is_meant = memory == segment || segment->kind == MC_SEGMENT_DISK;
         if (is_meant && memory->kind == MC_SEGMENT_MEMORY && memory->live > 0 && !memory->flush.leaves)
-            (void)begin(core, memory, false); /* without memory they stay there only, as they did */
+            (void)sweep_begin(core, memory, false); /* without memory they stay there only, as they did */
     }
 }
 
@@ -97,7 +97,7 @@ static void note_left(struct mc_sweep *sweep, uint64_t bytes, uint64_t moving_un
 }
 
 /* True when it began to store something. */
-static bool visit(struct mc_core *core, struct mc_segment *segment, const struct mc_node *node)
+static bool node_visit(struct mc_core *core, struct mc_segment *segment, const struct mc_node *node)
 {
     struct mc_sweep *sweep = &segment->flush;
     if (node->state == MC_NODE_GRANTED)
@@ -176,7 +176,7 @@ bool mc_sweep_slice(struct mc_core *core, struct mc_job *job)
             sweep->runs = !is_over;
             return is_over;
         }
-        stores -= visit(core, segment, mc_segment_node(segment, sweep->slot++));
+        stores -= node_visit(core, segment, mc_segment_node(segment, sweep->slot++));
     }
     return false;
 }

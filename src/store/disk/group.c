@@ -58,7 +58,7 @@ void mc_disk_rewrites_refuse(struct mc_disk *disk)
 
 /* ---- the end of a group ---- */
 
-static void stored(struct mc_disk *disk, struct mc_disk_task *task)
+static void item_stored(struct mc_disk *disk, struct mc_disk_task *task)
 {
     struct mc_disk_item *item = &disk->index.items[task->slot];
     item->entry = task->entry;
@@ -69,7 +69,7 @@ static void stored(struct mc_disk *disk, struct mc_disk_task *task)
 }
 
 /* What was removed meanwhile stays removed: the journal names the generation, wherever it lies. */
-static void moved(struct mc_disk *disk, struct mc_disk_task *task)
+static void item_moved(struct mc_disk *disk, struct mc_disk_task *task)
 {
     struct mc_disk_item *item = mc_disk_index_find(&disk->index, task->slot, task->entry.generation);
     if (item == NULL)
@@ -101,11 +101,11 @@ static void group_end(struct mc_disk *disk, struct mc_disk_group *group)
     for (uint32_t i = 0; i < group->count; i++) {
         struct mc_disk_task *task = group->tasks[i];
         if (task->kind == MC_DISK_TASK_REWRITE && !group->has_failed)
-            moved(disk, task);
+            item_moved(disk, task);
         else if (task->kind == MC_DISK_TASK_STORE && group->has_failed)
             not_stored(disk, task);
         else if (task->kind == MC_DISK_TASK_STORE)
-            stored(disk, task);
+            item_stored(disk, task);
         task_end(disk, task, group->has_failed ? MC_ERR_FILE_WRITE_FAIL : 0);
     }
     group->is_used = false;

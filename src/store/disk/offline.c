@@ -279,8 +279,8 @@ static void regions_look(struct disk_look *look)
 
 /* ---- one directory ---- */
 
-static enum mc_disk_look_code problem(struct disk_look *look, const char *directory, const char *what,
-                                      enum mc_disk_look_code code)
+static enum mc_disk_look_code problem_print(struct disk_look *look, const char *directory, const char *what,
+                                            enum mc_disk_look_code code)
 {
     if (look->is_json) {
         mc_json_begin(&look->json, NULL, '{');
@@ -388,7 +388,7 @@ static enum mc_disk_look_code contents_look(struct disk_look *look, const char *
 {
     enum mc_disk_look_code code = MC_DISK_LOOK_NO_DISK;
     if (!tables_make(look)) {
-        code = problem(look, directory, "no memory", code);
+        code = problem_print(look, directory, "no memory", code);
         goto out;
     }
     journal_load(look, "clears.0");
@@ -398,7 +398,7 @@ static enum mc_disk_look_code contents_look(struct disk_look *look, const char *
     foot_print(look);
     code = is_damaged(look) ? MC_DISK_LOOK_DAMAGED : MC_DISK_LOOK_WHOLE;
     if (look->has_no_memory) /* what it said of the dead may be wrong */
-        code = problem(look, directory, "no memory for all of it", MC_DISK_LOOK_NO_DISK);
+        code = problem_print(look, directory, "no memory for all of it", MC_DISK_LOOK_NO_DISK);
 out:
     tables_free(look);
     return code;
@@ -416,18 +416,19 @@ static enum mc_disk_look_code directory_look(struct disk_look *base, const char 
     if (look->fd >= 0)
         fd = part_open(look, "identity");
     if (fd < 0) {
-        code = problem(look, directory, "no disk of ours, or not to be read by this user", code);
+        code = problem_print(look, directory, "no disk of ours, or not to be read by this user", code);
         goto out;
     }
     enum mc_disk_verdict verdict = mc_disk_identity_read(fd, page, &look->super);
     look->is_in_use = is_in_use(look);
     if (verdict == MC_DISK_OTHER_VERSION)
-        code = problem(look, directory, "a disk of another version", code);
+        code = problem_print(look, directory, "a disk of another version", code);
     else if (verdict != MC_DISK_GOOD)
-        code = problem(look, directory, "its identity is damaged: nothing of it can be found any more",
-                       MC_DISK_LOOK_DAMAGED);
+        code = problem_print(look, directory, "its identity is damaged: nothing of it can be found any more",
+                             MC_DISK_LOOK_DAMAGED);
     else if (look->is_in_use && look->kind == MC_DISK_LOOK_CHECK)
-        code = problem(look, directory, "in use by a process; stop it first, or use list or stat", MC_DISK_LOOK_IN_USE);
+        code = problem_print(look, directory, "in use by a process; stop it first, or use list or stat",
+                             MC_DISK_LOOK_IN_USE);
     else
         code = contents_look(look, directory);
 out:

@@ -549,7 +549,7 @@ void mc_owner_disk_emptied(struct mc_owner_disk *disk)
 }
 
 /* The master of that epoch has it: no store that another one has told of is under way. */
-static void meet(struct mc_owner_disk *disk, uint64_t epoch)
+static void master_meet(struct mc_owner_disk *disk, uint64_t epoch)
 {
     struct mc_owner *owner = disk->owner;
     pthread_mutex_lock(&owner->lock);
@@ -560,7 +560,7 @@ static void meet(struct mc_owner_disk *disk, uint64_t epoch)
     pthread_mutex_unlock(&owner->lock);
 }
 
-static int mounted(struct mc_owner_disk *disk, const struct mc_wire_mount_reply *reply)
+static int mount_answered(struct mc_owner_disk *disk, const struct mc_wire_mount_reply *reply)
 {
     disk->mount_id = 0;
     if (reply->code == MC_ERR_STALE && (disk->has_contents || disk->mark.epoch != 0)) { /* else it is refused, empty */
@@ -582,7 +582,7 @@ static int mounted(struct mc_owner_disk *disk, const struct mc_wire_mount_reply 
     disk->segment = reply->segment;
     disk->segment_epoch = reply->epoch;
     disk->session++;
-    meet(disk, reply->epoch);
+    master_meet(disk, reply->epoch);
     if (reply->inventory == 0)
         set_epoch(disk, reply->epoch);
     told_segment_set(disk, reply->segment);
@@ -593,7 +593,7 @@ static int mounted(struct mc_owner_disk *disk, const struct mc_wire_mount_reply 
 
 int mc_owner_disk_mounted(struct mc_owner_disk *disk, const struct mc_wire_mount_reply *reply)
 {
-    int rc = mounted(disk, reply);
+    int rc = mount_answered(disk, reply);
     leave_if_wanted(disk);
     if (rc == 0 && disk->state == MC_OWNER_DISK_LEAVING) /* not one that was refused: at once it would be again */
         mc_owner_disks_mount(disk->owner);

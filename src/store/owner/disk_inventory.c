@@ -81,7 +81,7 @@ static void on_listed(void *context, int code, uint64_t cursor)
 /* ---- on the serve thread ---- */
 
 /* The next region. 0 or negative. */
-static int ask(struct mc_owner_disk *disk)
+static int ask_next_region(struct mc_owner_disk *disk)
 {
     struct mc_disk_chunk *chunk = calloc(1, sizeof(*chunk));
     if (chunk == NULL)
@@ -138,7 +138,7 @@ static void empty_next(struct mc_owner_disk *disk, uint64_t cursor)
             empty_end(disk);
         return;
     }
-    int rc = ask(disk);
+    int rc = ask_next_region(disk);
     if (rc < 0)
         not_emptied(disk, rc);
 }
@@ -229,7 +229,7 @@ int mc_owner_disk_inventory_start(struct mc_owner_disk *disk)
     if (told == NULL)
         return MC_ERR_NO_MEMORY;
     disk->inventory = (struct mc_owner_disk_inventory){.is_active = true, .told = told, .start_ms = mc_clock_ms()};
-    int rc = ask(disk);
+    int rc = ask_next_region(disk);
     if (rc == MC_ERR_BUSY)
         mc_owner_disk_want_beat(disk);
     return rc == MC_ERR_BUSY ? 0 : rc;
@@ -296,7 +296,7 @@ void mc_owner_disk_inventory_write(struct mc_owner_disk *disk)
     /* The listing of the next region is asked for when this one has been told. A disk that is busy is asked again with
      * the next answer of the master, when a move ends, or with the next heartbeat. */
     if (inventory->is_active && inventory->chunk == NULL && !inventory->is_asked && !inventory->is_last_sent &&
-        ask(disk) == MC_ERR_BUSY)
+        ask_next_region(disk) == MC_ERR_BUSY)
         mc_owner_disk_want_beat(disk);
 }
 

@@ -110,7 +110,7 @@ static void on_stored(void *context, int code, uint32_t slot)
 }
 
 /* A disk that is busy has it later, as long as memory has the value and it is wanted. */
-static void store(struct mc_mover *mover, struct mc_move *move)
+static void store_move(struct mc_mover *mover, struct mc_move *move)
 {
     int rc = atomic_load(&move->is_cleared) ? MC_ERR_STALE : copy_out(move);
     uint64_t wait_ms = SHORT_MS;
@@ -214,7 +214,7 @@ static void *mover_main(void *argument)
         if (stop)
             end_move(move, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
         else if (move->kind == MC_MOVE_STORE)
-            store(mover, move);
+            store_move(mover, move);
         else
             end_move(move, move->code < 0 ? move->code : copy_in(move));
     }

@@ -14,7 +14,7 @@ static uint32_t age_ms_of(uint64_t then_ms)
 }
 
 /* Lock held. */
-static void heard(struct mc_owner *owner, uint64_t epoch, bool acts, uint16_t frame_time)
+static void master_heard(struct mc_owner *owner, uint64_t epoch, bool acts, uint16_t frame_time)
 {
     if (epoch < owner->seen_epoch || epoch == 0)
         return;
@@ -29,7 +29,7 @@ static void heard(struct mc_owner *owner, uint64_t epoch, bool acts, uint16_t fr
 void mc_owner_heard(struct mc_owner *owner, uint64_t epoch, bool acts, uint16_t frame_time)
 {
     pthread_mutex_lock(&owner->lock);
-    heard(owner, epoch, acts, frame_time);
+    master_heard(owner, epoch, acts, frame_time);
     pthread_mutex_unlock(&owner->lock);
 }
 
@@ -46,7 +46,7 @@ uint64_t mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_
 void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t answered_ms, uint16_t frame_time)
 {
     pthread_mutex_lock(&owner->lock);
-    heard(owner, epoch, acts, frame_time);
+    master_heard(owner, epoch, acts, frame_time);
     if (answered_ms != 0) {
         owner->answered_epoch = epoch;
         owner->answered_ms = answered_ms;

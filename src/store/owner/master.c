@@ -415,7 +415,7 @@ static void mounted_note(struct mc_owner *owner, uint32_t segment)
     pthread_mutex_unlock(&owner->lock);
 }
 
-static int mounted(struct mc_owner *owner, const struct mc_wire_mount_reply *reply, uint16_t frame_time)
+static int memory_mounted(struct mc_owner *owner, const struct mc_wire_mount_reply *reply, uint16_t frame_time)
 {
     uint64_t met = mc_segment_memory_met(owner->memory);
     bool is_known =
@@ -493,7 +493,7 @@ static int mount_reply_handle(struct mc_owner *owner, const struct mc_frame *fra
         refusal_note(owner, reply.code);
         return reply.code;
     }
-    int rc = mounted(owner, &reply, frame->time);
+    int rc = memory_mounted(owner, &reply, frame->time);
     if (rc == 0)
         mc_owner_populated_tell(owner);
     if (rc == 0)
