@@ -1,4 +1,5 @@
 """Drain jobs over HTTP: a segment takes nothing new, its owner moves its objects to others, and it can go without a loss."""
+import itertools
 import json
 
 import pytest
@@ -82,7 +83,13 @@ def test_values_with_two_replicas_keep_two(master, client):
     try:
         wait_until(lambda: len(segments(master)) == 3)
         values = {f"two-{i}": pattern(5000, i) for i in range(30)}
-        wait_until(lambda: client.put("warm", b"1", config) == 0 and len(client.get_replica_desc("warm")) == 2)
+        tries = itertools.count()
+
+        def two_take_it():
+            """A key of its own each time: one that was put while a single node took puts keeps its one replica."""
+            key = f"warm-{next(tries)}"
+            return client.put(key, b"1", config) == 0 and len(client.get_replica_desc(key)) == 2
+        wait_until(two_take_it)
         for key, value in values.items():
             assert client.put(key, value, config) == 0
         job = ask(master, "POST", "/api/v1/drain_jobs", {"segments": [name]})[1]["job_id"]
