@@ -283,7 +283,7 @@ def test_metrics_of_node_and_master(master, folder):
     assert seen["mooncake_disks_slow"] == seen["mooncake_disks_read_only"] == seen["mooncake_disks_off"] == 0
     assert re.search(r"Storage: \S+ MB / 16\.00 MB \(\S+%\) \| SSD Storage: \S+ MB / 512\.00 MB \(\d+\.\d%\) \| Keys: 40 ", master.get("/metrics/summary")[1].decode())
     page = master.get("/")[1].decode()
-    assert 'id="disks"' in page and "all.disks_off" in page and "disk.directory" in page
+    assert 'id="disks"' in page and "all.disks_off" in page and "disk.directory" in page and '"/batch_query_keys?keys=")' in page
     assert client.close() == 0
     service.kill()  # its disk stays known, and says so
     wait_until(lambda: [disk["health"] for disk in disks_of(master)] == ["absent"], 30)
