@@ -169,11 +169,6 @@ class SetupCalls:
         size = _number(mount_segment_size)
         return self.setup("127.0.0.1", "P2PHANDSHAKE", size, 16 << 20, protocol, device_name, "127.0.0.1:50051")
 
-    @checked
-    def get_offload_rpc_read_count(self):
-        """Returns 0: this build has no disk tier, so nothing was read from one."""
-        return 0
-
     def _get_pyclient_capsule(self, *args, **keywords):
         """Raises NotImplementedError: there is no C++ object behind a store."""
         raise NotImplementedError("_get_pyclient_capsule: there is no C++ object behind a store.")

@@ -24,7 +24,7 @@
     X(setup_dummy) X(alloc_from_mem_pool) \
     X(is_exist) X(batch_is_exist) X(remove) X(batch_remove) X(remove_by_regex) X(remove_all) X(get_size) \
     X(register_buffer) X(unregister_buffer) X(get_replica_desc) X(batch_get_replica_desc) \
-    X(get_hostname) X(health_check) X(close)
+    X(get_hostname) X(health_check) X(get_offload_rpc_read_count) X(close)
 /* clang-format on */
 #define DECLARE(name)                                                                                                  \
     PyObject *mc_py_store_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);       \

@@ -343,6 +343,20 @@ static PyObject *get_hostname(struct mc_py_store *self)
 MC_PY_STORE_CALL(get_hostname, 0, "", get_hostname(self),
                  "\"host:port\" of this store, which is also its segment's name; \"\" when not set up.")
 
+static PyObject *get_offload_rpc_read_count(struct mc_py_store *self)
+{
+    struct mc_store *store = NULL;
+    struct mc_store_statistics statistics = {0};
+    if (mc_py_store_enter(self, &store) >= 0) {
+        mc_store_statistics(store, &statistics);
+        mc_py_store_leave(self);
+    }
+    return PyLong_FromUnsignedLongLong(statistics.get_loads);
+}
+
+MC_PY_STORE_CALL(get_offload_rpc_read_count, 0, "", get_offload_rpc_read_count(self),
+                 "How many objects this store has read that had to come from a disk first; 0 when not set up.")
+
 static PyObject *health_check(struct mc_py_store *self)
 {
     struct mc_store *store = NULL;

@@ -62,9 +62,10 @@ def loaded(master, store, numbers, others):
     for number in numbers:
         while lies(master, number) != (False, True):
             read(store, next(others))
-        before = master.metrics()["master_promotion_completed_total"]
+        before, waited = master.metrics()["master_promotion_completed_total"], store.get_offload_rpc_read_count()
         read(store, number)
         assert master.metrics()["master_promotion_completed_total"] == before + 1
+        assert store.get_offload_rpc_read_count() == waited + 1
 
 
 def begun(master):

@@ -120,6 +120,12 @@ static int places_reserve(struct get_work *work, size_t count)
     return work->places == NULL ? MC_ERR_NO_MEMORY : 0;
 }
 
+/* Of what else is to come soon the master says no length. */
+static bool is_load(int64_t code, uint64_t length)
+{
+    return code == MC_ERR_PUT_IN_PROGRESS && length > 0;
+}
+
 static int read_found(struct get_work *work, struct mc_reader *reader)
 {
     struct mc_wire_none head;
@@ -137,6 +143,7 @@ static int read_found(struct get_work *work, struct mc_reader *reader)
             return MC_ERR_PROTOCOL;
         one->code = found.code < 0 ? found.code : PENDING;
         one->object_length = found.length;
+        one->loaded = one->loaded || is_load(found.code, found.length);
         one->first_place = place_count;
         one->place_count = found.code < 0 ? 0 : found.replica_count;
         one->tried = 0;
@@ -635,6 +642,8 @@ void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
         atomic_fetch_add_explicit(hit ? &store->get_objects : &store->get_misses, 1, memory_order_relaxed);
         if (hit)
             atomic_fetch_add_explicit(&store->get_bytes, (uint64_t)ones[i].code, memory_order_relaxed);
+        if (hit && ones[i].loaded)
+            atomic_fetch_add_explicit(&store->get_loads, 1, memory_order_relaxed);
     }
     free(work.places);
     free(work.has_others);

@@ -32,6 +32,7 @@ struct get_one {
     bool reread;    /* the replica tried last had wrong bytes, once */
     bool rotten;    /* a replica had wrong bytes, twice */
     bool allocated; /* own_part is from allocate */
+    bool loaded;    /* it was not in memory, and is being brought from a disk for this call, or was */
     int64_t code;   /* PENDING, or the result */
 };
 

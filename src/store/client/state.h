@@ -108,7 +108,7 @@ struct mc_store {
     _Atomic bool draining;                      /* objects of the own segment are moved away */
     _Atomic(struct mc_tasks *) tasks;           /* NULL: there was none */
     _Atomic(struct mc_mounts *) mounts;         /* NULL: there was none */
-    _Atomic uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses, retries, places_hits;
+    _Atomic uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses, get_loads, retries, places_hits;
     struct mc_store *next; /* registry of the fork handler */
 };
 

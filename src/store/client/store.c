@@ -73,6 +73,7 @@ void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *sta
                                                .get_misses = atomic_load(&store->get_misses),
                                                .retries = atomic_load(&store->retries),
                                                .places_hits = atomic_load(&store->places_hits),
+                                               .get_loads = atomic_load(&store->get_loads),
                                                .checksum_errors = atomic_load(&counters->checksum_errors),
                                                .fallbacks = atomic_load(&counters->fallbacks)};
     for (size_t i = 0; i < 4; i++)

@@ -455,6 +455,7 @@ static void metrics(struct mc_rest *rest, struct mc_web_request *request, size_t
         {"get_objects_total", "counter", "Objects read by this process", now.get_objects},
         {"get_bytes_total", "counter", "Their bytes", now.get_bytes},
         {"get_misses_total", "counter", "Objects asked for that were not there", now.get_misses},
+        {"get_loads_total", "counter", "Objects read that had to come from a disk first", now.get_loads},
         {"path_local_bytes_total", "counter", "Bytes moved within this process", now.path_bytes[0]},
         {"path_shm_bytes_total", "counter", "Bytes moved by shared memory", now.path_bytes[1]},
         {"path_tcp_bytes_total", "counter", "Bytes moved by tcp", now.path_bytes[2]},
