@@ -44,6 +44,8 @@ struct fake_master {
     size_t place_count;
     struct mc_wire_place places[FAKE_PLACES];
     uint64_t length;
+    unsigned coming;                                    /* so many gets hear that the value is about to be there */
+    uint64_t coming_length;                             /* which is what comes from a disk, or 0 */
     struct mc_wire_segment_reply segments[FAKE_PLACES]; /* by segment number */
     uint64_t done_after_ms; /* PUT_DONE comes so long after LIVE, unless the grants were revoked; or 0 */
     unsigned lose_done;     /* so many PUT_DONE come only when the grants were revoked */
@@ -129,13 +131,18 @@ static inline void fake_places(struct fake_master *fake, struct mc_buffer *out, 
 
 static inline void fake_get(struct fake_master *fake, struct mc_buffer *out, uint64_t id)
 {
-    bool found = fake->key_exists && fake->place_count > 0;
+    bool is_coming = fake->coming > 0, found = fake->key_exists && fake->place_count > 0 && !is_coming;
+    fake->coming -= is_coming;
     size_t frame = mc_frame_begin(out, MC_MESSAGE_GET_FOUND, id);
     mc_wire_none_write(out, &(struct mc_wire_none){0});
     size_t list = mc_list_begin(out);
-    mc_wire_found_write(out, &(struct mc_wire_found){.code = found ? 0 : MC_ERR_OBJECT_NOT_FOUND,
+    mc_wire_found_write(out, &(struct mc_wire_found){.code = found       ? 0
+                                                             : is_coming ? MC_ERR_PUT_IN_PROGRESS
+                                                                         : MC_ERR_OBJECT_NOT_FOUND,
                                                      .replica_count = (uint8_t)(found ? fake->place_count : 0),
-                                                     .length = found ? fake->length : 0});
+                                                     .length = found       ? fake->length
+                                                               : is_coming ? fake->coming_length
+                                                                           : 0});
     mc_list_end(out, list, 1);
     fake_places(fake, out, found);
     mc_frame_end(out, frame);

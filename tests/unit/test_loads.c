@@ -1,10 +1,10 @@
 /* How a reader waits for what comes from a disk, against disks that take so long. */
 #include "store/client/loads.h"
+#include "mooncake.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "fake_master.h"
+
+#include <limits.h>
 
 #define MIB (1ull << 20)
 #define UNKNOWN_US 100 /* between looks when nothing is known */
@@ -87,13 +87,39 @@ static void test_slower(void **state)
     assert_true(mc_loads_wait_us(&reader.loads, MIB, 0) <= MC_LOADS_LONGEST_US);
 }
 
+/* What was to come from a disk, and did not in time, is a miss; what is about to be there for another reason is not. */
+static void test_too_late(void **state)
+{
+    static uint8_t back[100];
+    static struct fake_master master;
+    struct mc_store_config config = {
+        .local_hostname = "127.0.0.1", .local_buffer_size = 1, .paths = "local", .call_timeout_ms = 100};
+    struct mc_store_statistics statistics;
+    struct mc_store *store;
+    (void)state;
+    fake_start(&master, 50);
+    config.master_server_addr = master.address;
+    assert_int_equal(mc_store_open(&config, &store), 0);
+    FAKE_SET(&master, coming, UINT_MAX);
+    for (unsigned i = 0; i < 2; i++) {
+        struct iovec part = {back, sizeof(back)};
+        struct mc_get_item item = {.key = {"key", 3}, .parts = &part, .part_count = 1};
+        FAKE_SET(&master, coming_length, i == 0 ? 0 : sizeof(back));
+        (void)mc_store_get(store, &item, 1, NULL, NULL);
+        assert_int_equal(item.result, i == 0 ? MC_ERR_REPLICA_IS_NOT_READY : MC_ERR_OBJECT_NOT_FOUND);
+    }
+    mc_store_statistics(store, &statistics);
+    assert_int_equal(statistics.get_misses, 2);
+    assert_int_equal(statistics.get_loads, 0);
+    assert_int_equal(mc_store_close(store), 0);
+    fake_stop(&master);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_known),
-        cmocka_unit_test(test_steady),
-        cmocka_unit_test(test_faster),
-        cmocka_unit_test(test_slower),
+        cmocka_unit_test(test_nothing_known), cmocka_unit_test(test_steady),   cmocka_unit_test(test_faster),
+        cmocka_unit_test(test_slower),        cmocka_unit_test(test_too_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

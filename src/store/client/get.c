@@ -601,9 +601,13 @@ static int get_known_or_asked(struct get_work *work)
     return 0;
 }
 
-/* What the caller is told: a cache that cannot reach an object has missed it; trouble of our own has its name. */
-static int64_t final_code(int64_t code, int trouble)
+/* What the caller is told: a cache that cannot reach an object, or whose disk did not bring it in time, has missed it;
+ * trouble of our own has its name. */
+static int64_t final_code(const struct get_one *one, int trouble)
 {
+    int64_t code = one->code;
+    if (is_load(code, one->object_length))
+        return MC_ERR_OBJECT_NOT_FOUND;
     if (code == MC_ERR_TRANSFER_FAIL && trouble != 0)
         return trouble == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS ? MC_ERR_TRANSFER_FAIL : trouble;
     return code == MC_ERR_REPLICA_IS_GONE || code == MC_ERR_TRANSFER_FAIL ? MC_ERR_OBJECT_NOT_FOUND
@@ -637,7 +641,7 @@ void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
         work.ones[i].trouble = 0;
     }
     for (size_t i = 0; i < count; i++) {
-        ones[i].code = final_code(ones[i].code, ones[i].trouble);
+        ones[i].code = final_code(&ones[i], ones[i].trouble);
         bool hit = ones[i].code >= 0;
         atomic_fetch_add_explicit(hit ? &store->get_objects : &store->get_misses, 1, memory_order_relaxed);
         if (hit)
@@ -683,7 +687,7 @@ int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struc
     if (rc == 0 && work.learnt)
         learn_endpoints(&work);
     for (size_t i = 0; i < count; i++)
-        results[i] = rc < 0 ? rc : work.ones[i].code == PENDING ? 0 : (int)final_code(work.ones[i].code, 0);
+        results[i] = rc < 0 ? rc : work.ones[i].code == PENDING ? 0 : (int)final_code(&work.ones[i], 0);
     free(work.places);
     free(work.ones);
     return rc;
