@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -117,6 +118,23 @@ def test_paths_that_cannot_be(master, folder):
                       (f"{folder}/link", "is a link"), (f"{folder}/link/", "is a link"), (f"{folder}/file", "is no directory")]:
         assert f": {why}" in without(master, path), path
     assert taken(folder / "there") == []
+
+
+def test_of_another_cluster(master, folder):
+    """It is left alone, and said where it is and whose."""
+    text = rf"disk {folder}/mooncake-c.0 holds objects of cluster [0-9a-f]{{32}} and is left alone"
+    with client(master, MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=folder) as service:
+        with_disks(master)
+        other = joined(master, 0)
+        wait_until(lambda: other.put("key", b"value") == 0)
+        wait_until(lambda: master.metrics()["file_cache_nums_"] == 1)
+        assert other.close() == 0 and not re.search(text, service.log())
+    with cluster.Master("--enable_offload", f"--cluster_uuid={'1' * 32}") as stranger:
+        service = client(stranger, MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=folder).spawn()
+        wait_until(lambda: re.search(text, service.log()), 20)
+        service.kill()
+    with client(master, MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=folder):
+        wait_until(lambda: master.metrics()["file_cache_nums_"] == 1, 20)
 
 
 def test_too_small(master, folder):

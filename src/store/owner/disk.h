@@ -141,6 +141,9 @@ void mc_owner_disk_off(struct mc_owner *owner, const char *path);
 struct mc_disk *mc_owner_disk_unseen(struct mc_owner_disk *disk);
 void mc_owner_disks_unseen_free(struct mc_owner *owner);
 
+/* The master, which is of that cluster (zero: it does not say), refuses the node for what it holds: says which
+ * directories are why. */
+void mc_owner_disks_foreign(struct mc_owner *owner, struct mc_id cluster);
 /* Lock held. Something lies on a disk: of which cluster? */
 bool mc_owner_disks_hold(struct mc_owner *owner, struct mc_id *cluster);
 

@@ -2,6 +2,8 @@
  * metrics. They wait for no disk, no link and no move. */
 #include "store/owner/inside.h"
 
+#include "env/log.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +44,25 @@ static bool disk_look(struct mc_owner *owner, uint32_t number, struct mc_disk_st
         (void)snprintf(path, size, "%s", disk != NULL ? mc_disk_directory(disk) : owner->disks[number].path);
     pthread_mutex_unlock(&owner->seen_lock);
     return disk != NULL;
+}
+
+void mc_owner_disks_foreign(struct mc_owner *owner, struct mc_id cluster)
+{
+    for (uint32_t i = 0; i < owner->disk_count; i++) {
+        char path[MC_DISK_PATH_MAX + 32], text[MC_ID_TEXT_MAX];
+        struct mc_disk_statistics statistics;
+        pthread_mutex_lock(&owner->lock);
+        struct mc_id theirs = owner->disks[i].has_contents ? owner->disks[i].mark.cluster : (struct mc_id){0, 0};
+        pthread_mutex_unlock(&owner->lock);
+        if (mc_id_is_zero(theirs) || mc_id_equal(theirs, cluster))
+            continue;
+        (void)disk_look(owner, i, &statistics, path, sizeof(path));
+        mc_id_format(text, theirs);
+        mc_log(WARNING,
+               "disk %s holds objects of cluster %s and is left alone; when that cluster is no more, end this node and "
+               "delete that directory by hand",
+               path, text);
+    }
 }
 
 /* ---- for heartbeats ---- */

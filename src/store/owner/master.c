@@ -310,6 +310,7 @@ static int foreign_handle(struct mc_owner *owner, const struct mc_wire_hello_rep
     owner->master_node = (struct mc_id){0, 0}; /* by its address the right one may be found */
     mc_log_limited(ERROR, "master %s refuses segment %s: %.*s", owner->master_address, owner->name,
                    (int)reply->text.length, reply->text.data == NULL ? "" : (const char *)reply->text.data);
+    mc_owner_disks_foreign(owner, reply->cluster);
     if (wants_to_drop()) {
         mc_log(WARNING, "the contents of segment %s are given up, as MC_FOREIGN_CONTENTS=drop says", owner->name);
         return memory_begin_anew(owner) < 0 ? MC_ERR_NO_MEMORY : MC_ERR_OTHER_CLUSTER;
