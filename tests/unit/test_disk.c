@@ -206,6 +206,22 @@ static void test_mark_that_fails(void **state)
     rig_stop(disk);
 }
 
+/* What another process has open is no room for this one. */
+static void test_bytes_there(void **state)
+{
+    (void)state;
+    assert_int_equal(mc_disk_bytes_there(path), 0);
+    struct mc_disk *disk = rig_start(&config), *other = rig_start(&config);
+    assert_int_equal(rig_store(disk, 1, 1, 5000, NULL), 0);
+    assert_int_equal(mc_disk_bytes_there(path), 0);
+    rig_stop(disk);
+    assert_true(mc_disk_bytes_there(path) >= 5000);
+    disk = rig_start(&config); /* and looking leaves no lock behind */
+    assert_non_null(strstr(mc_disk_directory(disk), "mooncake-c.0"));
+    rig_stop(disk);
+    rig_stop(other);
+}
+
 static void test_of_others(void **state)
 {
     (void)state;
@@ -911,6 +927,7 @@ int main(void)
         TEST(test_mark_that_fails),
         TEST(test_paths),
         TEST(test_two_on_one_path),
+        TEST(test_bytes_there),
         TEST(test_of_others),
         TEST(test_identity_that_is_gone),
         TEST(test_fifo),

@@ -14,7 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOCK_TRIES 3u
+#define LOCK_TRIES 3u  /* by who has it: perhaps only to find that the contents are not its own */
+#define LOOK_TRIES 40u /* by who shares it, to look whether it is in use */
 #define LOCK_WAIT_US 5000u
 
 /* A regular file of ours that has no other name; else -1 with errno. */
@@ -197,14 +198,21 @@ static enum fit contents_judge(struct mc_disk_directory *directory, const struct
     return contents_make(directory, config, page) ? FITS : FAILED;
 }
 
-/* Whoever only looks whether it is in use has it for a moment. */
+bool mc_disk_lock_is_held(int fd)
+{
+    return flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
 static int lock_take(int fd)
 {
-    for (unsigned i = 0; i < LOCK_TRIES; i++) {
+    unsigned held = 0;
+    for (unsigned i = 0; i < LOOK_TRIES && held < LOCK_TRIES; i++) {
         if (flock(fd, LOCK_EX | LOCK_NB) == 0)
             return 0;
         if (errno != EWOULDBLOCK)
             break;
+        held += mc_disk_lock_is_held(fd);
+        (void)flock(fd, LOCK_UN);
         (void)usleep(LOCK_WAIT_US);
         errno = EWOULDBLOCK;
     }
@@ -321,7 +329,10 @@ uint64_t mc_disk_bytes_there(const char *path)
         if (fd < 0)
             continue;
         struct stat status;
-        for (uint32_t volume = 0; volume <= MC_DISK_REGIONS_MAX / MC_DISK_VOLUME_REGIONS; volume++) {
+        int lock = file_open(fd, "lock", O_RDONLY);
+        bool is_held = lock >= 0 && mc_disk_lock_is_held(lock);
+        fd_close(&lock); /* and lets it go */
+        for (uint32_t volume = 0; !is_held && volume <= MC_DISK_REGIONS_MAX / MC_DISK_VOLUME_REGIONS; volume++) {
             (void)snprintf(name, sizeof(name), "volume.%u", volume);
             if (fstatat(fd, name, &status, AT_SYMLINK_NOFOLLOW) != 0)
                 break;

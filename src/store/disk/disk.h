@@ -98,7 +98,7 @@ struct mc_disk_config {
 /* Takes a directory, or makes one, and begins to recover it. 0; MC_ERR_INVALID_PARAMS, MC_ERR_FILE_OPEN_FAIL,
  * MC_ERR_NO_MEMORY with one line in error. */
 int mc_disk_open(const struct mc_disk_config *config, struct mc_disk **disk, char *error, size_t error_size);
-/* Bytes that the disks in that path have taken of its file system. */
+/* Bytes that the disks in that path have taken of its file system; without those that somebody has open. */
 uint64_t mc_disk_bytes_there(const char *path);
 /* Ends what was begun, for at most grace_ms; what is not answered by then is MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS. All
  * calls are answered when it returns; lent buffers have been given back before. Operations of the kernel that do not

@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -86,7 +85,7 @@ static uint64_t region_at_file(const struct disk_look *look, uint32_t region, ui
 static bool is_in_use(const struct disk_look *look)
 {
     int fd = part_open(look, "lock");
-    bool is_locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    bool is_locked = fd >= 0 && mc_disk_lock_is_held(fd);
     if (fd >= 0)
         close(fd); /* and whoever waits for it tries again in a moment */
     return is_locked;
