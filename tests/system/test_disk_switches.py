@@ -137,6 +137,14 @@ def test_of_another_cluster(master, folder):
         wait_until(lambda: master.metrics()["file_cache_nums_"] == 1, 20)
 
 
+def test_flags_without_an_effect(master, folder):
+    """Are named when they say something else than what is done."""
+    with client(master, MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=folder) as service:
+        assert "--start_offload_rpc_server" not in service.log()
+    with Client("--host=127.0.0.1", f"--master_server_address={master.address}", "--start_offload_rpc_server=false", command=CLIENT) as service:
+        assert service.log().count("--start_offload_rpc_server has no effect here") == 1
+
+
 def test_too_small(master, folder):
     assert "at least 4 regions of 67108864 bytes" in without(master, folder, MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE="1000000")
 

@@ -514,9 +514,12 @@ static int settle_disk(struct mc_service_config *config, char *error, size_t err
 static void warn_ignored(const struct mc_options *options, const struct mc_service_config *config)
 {
     for (size_t i = 0; i < options->count; i++) {
-        if (options->table[i].status != MC_OPTION_LATER || !mc_options_changed(options, i))
+        if (!mc_options_changed(options, i))
             continue;
-        mc_log(WARNING, "--%s is accepted but not done yet: it changes nothing", options->table[i].name);
+        if (options->table[i].status == MC_OPTION_LATER)
+            mc_log(WARNING, "--%s is accepted but not done yet: it changes nothing", options->table[i].name);
+        else if (options->table[i].status == MC_OPTION_NO_EFFECT)
+            mc_log(INFO, "--%s has no effect here: %s", options->table[i].name, options->table[i].help);
     }
     if (strcmp(config->tenant_id, "default") != 0)
         mc_log(WARNING, "tenants are not in this build yet: tenant_id is ignored, all clients share one space of keys");
