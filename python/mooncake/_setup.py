@@ -12,6 +12,7 @@ INVALID_PARAMS = -600
 _LOCAL_BUFFER_MIN = 1024
 _DICT_SIZE_DEFAULT = "16mb"
 _INT64_MAX = (1 << 63) - 1
+_YES, _NO = ("true", "1", "yes", "on", "enable"), ("false", "0", "no", "off", "disable", "")
 _USUAL_PATH = "/data/file_storage"
 _SIZES = ("global_segment_size", "local_buffer_size")
 _OTHER_SPELLINGS = {"device_name": "rdma_devices", "master_server_address": "master_server_addr"}
@@ -61,9 +62,14 @@ def _text(values, name):
     return text
 
 
-def _is_on(value):
+def _is_on(values, name):
+    """The words that the other ways to configure a node know, in any case."""
+    value = values.get(name)
     if issubclass(type(value), str):
-        return value in ("1", "true", "True")
+        word = str.lower(str.strip(value))
+        if word not in _YES + _NO:
+            _log_warning(f'setup: {name} "%s" means off: true or false is expected' % value.partition("\0")[0])
+        return word in _YES
     try:
         return bool(value)
     except Exception:
@@ -72,7 +78,7 @@ def _is_on(value):
 
 def _warn_ignored(values):
     """Settings of the original that this build accepts without doing what they say: never in silence."""
-    if _is_on(values.get("enable_client_http_server")):
+    if _is_on(values, "enable_client_http_server"):
         _log_warning("setup: enable_client_http_server is not in this build yet: no HTTP server was started")
     tenant = values.get("tenant_id", "default")
     if issubclass(type(tenant), str) and tenant != "default":
@@ -82,7 +88,7 @@ def _warn_ignored(values):
 def _disk_paths(values):
     """Where objects are stored on disks; None: where the master says, if it does. What the call says goes before the environment, and that before
     where the original looks."""
-    if not _is_on(values.get("enable_ssd_offload")):
+    if not _is_on(values, "enable_ssd_offload"):
         return None
     path = _text(values, "ssd_offload_path") or os.environ.get("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "")
     if not path and os.path.exists(_USUAL_PATH):

@@ -16,7 +16,7 @@ import pytest
 from python_cluster import (  # noqa: F401
     BUFFER, MISSING, SEGMENT, SLOW, address, arguments, joined, master, node, pattern, store, unset, wait_until, with_fields
 )
-from mooncake import store as module
+from mooncake import _setup, store as module
 from mooncake._setup import SetupCalls
 from mooncake.store import BufferHandle, MooncakeDistributedStore, ObjectDataType, ReplicateConfig, SoftPinAction
 
@@ -109,6 +109,14 @@ def test_setup_positional_with_engine_and_keywords(master):
     assert store.setup(*arguments(master, 0), None, enable_ssd_offload=True, ssd_offload_path="/nowhere", tenant_id="t") == 0
     assert store.health_check() == 0
     assert store.close() == 0
+
+
+@pytest.mark.parametrize("word, is_on", [("1", True), ("true", True), ("TRUE", True), ("yes", True), ("On", True), (" true ", True), (True, True), (1, True), ("0", False), ("False", False),
+                                         ("no", False), ("off", False), ("", False), (False, False), (None, False), ("enabled", None), ("y", None), ("2", None)])
+def test_words_that_switch_a_disk_on(capfd, word, is_on):
+    """As in mooncake_config; what is none of them is off, and said."""
+    assert _setup._disk_paths({"enable_ssd_offload": word, "ssd_offload_path": "/there"}) == ("/there" if is_on else None)
+    assert capfd.readouterr().err.count(f'enable_ssd_offload "{word}" means off: true or false is expected') == (1 if is_on is None else 0)
 
 
 def test_setup_by_keywords_of_the_original(master):
