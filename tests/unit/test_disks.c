@@ -154,6 +154,40 @@ static void test_how_it_is_used(void **state)
     }
 }
 
+/* How many lines of the log a look takes that say so. */
+static unsigned lines_of(const char *name, const char *value, const char *text)
+{
+    char line[512];
+    unsigned count = 0;
+    FILE *file = tmpfile();
+    int saved = dup(STDERR_FILENO);
+    assert_true(file != NULL && saved >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    mc_log_set_level(MC_LOG_WARNING);
+    (void)with(name, value);
+    mc_log_set_level(MC_LOG_ERROR);
+    assert_true(dup2(saved, STDERR_FILENO) >= 0);
+    rewind(file);
+    while (fgets(line, sizeof(line), file) != NULL)
+        count += strstr(line, text) != NULL;
+    fclose(file);
+    close(saved);
+    return count;
+}
+
+static void test_too_many_objects(void **state)
+{
+    (void)state;
+    static const char name[] = "MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT";
+    config.disk_bytes = 256 * GIB;
+    assert_int_equal(lines_of(name, "16777216", "has at most 16777216 objects"), 0);
+    assert_int_equal(lines_of(name, "", "has at most"), 0);
+    assert_int_equal(lines_of(name, "16777217", "has at most 16777216 objects, not 16777217 (MOONCAKE_OFFLOAD_"), 1);
+    config.disk_bytes = 1024 * GIB;
+    assert_int_equal(lines_of(name, "", "has at most 16777216 objects, not 67108864 (one for"), 1);
+    assert_int_equal(with(name, "").objects_max, MC_DISK_OBJECTS_MAX);
+    assert_int_equal(lines_of(name, "1000", "has at most"), 0);
+}
+
 static void test_several_paths(void **state)
 {
     (void)state;
@@ -206,6 +240,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_what_nobody_says, setup, teardown),
         cmocka_unit_test_setup_teardown(test_how_large, setup, teardown),
         cmocka_unit_test_setup_teardown(test_how_it_is_used, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_too_many_objects, setup, teardown),
         cmocka_unit_test_setup_teardown(test_several_paths, setup, teardown),
         cmocka_unit_test_setup_teardown(test_as_the_master_says, setup, teardown),
     };

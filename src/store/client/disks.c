@@ -23,10 +23,10 @@
 #define OBJECTS_MIN 64u /* fewer and it would make room all the time */
 #define PREFIX "MOONCAKE_OFFLOAD_"
 
-struct use {           /* of all disks of the node */
-    uint64_t limit;    /* bytes; 0: none */
-    double free_ratio; /* so much of what is free, unless there is another limit below it */
-    uint32_t objects_max;
+struct use {              /* of all disks of the node */
+    uint64_t limit;       /* bytes; 0: none */
+    double free_ratio;    /* so much of what is free, unless there is another limit below it */
+    uint64_t objects_max; /* as it was said; 0: nobody did */
     enum mc_disk_policy policy;
     enum mc_disk_io_kind io_kind;
 };
@@ -71,8 +71,7 @@ static const char *take_keys(const char *text, struct use *use)
     uint64_t keys;
     if (!parse_number(text, &keys) || keys == 0)
         return "a number of objects is expected";
-    keys = keys < MC_DISK_OBJECTS_MAX ? keys : MC_DISK_OBJECTS_MAX;
-    use->objects_max = keys > OBJECTS_MIN ? (uint32_t)keys : OBJECTS_MIN;
+    use->objects_max = keys > OBJECTS_MIN ? keys : OBJECTS_MIN;
     return NULL;
 }
 
@@ -241,6 +240,18 @@ static bool is_there(const struct mc_disks *disks, const char *path)
     return false;
 }
 
+/* A slot's number, and the memory of an index, have an end. */
+static uint32_t objects_of(const char *path, uint64_t bytes, const struct use *use)
+{
+    uint64_t wanted = use->objects_max != 0 ? use->objects_max : bytes / MC_DISK_OBJECT_BYTES;
+    if (wanted <= MC_DISK_OBJECTS_MAX)
+        return (uint32_t)use->objects_max;
+    mc_log(WARNING, "the disk %s has at most %u objects, not %" PRIu64 " (%s): beyond that the oldest go", path,
+           MC_DISK_OBJECTS_MAX, wanted,
+           use->objects_max != 0 ? "MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT" : "one for each 16 KiB of what it may take");
+    return MC_DISK_OBJECTS_MAX;
+}
+
 static void disk_add(struct mc_disks *disks, char *given, uint64_t bytes, const struct use *use)
 {
     const char *path = trim(given);
@@ -254,9 +265,10 @@ static void disk_add(struct mc_disks *disks, char *given, uint64_t bytes, const 
         mc_log(WARNING, "at most %u disks: %s is ignored", MC_OWNER_DISKS_MAX, path);
         return;
     }
+    bytes = bytes != 0 ? bytes : bytes_of(path, use);
     disks->list[disks->count++] = (struct mc_owner_disk_config){.path = path,
-                                                                .capacity = bytes != 0 ? bytes : bytes_of(path, use),
-                                                                .objects_max = use->objects_max,
+                                                                .capacity = bytes,
+                                                                .objects_max = objects_of(path, bytes, use),
                                                                 .policy = use->policy,
                                                                 .io_kind = use->io_kind};
 }
