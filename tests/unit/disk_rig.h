@@ -383,7 +383,8 @@ static inline void rig_wait(struct mc_disk *disk, const struct answer *answer)
     }
 }
 
-static inline int rig_store(struct mc_disk *disk, uint64_t generation, uint64_t number, uint64_t length, uint32_t *slot)
+static inline int rig_store_as(struct mc_disk *disk, uint64_t generation, uint64_t number, uint64_t length,
+                               uint32_t *slot, bool was_hit)
 {
     char key[MC_KEY_LENGTH_MAX + 1];
     struct answer answer = {.slot = UINT32_MAX};
@@ -392,7 +393,7 @@ static inline int rig_store(struct mc_disk *disk, uint64_t generation, uint64_t 
     uint8_t *buffer = mc_disk_lend(disk, length, rig_key(number, key));
     assert_non_null(buffer);
     struct mc_disk_entry entry = rig_extent(buffer, generation, number, length);
-    int rc = mc_disk_store(disk, rig_slot(disk), &entry, buffer, false, on_stored, &answer);
+    int rc = mc_disk_store(disk, rig_slot(disk), &entry, buffer, was_hit, on_stored, &answer);
     if (rc < 0) {
         mc_disk_give_back(disk, buffer);
         return rc;
@@ -401,6 +402,10 @@ static inline int rig_store(struct mc_disk *disk, uint64_t generation, uint64_t 
     if (slot != NULL)
         *slot = answer.slot;
     return answer.code;
+}
+static inline int rig_store(struct mc_disk *disk, uint64_t generation, uint64_t number, uint64_t length, uint32_t *slot)
+{
+    return rig_store_as(disk, generation, number, length, slot, false);
 }
 
 /* The code; bytes that are not those of that object are never right. */

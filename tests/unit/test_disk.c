@@ -324,6 +324,8 @@ static void test_all_is_hot(void **state)
     }
     struct mc_disk_statistics statistics = rig_statistics(disk);
     assert_true(statistics.bytes_written < 3 * statistics.bytes_stored); /* half of each region at most */
+    assert_true(statistics.bytes_rewritten > 0);
+    assert_true(disk->day_bytes >= 150 * 100000ull + statistics.bytes_rewritten); /* it counts for the day, too */
     rig_stop(disk);
 }
 
@@ -416,6 +418,29 @@ static void test_slots_and_budget(void **state)
     assert_int_equal(rig_statistics(disk).not_stored[MC_STORE_DISK_FULL], 1);
     rig.now_ns += MC_DISK_DAY_NS;
     assert_int_equal(rig_store(disk, 7, 7, 4096, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
+    rig_stop(disk);
+}
+
+/* Beyond the day's budget only what was read before is stored; it counts, too. */
+static void test_budget_is_for_what_was_not_read(void **state)
+{
+    (void)state;
+    config.budget_bytes = 3 * 8192;
+    struct mc_disk *disk = rig_start(&config);
+    assert_int_equal(rig_store_as(disk, 1, 1, 4096, NULL, true), 0);
+    rig_store_many(disk, 2, 2, 4096);
+    assert_int_equal(rig_store(disk, 4, 4, 4096, NULL), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    for (uint64_t i = 4; i < 10; i++)
+        assert_int_equal(rig_store_as(disk, i, i, 4096, NULL, true), 0);
+    assert_int_equal(rig_store(disk, 10, 10, 4096, NULL), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    assert_int_equal(rig_statistics(disk).not_stored[MC_STORE_DISK_BUDGET], 2);
+    rig.now_ns += MC_DISK_DAY_NS;
+    rig_store_many(disk, 10, 3, 4096); /* another day */
+    assert_int_equal(rig_store(disk, 13, 13, 4096, NULL), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    rig_stop(disk);
+    disk = rig_start(&config); /* so is another process */
+    rig_store_many(disk, 13, 3, 4096);
+    assert_int_equal(rig_store(disk, 16, 16, 4096, NULL), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
     rig_stop(disk);
 }
 
@@ -938,6 +963,7 @@ int main(void)
         TEST(test_few_numbers),
         TEST(test_few_numbers_lru),
         TEST(test_slots_and_budget),
+        TEST(test_budget_is_for_what_was_not_read),
         TEST(test_journal_is_made_shorter),
         TEST(test_every_page_of_a_region),
         TEST(test_cut_short),

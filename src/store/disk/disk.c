@@ -45,16 +45,30 @@ static struct refusal refusal_of(const struct mc_disk *disk, enum mc_disk_task_k
     return (struct refusal){0};
 }
 
+/* Within the lock. */
+static void day_turn(struct mc_disk *disk)
+{
+    uint64_t now_ns = mc_disk_now(disk);
+    if (now_ns < disk->day_end_ns)
+        return;
+    disk->day_end_ns = now_ns + MC_DISK_DAY_NS;
+    disk->day_bytes = 0;
+}
+
+void mc_disk_day_count(struct mc_disk *disk, uint64_t bytes)
+{
+    pthread_mutex_lock(&disk->lock);
+    day_turn(disk);
+    disk->day_bytes += bytes;
+    pthread_mutex_unlock(&disk->lock);
+}
+
 /* Within the lock. The day's bytes are counted when they are taken. */
 static struct refusal store_admit(struct mc_disk *disk, const struct mc_disk_task *task, bool was_hit)
 {
-    uint64_t now_ns = mc_disk_now(disk);
     if (task->entry.generation < disk->marked.floor)
         return (struct refusal){MC_ERR_STALE, MC_STORE_DISK_STALE};
-    if (now_ns >= disk->day_end_ns) {
-        disk->day_end_ns = now_ns + MC_DISK_DAY_NS;
-        disk->day_bytes = 0;
-    }
+    day_turn(disk);
     if (disk->config.budget_bytes > 0 && !was_hit && disk->day_bytes + task->bytes > disk->config.budget_bytes)
         return (struct refusal){MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS, MC_STORE_DISK_BUDGET};
     disk->day_bytes += task->bytes;

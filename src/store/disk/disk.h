@@ -79,7 +79,8 @@ struct mc_disk_config {
     uint64_t region_bytes; /* of a new one: a power of two; 0: by the capacity */
     uint32_t objects_max;  /* live at a time; 0: one for MC_DISK_OBJECT_BYTES of capacity */
     uint64_t buffer_bytes; /* that it lends: at least two regions; 0: MC_DISK_BUFFER_BYTES, or that if it is more */
-    uint64_t budget_bytes; /* stored within 24 hours of its being open; beyond it only what was hit before. 0: any */
+    uint64_t budget_bytes; /* of extents that are written within 24 hours of its being open, also once more; beyond it
+                              only what was hit before is stored. 0: any */
     uint32_t linger_ms;    /* a store waits at most so long for others; 0: MC_DISK_LINGER_MS */
     uint32_t slow_ms;      /* 0: MC_DISK_SLOW_MS */
     enum mc_disk_policy policy;

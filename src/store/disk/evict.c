@@ -74,6 +74,7 @@ static bool rewrite_start(struct mc_disk *disk, uint32_t slot)
     item->is_moving = true;
     disk->victim.rewrites++;
     disk->victim.budget -= bytes;
+    mc_disk_day_count(disk, bytes);
     mc_disk_flight_start(disk, &task->flight, MC_DISK_READ, mc_disk_region_fd(disk, item->region), buffer,
                          (uint32_t)bytes, mc_disk_region_at(disk, item->region, (uint64_t)item->page * MC_DISK_PAGE),
                          rewrite_was_read);

@@ -121,6 +121,8 @@ static inline uint64_t mc_disk_now(const struct mc_disk *disk)
 uint64_t mc_disk_wall_ms(void);
 /* Recovery has ended. */
 void mc_disk_ready(struct mc_disk *disk, int code);
+/* Written, of what the day's budget is of. */
+void mc_disk_day_count(struct mc_disk *disk, uint64_t bytes);
 
 /* ---- statistics.c ---- */
 /* Puts what there is to tell where others look: what calls go by, and the statistics; these not while somebody looks,
