@@ -204,10 +204,10 @@ def disks_of(master):
     return json.loads(master.get("/get_segments_detail")[1])["disks"]
 
 
-def node_process(master, path, command=REST):
+def node_process(master, path, command=REST, **environment):
     """A store service with a disk there, as a process of its own, whose metrics can be read."""
     return Service(command=command, MOONCAKE_MASTER=master.address, MOONCAKE_LOCAL_HOSTNAME="127.0.0.1", MOONCAKE_GLOBAL_SEGMENT_SIZE=MEMORY, MOONCAKE_OFFLOAD_ENABLED="true",
-                   MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=path, MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=512 * MIB).start()
+                   MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=path, MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=512 * MIB, **environment).start()
 
 
 def metrics_of(service):
@@ -288,6 +288,50 @@ def test_metrics_of_node_and_master(master, folder):
     service.kill()  # its disk stays known, and says so
     wait_until(lambda: [disk["health"] for disk in disks_of(master)] == ["absent"], 30)
     assert json.loads(master.get("/health")[1])["disks"] == {"mounted": 1, "absent": 1, "slow": 0, "read_only": 0, "off": 0}
+
+
+def test_daily_budget(master, folder):
+    """Four values of a MiB are all that is written unasked; of what comes then, those are stored that are read, at once."""
+    service = node_process(master, folder, MOONCAKE_OFFLOAD_DAILY_WRITE_BYTES=4 * MIB + MIB // 2)
+    client = joined(master, 0)
+    wait_until(lambda: master.metrics()["mooncake_disks"] == 1)
+    budget = f'mooncake_client_disk_not_stored_total{{disk="{folder}/mooncake-c.0",reason="budget"}}'
+    for number in range(4):
+        wait_until(lambda number=number: client.put(f"key-{number}", value_of(number)) == 0)
+        wait_until(lambda number=number: stored(master) == number + 1, 20)
+    for number in range(4, 8):
+        wait_until(lambda number=number: client.put(f"key-{number}", value_of(number)) == 0)
+        wait_until(lambda number=number: metrics_of(service)[budget] == number - 3, 20)
+    assert stored(master) == 4
+    assert client.is_exist("key-4") == 1 and client.get_size("key-4") == MIB
+    for number in (5, 7):
+        assert client.get(f"key-{number}") == value_of(number)
+        wait_until(lambda number=number: lies_on_disk(master, f"key-{number}"), 20)
+    assert [lies_on_disk(master, f"key-{number}") for number in range(8)] == [True] * 4 + [False, True, False, True]
+    assert metrics_of(service)[budget] == 4
+    assert client.close() == 0
+    service.kill()
+
+
+def test_daily_budget_before_eviction(folder):
+    """What memory evicts lies on the disk if it was read; of the rest as much as the budget allows."""
+    read = (1, 6)
+    with cluster.Master("--enable_offload", "--offload_on_evict", "--eviction_policy=lru", "--default_kv_lease_ttl=100") as master:
+        service = node_process(master, folder, MOONCAKE_OFFLOAD_DAILY_WRITE_BYTES=2 * MIB + MIB // 2)
+        client = joined(master, 0)
+        wait_until(lambda: master.metrics()["mooncake_disks"] == 1)
+        for number in range(COUNT):
+            wait_until(lambda number=number: client.put(f"key-{number}", value_of(number)) == 0)
+            if number in read:
+                assert client.get(f"key-{number}") == value_of(number)
+            wait_until(lambda: (now := master.metrics())["mooncake_offload_begun_total"] == now["mooncake_offload_done_total"] + now["mooncake_offload_failed_total"], 20)
+        there = {number for number in range(COUNT) if lies_on_disk(master, f"key-{number}")}
+        assert there >= set(read) and 0 < len(there) <= len(read) + 2
+        for number in read:
+            wait_until(lambda number=number: client.get(f"key-{number}") == value_of(number), 20)
+        assert metrics_of(service)[f'mooncake_client_disk_not_stored_total{{disk="{folder}/mooncake-c.0",reason="budget"}}'] > 0
+        assert client.close() == 0
+        service.kill()
 
 
 def test_a_disk_that_cannot_be_used(master, folder):

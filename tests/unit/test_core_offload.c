@@ -189,8 +189,64 @@ static void test_what_cannot_be_stored(void **state)
     owner_did(&world, store.owner, &moves, MC_ERR_BUSY);
     assert_int_equal(owner_clears(&world, store.owner), 1);
     assert_int_equal(on_disk(&world, "k"), 0);
-    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), 0);
+    assert_int_equal(world_get(&world, store.call, "k", MC_GET_NO_LEASE, NULL, NULL), 0);
     assert_int_equal(statistics_of(&world).offload_failed, 1);
+    assert_int_equal(statistics_of(&world).disk_used, 0);
+    world_close_all(&world);
+}
+
+/* What a disk with a budget goes by: a reader was sent to the value. Who asks whether it is there, or how large it is, is
+ * none. */
+static void test_told_whether_it_was_read(void **state)
+{
+    struct world world;
+    struct world_store store;
+    static struct moves moves;
+    (void)state;
+    (void)open_with_disk(&world, &store);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+    assert_int_equal(world_exist(&world, store.call, "k"), 1);
+    assert_int_equal(world_get(&world, store.call, "k", MC_GET_NO_LEASE, NULL, NULL), 0);
+    told_moves(&world, store.owner, &moves);
+    assert_int_equal(moves.stores[0].flags, 0);
+    owner_did(&world, store.owner, &moves, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    assert_int_equal(owner_clears(&world, store.owner), 1);
+    assert_int_equal(world_exist(&world, store.call, "k"), 1);
+    assert_int_equal(world_get(&world, store.call, "k", MC_GET_NO_LEASE, NULL, NULL), 0);
+    told_moves(&world, store.owner, &moves);
+    assert_int_equal(moves.type, 0);
+    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), 0);
+    told_moves(&world, store.owner, &moves);
+    assert_int_equal(moves.type, MC_MESSAGE_STORE);
+    assert_int_equal(moves.stores[0].flags, MC_STORE_WAS_READ);
+    owner_did(&world, store.owner, &moves, MC_ERR_BUSY);
+    assert_int_equal(owner_clears(&world, store.owner), 1);
+    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), 0); /* not for the first time */
+    told_moves(&world, store.owner, &moves);
+    assert_int_equal(moves.type, 0);
+    world_close_all(&world);
+}
+
+/* It is read while the owner has what it was told: if that comes to nothing, it hears once more, and once only. */
+static void test_read_while_it_is_stored(void **state)
+{
+    struct world world;
+    struct world_store store;
+    static struct moves moves;
+    (void)state;
+    (void)open_with_disk(&world, &store);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+    told_moves(&world, store.owner, &moves);
+    assert_int_equal(moves.type, MC_MESSAGE_STORE);
+    assert_int_equal(moves.stores[0].flags, 0);
+    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), 0);
+    owner_did(&world, store.owner, &moves, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    told_moves(&world, store.owner, &moves);
+    assert_int_equal(moves.type, MC_MESSAGE_STORE);
+    assert_int_equal(moves.stores[0].flags, MC_STORE_WAS_READ);
+    owner_did(&world, store.owner, &moves, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    assert_int_equal(owner_clears(&world, store.owner), 2); /* and no STORE among them */
+    assert_int_equal(statistics_of(&world).offload_failed, 2);
     assert_int_equal(statistics_of(&world).disk_used, 0);
     world_close_all(&world);
 }
@@ -292,6 +348,7 @@ static void test_replaced(void **state)
     uint32_t disk = open_with_disk(&world, &store);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
     told_moves(&world, store.owner, &moves);
+    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), 0);
     assert_int_equal(world_grant(&world, store.call, PUT_2, "k", OBJECT + 1, &replace, &place), 0);
     world_live(&world, store.owner, &place);
     assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
@@ -304,12 +361,20 @@ static void test_replaced(void **state)
     }
     assert_int_equal(of_disk, 1);
     world_check(&world);
-    for (struct mc_frame frame = world_receive(&world, store.owner); frame.type != 0 && frame.type != MC_MESSAGE_STORE;
-         frame = world_receive(&world, store.owner)) {
+    for (bool is_stored = false; !is_stored;) {
+        struct mc_frame frame = world_receive(&world, store.owner);
         struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
         struct mc_wire_segment head;
-        assert_int_equal(frame.type, MC_MESSAGE_CLEAR);
         mc_wire_segment_read(&reader, &head);
+        is_stored = frame.type == MC_MESSAGE_STORE;
+        if (is_stored) {
+            struct mc_wire_store_item item;
+            assert_int_equal(mc_list_read(&reader), 1);
+            mc_wire_store_item_read(&reader, &item);
+            assert_int_equal(item.flags, 0); /* that the value before was read is nothing to it */
+            break;
+        }
+        assert_int_equal(frame.type, MC_MESSAGE_CLEAR);
         told = (struct world_told){.type = frame.type, .segment = head.segment, .count = mc_list_read(&reader)};
         for (uint32_t at = 0; at < told.count; at++)
             mc_wire_slot_read(&reader, &told.slots[at]);
@@ -827,6 +892,8 @@ int main(void)
         cmocka_unit_test(test_loaded_when_read),
         cmocka_unit_test(test_loading_makes_room),
         cmocka_unit_test(test_what_cannot_be_stored),
+        cmocka_unit_test(test_told_whether_it_was_read),
+        cmocka_unit_test(test_read_while_it_is_stored),
         cmocka_unit_test(test_lost_on_disk),
         cmocka_unit_test(test_told_again),
         cmocka_unit_test(test_disk_is_unmounted),

@@ -188,6 +188,25 @@ static void test_too_many_objects(void **state)
     assert_int_equal(lines_of(name, "1000", "has at most"), 0);
 }
 
+static void test_daily_budget(void **state)
+{
+    (void)state;
+    static const char name[] = "MOONCAKE_OFFLOAD_DAILY_WRITE_BYTES";
+    static const char *const none[] = {"", "0", "-1", "1e9", "1 GB", "99999999999999999999", "x"};
+    assert_int_equal(look()->budget_bytes, 0);
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+        assert_int_equal(with(name, none[i]).budget_bytes, 0);
+    char paths[160];
+    snprintf(paths, sizeof(paths), "%s/a,%s/b", folder, folder);
+    config.disk_paths = paths;
+    assert_int_equal(setenv(name, "1000000000000", 1), 0);
+    assert_int_equal(mc_disks_of(&config, &told, &disks), 0);
+    assert_int_equal(unsetenv(name), 0);
+    assert_int_equal(disks.count, 2);
+    for (uint32_t i = 0; i < 2; i++) /* each has all of it */
+        assert_true(disks.list[i].budget_bytes == 1000000000000);
+}
+
 static void test_several_paths(void **state)
 {
     (void)state;
@@ -241,6 +260,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_how_large, setup, teardown),
         cmocka_unit_test_setup_teardown(test_how_it_is_used, setup, teardown),
         cmocka_unit_test_setup_teardown(test_too_many_objects, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_daily_budget, setup, teardown),
         cmocka_unit_test_setup_teardown(test_several_paths, setup, teardown),
         cmocka_unit_test_setup_teardown(test_as_the_master_says, setup, teardown),
     };

@@ -18,6 +18,7 @@
 #define GENERATION (((uint64_t)CONTENTS_EPOCH << MC_EPOCH_SHIFT) + 1)
 
 static char parent[64], folder[80], other_folder[80];
+static uint64_t budget_bytes; /* of the first */
 
 static int open_folder(void **state)
 {
@@ -132,7 +133,7 @@ static void break_files(const char *file, unsigned count)
 /* Its memory is mounted. */
 static void open_owner_of(struct rig *rig, uint32_t disk_count)
 {
-    struct mc_owner_disk_config disks[] = {{.path = folder, .capacity = DISK_BYTES},
+    struct mc_owner_disk_config disks[] = {{.path = folder, .capacity = DISK_BYTES, .budget_bytes = budget_bytes},
                                            {.path = other_folder, .capacity = DISK_BYTES}};
     rig_prepare(rig);
     rig->features = MC_FEATURES_OURS;
@@ -471,35 +472,93 @@ static void test_given_up(void **state)
     rig_stop(&rig);
 }
 
+/* How it ended. */
+static int store_one(struct rig *rig, const struct mc_wire_store_item *store)
+{
+    struct mc_frame frame;
+    struct mc_reader reader;
+    struct mc_wire_live live;
+    struct mc_wire_live_item item;
+    struct mc_wire_segment head = {.segment = DISK_SEGMENT};
+    size_t start = mc_frame_begin(&rig->link.out, MC_MESSAGE_STORE, 0);
+    size_t list = mc_wire_segment_head(&rig->link.out, &head);
+    mc_wire_store_item_write(&rig->link.out, store);
+    mc_frame_end_list(&rig->link.out, start, list, 1);
+    assert_int_equal(peer_flush(&rig->link), 0);
+    rig_expect(rig, MC_MESSAGE_LIVE, &frame, &reader);
+    mc_wire_live_read(&reader, &live);
+    assert_int_equal(live.segment, DISK_SEGMENT);
+    assert_int_equal(mc_list_read(&reader), 1);
+    mc_wire_live_item_read(&reader, &item);
+    assert_int_equal(item.slot, store->slot);
+    assert_int_equal(item.generation, store->generation);
+    return item.code;
+}
+
 /* A number at or above the count that the master was told is not taken: what lay there could not be told to the
  * next. */
 static void test_number_too_great(void **state)
 {
     (void)state;
     struct rig rig;
-    struct mc_frame frame;
-    struct mc_reader reader;
-    struct mc_wire_live live;
-    struct mc_wire_live_item item;
-    struct mc_wire_segment head = {.segment = DISK_SEGMENT};
     open_mounted(&rig);
     struct mc_wire_store_item store = {.slot = rig.mount.slot_count,
                                        .generation = GENERATION + 1,
                                        .version = GENERATION + 1,
                                        .source = SEGMENT,
                                        .source_generation = GENERATION + 1};
-    size_t start = mc_frame_begin(&rig.link.out, MC_MESSAGE_STORE, 0);
-    size_t list = mc_wire_segment_head(&rig.link.out, &head);
-    mc_wire_store_item_write(&rig.link.out, &store);
-    mc_frame_end_list(&rig.link.out, start, list, 1);
-    assert_int_equal(peer_flush(&rig.link), 0);
-    rig_expect(&rig, MC_MESSAGE_LIVE, &frame, &reader);
-    mc_wire_live_read(&reader, &live);
-    assert_int_equal(live.segment, DISK_SEGMENT);
-    assert_int_equal(mc_list_read(&reader), 1);
-    mc_wire_live_item_read(&reader, &item);
-    assert_int_equal(item.slot, store.slot);
-    assert_int_equal(item.code, MC_ERR_INVALID_PARAMS);
+    assert_int_equal(store_one(&rig, &store), MC_ERR_INVALID_PARAMS);
+    rig_stop(&rig);
+}
+
+/* "k" lies in memory. */
+static struct mc_wire_store_item put_in_memory(struct rig *rig)
+{
+    struct mc_segment_memory *memory = rig->owner->memory;
+    struct mc_local_write write;
+    struct mc_hash hash = mc_hash("k", 1);
+    uint8_t *bytes = mc_segment_memory_data(memory);
+    assert_int_equal(mc_segment_memory_write_begin(memory, &write, 1, LATER, 0, mc_extent_size(LENGTH, 1),
+                                                   mc_clock_ns() + 1000000000ull),
+                     0);
+    memset(bytes, 7, LENGTH);
+    bytes[mc_key_offset(LENGTH)] = 'k';
+    struct mc_wire_commit_item commit = {.slot = 1,
+                                         .generation = LATER,
+                                         .crc = mc_crc32c(0, bytes, LENGTH),
+                                         .length = LENGTH,
+                                         .hash_low = hash.low,
+                                         .hash_high = hash.high,
+                                         .key_length = 1,
+                                         .block_shift = mc_block_shift(LENGTH)};
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    mc_segment_memory_write_end(memory, &write);
+    return (struct mc_wire_store_item){.slot = OTHER_SLOT + 1,
+                                       .generation = GENERATION + (1ull << MC_EPOCH_SHIFT),
+                                       .version = LATER,
+                                       .source = SEGMENT,
+                                       .source_slot = 1,
+                                       .source_generation = LATER};
+}
+
+/* The budget that the owner was given, and what its master says of a value, come to the disk. */
+static void test_budget(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_store_disk seen = {.health = MC_STORE_DISK_WELL};
+    budget_bytes = 1;
+    open_mounted(&rig);
+    budget_bytes = 0;
+    struct mc_wire_store_item store = put_in_memory(&rig);
+    assert_int_equal(store_one(&rig, &store), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    store.slot++;
+    store.generation++;
+    store.flags = MC_STORE_WAS_READ;
+    assert_int_equal(store_one(&rig, &store), 0);
+    for (uint64_t end_ns = soon(); seen.not_stored[MC_STORE_DISK_BUDGET] == 0 && mc_clock_ns() < end_ns; usleep(1000))
+        assert_int_equal(mc_owner_disks_seen(rig.owner, &seen, 1), 1);
+    assert_int_equal(seen.not_stored[MC_STORE_DISK_BUDGET], 1);
     rig_stop(&rig);
 }
 
@@ -596,6 +655,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_tried_with_each_beat, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_given_up, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_number_too_great, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_budget, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_lost_unsaid, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_flush_without, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_cluster_of_the_other, open_folder, close_folder),

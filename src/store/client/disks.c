@@ -27,6 +27,7 @@ struct use {              /* of all disks of the node */
     uint64_t limit;       /* bytes; 0: none */
     double free_ratio;    /* so much of what is free, unless there is another limit below it */
     uint64_t objects_max; /* as it was said; 0: nobody did */
+    uint64_t budget;      /* bytes a day, of each disk; 0: any */
     enum mc_disk_policy policy;
     enum mc_disk_io_kind io_kind;
 };
@@ -63,6 +64,15 @@ static const char *take_bytes(const char *text, struct use *use)
         return "a number of bytes is expected";
     if (bytes != 0 && (use->limit == 0 || bytes < use->limit))
         use->limit = bytes;
+    return NULL;
+}
+
+static const char *take_budget(const char *text, struct use *use)
+{
+    uint64_t bytes;
+    if (!parse_number(text, &bytes))
+        return "a number of bytes is expected";
+    use->budget = bytes;
     return NULL;
 }
 
@@ -148,6 +158,7 @@ static const struct variable {
     {"MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES", "MOONCAKE_BUCKET_MAX_PHYSICAL_BYTES", take_bytes},
     {"MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO", "MOONCAKE_DISK_EVICTION_HIGH_WATERMARK_RATIO", take_ratio},
     {"MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT", NULL, take_keys},
+    {"MOONCAKE_OFFLOAD_DAILY_WRITE_BYTES", NULL, take_budget},
     {"MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY", "MOONCAKE_BUCKET_EVICTION_POLICY", take_policy},
     {"MOONCAKE_OFFLOAD_ENABLE_EVICTION", "ENABLE_EVICTION", take_eviction},
     {"MOONCAKE_OFFLOAD_USE_URING", "MOONCAKE_USE_URING", take_uring},
@@ -269,6 +280,7 @@ static void disk_add(struct mc_disks *disks, char *given, uint64_t bytes, const 
     disks->list[disks->count++] = (struct mc_owner_disk_config){.path = path,
                                                                 .capacity = bytes,
                                                                 .objects_max = objects_of(path, bytes, use),
+                                                                .budget_bytes = use->budget,
                                                                 .policy = use->policy,
                                                                 .io_kind = use->io_kind};
 }

@@ -33,10 +33,10 @@ _Static_assert(sizeof(struct mc_membership) == 24, "what a group costs each of i
 
 struct mc_object {
     uint64_t length : 48;
-    uint64_t readers : 10;  /* gets in progress */
-    uint64_t successor : 1; /* not in the table: takes the place of the key's value when it is whole */
-    uint64_t clearing : 5;  /* replicas of this key whose CLEARED is awaited */
-    uint64_t lease_until_ms : 40;
+    uint64_t readers : 10;        /* gets in progress */
+    uint64_t successor : 1;       /* not in the table: takes the place of the key's value when it is whole */
+    uint64_t clearing : 5;        /* replicas of this key whose CLEARED is awaited */
+    uint64_t lease_until_ms : 40; /* 0: its value was not read since it was put */
     uint64_t key_length : 11;
     uint64_t live : 5;    /* replicas that are live */
     uint64_t granted : 5; /* replicas that are being written */

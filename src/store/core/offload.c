@@ -112,6 +112,7 @@ static bool store_within(struct mc_core *core, struct mc_object *object, uint32_
         return false;
     }
     mc_node_set_version(node, version);
+    node->proven = mc_object_was_read(object);
     core->statistics.offload_begun++;
     return true;
 }
@@ -311,7 +312,7 @@ static bool may_join(const struct mc_core *core, const struct mc_object *object,
 void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t slot, bool done)
 {
     struct mc_object *object = end_move(core, segment, slot);
-    bool is_store = segment->kind == MC_SEGMENT_DISK;
+    bool is_store = segment->kind == MC_SEGMENT_DISK, was_told_read = mc_segment_node(segment, slot)->proven;
     if (done && may_join(core, object, segment)) {
         mc_segment_node(segment, slot)->seen = segment->round;
         mc_object_join(core, object, segment, slot);
@@ -325,6 +326,8 @@ void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t
         if (!done && !is_store && segment->state != MC_SEGMENT_GONE)
             rest_disk(core, object);
         let_go(core, segment, slot, object);
+        if (!done && is_store && !was_told_read && mc_object_was_read(object)) /* meanwhile: that may be why */
+            mc_offload_appeared(core, object);
     }
     if (is_store && segment->member != NULL)
         go_on(core, segment->member);
@@ -370,9 +373,10 @@ static struct mc_replica other_place(const struct mc_core *core, const struct mc
     return at;
 }
 
-static void write_store(const struct mc_core *core, struct mc_buffer *out, const struct mc_node *node, uint32_t slot,
+static void write_store(const struct mc_core *core, struct mc_buffer *out, struct mc_node *node, uint32_t slot,
                         struct mc_replica from)
 {
+    node->proven = mc_object_was_read(mc_node_object(node)); /* as its owner is told */
     struct mc_wire_store_item item = {
         .slot = slot,
         .generation = mc_node_generation(core, node),
@@ -380,6 +384,7 @@ static void write_store(const struct mc_core *core, struct mc_buffer *out, const
         .source = from.segment->number,
         .source_slot = from.slot,
         .source_generation = mc_node_generation(core, mc_segment_node(from.segment, from.slot)),
+        .flags = node->proven ? MC_STORE_WAS_READ : 0,
     };
     mc_wire_store_item_write(out, &item);
 }

@@ -17,7 +17,8 @@ struct mc_member;
 struct mc_object;
 struct mc_segment;
 
-/* A put has ended well: its value is stored on a disk, if that is to be done then. */
+/* A put has ended well: its value is stored on a disk, if that is to be done then. And once more if it was not, when a
+ * reader is sent to it for the first time: now a disk takes it that has no budget left for others. */
 void mc_offload_appeared(struct mc_core *core, struct mc_object *object);
 /* Begins to store the value of a visible object on a disk of an owner that has it in memory. False: it is there, or
  * being moved, or no disk takes it now. */

@@ -542,6 +542,7 @@ static void take_replicas(struct mc_core *core, struct mc_object *object, const 
     object->live = successor->live;
     object->first_slot = successor->first_slot;
     object->first_segment = successor->first_segment;
+    object->lease_until_ms = 0;
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         mc_segment_node(at.segment, at.slot)->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
 }

@@ -162,6 +162,11 @@ void mc_object_unlive(struct mc_core *core, struct mc_object *object, bool is_co
 void mc_object_touch(struct mc_core *core, struct mc_object *object);
 /* The same for a member whose group was used. */
 void mc_object_rejuvenate(struct mc_core *core, struct mc_object *object);
+/* This master has sent a reader to its value since it was put. */
+static inline bool mc_object_was_read(const struct mc_object *object)
+{
+    return object->lease_until_ms != 0;
+}
 /* Protected from removal without force: it, or a member of its group, is or was read a moment ago. */
 static inline bool mc_object_is_leased(const struct mc_core *core, const struct mc_object *object)
 {

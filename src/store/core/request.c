@@ -49,6 +49,7 @@ static void lease(const struct mc_core *core, struct mc_object *object)
 static void reading_add(struct mc_core *core, struct mc_connection *connection, struct mc_object *object)
 {
     struct mc_group *group = mc_object_group(object);
+    bool was_read = mc_object_was_read(object);
     lease(core, object);
     /* Else it is read without protection: the slot check still stands. */
     if (connection->reading_count < connection->reading_capacity && object->readers < MC_OBJECT_READERS_MAX) {
@@ -58,6 +59,8 @@ static void reading_add(struct mc_core *core, struct mc_connection *connection, 
         connection->reading[connection->reading_count++] = (struct mc_reading){object, object->serial};
     }
     mc_object_touch(core, object);
+    if (!was_read)
+        mc_offload_appeared(core, object);
 }
 
 static void reading_reserve(struct mc_connection *connection, uint32_t count)

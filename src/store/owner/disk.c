@@ -163,6 +163,7 @@ int mc_owner_disk_add(struct mc_owner *owner, const struct mc_owner_disk_config 
     struct mc_disk_config files = {.path = config->path,
                                    .capacity = config->capacity,
                                    .objects_max = config->objects_max,
+                                   .budget_bytes = config->budget_bytes,
                                    .policy = config->policy,
                                    .io_kind = config->io_kind,
                                    .ports = &mc_disk_ports_system,
@@ -705,6 +706,7 @@ static void store_begin(struct mc_owner_disk *disk, const struct mc_wire_store_i
     move->disk_slot = item->slot;
     move->disk_generation = item->generation;
     move->version = item->version;
+    move->was_hit = (item->flags & MC_STORE_WAS_READ) != 0;
     move->memory_slot = item->source_slot;
     move->memory_generation = item->source_generation;
     move->next_store = disk->stores;

@@ -162,6 +162,7 @@ struct mc_move {
     uint32_t memory_slot, disk_slot;
     uint64_t memory_generation, disk_generation, version, offset;
     uint8_t replica;
+    bool was_hit; /* STORE: the value was read since it was put */
     struct mc_disk_entry entry;
     uint8_t *buffer; /* lent by the disk */
     int code;

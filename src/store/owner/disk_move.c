@@ -116,7 +116,7 @@ static void store_move(struct mc_mover *mover, struct mc_move *move)
     uint64_t wait_ms = SHORT_MS;
     if (rc == 0) {
         wait_ms = BUSY_MS;
-        rc = mc_disk_store(move->files, move->disk_slot, &move->entry, move->buffer, false, on_stored, move);
+        rc = mc_disk_store(move->files, move->disk_slot, &move->entry, move->buffer, move->was_hit, on_stored, move);
     }
     if (rc != MC_ERR_BUSY) {
         if (rc < 0)

@@ -11,9 +11,10 @@ struct mc_owner;
 
 #define MC_OWNER_DISKS_MAX 8u
 struct mc_owner_disk_config {
-    const char *path;     /* of a directory that may be shared with other processes; see store/disk/disk.h */
-    uint64_t capacity;    /* bytes */
-    uint32_t objects_max; /* 0: by the capacity */
+    const char *path;      /* of a directory that may be shared with other processes; see store/disk/disk.h */
+    uint64_t capacity;     /* bytes */
+    uint32_t objects_max;  /* 0: by the capacity */
+    uint64_t budget_bytes; /* a day, as in store/disk/disk.h; 0: any */
     enum mc_disk_policy policy;
     enum mc_disk_io_kind io_kind;
 };
