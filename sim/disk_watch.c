@@ -130,6 +130,7 @@ int sim_disk_open(const struct mc_disk_config *config, struct mc_disk **disk, ch
     struct open *open = sim_allocate(sizeof(*open));
     struct mc_disk_config watched = *config;
     open->config = *config;
+    watched.budget_bytes = sim_plan->has_budget ? SIM_DISK_REGION : 0;
     watched.context = open;
     watched.ready = on_ready;
     watched.lost = on_lost;
@@ -200,7 +201,12 @@ int sim_disk_store(struct mc_disk *disk, uint32_t slot, const struct mc_disk_ent
         oracle_placed_move(call->disk, slot, entry->generation, put, oracle_put_key(put), true);
     }
     sim_disk_stores();
-    return mc_disk_store(disk, slot, entry, buffer, was_hit, on_stored, call);
+    int rc = mc_disk_store(disk, slot, entry, buffer, was_hit, on_stored, call);
+    if (rc < 0)
+        sim_say("  slot %u of disk %llx, generation %llx, which was %s, is refused: %s", slot,
+                (unsigned long long)call->disk.low, (unsigned long long)entry->generation,
+                was_hit ? "read" : "not read", mc_error_name(rc));
+    return rc;
 }
 
 static void on_cleared(void *context, int code)

@@ -381,6 +381,7 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bo
         disks_draw(made);
     made->is_stored_ahead = made->disks > 0 && seed % 4 == 1; /* no draw: the other seeds stay what they were */
     made->is_resized = made->disks > 0 && seed % 8 == 3;      /* likewise */
+    made->has_budget = made->disks > 0 && seed % 16 == 7;
     /* All values of all keys together fit far below where eviction begins, with those that are to replace them. */
     uint64_t most = made->keys * 3ull + (made->has_upserts ? made->clients * made->threads * made->batch_max : 0);
     made->is_roomy =

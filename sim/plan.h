@@ -84,6 +84,7 @@ struct sim_plan {
     bool dozes;                           /* masters stand still for seconds just before they are killed */
     bool is_stored_ahead; /* values go to disks shortly before they are evicted, and not when they are put */
     bool is_resized;      /* a disk may take more or less at each start of its owner */
+    bool has_budget;      /* a disk soon takes only what was read before */
     uint64_t disk_bytes, disk_ttl_ms;
     uint32_t disk_gap_ms; /* something happens to disks so often; 0: never */
     uint32_t want_gap_ms; /* something runs out so often; 0: never */
