@@ -195,8 +195,8 @@ static void test_what_cannot_be_stored(void **state)
     world_close_all(&world);
 }
 
-/* What a disk with a budget goes by: a reader was sent to the value. Who asks whether it is there, or how large it is, is
- * none. */
+/* What a disk with a budget goes by: a reader was sent to the value. Who asks whether it is there, or how large it is,
+ * is none. */
 static void test_told_whether_it_was_read(void **state)
 {
     struct world world;
