@@ -140,6 +140,7 @@ MUTATIONS = [
     ("a_directory_is_not_taken_up", SEGMENT + "name.c", "        verdict = page.header.capacity == capacity || capacity == ANY_CAPACITY ? GOOD : OTHER_SIZE;", "        verdict = OTHER_SIZE;"),
     ("a_takeover_drops_what_was_told", CORE + "recover.c", "node->state != MC_NODE_LIVE || node->seen == segment->round)", "node->state != MC_NODE_LIVE || (node->seen == segment->round && slot % 3 != 1))"),
     ("tombstones_are_ignored", CORE + "recover.c", "    if (object != NULL && !mc_tombstone_lets(core, object, version))", "    if (0)"),
+    ("a_failed_put_lets_back_what_a_disk_has", CORE + "recover.c", "bool has_no_object = object == NULL || object->tombstone != 0;", "bool has_no_object = object == NULL;"),
     ("no_tombstone_for_the_unknown", CORE + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier)\n        return;\n    cell = core", "    if (true)\n        return;\n    cell = core"),
     ("an_older_version_wins", CORE + "recover.c", "        if (known > version)\n            return NULL;", "        if (known < version)\n            return NULL;"),
     ("versions_are_mixed", CORE + "recover.c", "        if (known == version)\n            return may_join", "        if (true)\n            return may_join"),

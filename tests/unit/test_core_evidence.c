@@ -124,6 +124,35 @@ static void test_too_many_tombstones(void **state)
     finish(&world, a, b);
 }
 
+/* As above; and a put of such a key has failed since, and is not cleared: that lets no value back which could not come
+ * before. What was not removed comes (C5). */
+static void test_a_put_that_failed_lets_nothing_back(void **state)
+{
+    struct world world;
+    struct mc_wire_place places[2];
+    const char *const keys[] = {"k0", "k1"};
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world), *b = fake(NODE_B);
+    put_numbered(&world, a, 2);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
+    assert_int_equal(fake_join(&world, b).code, 0);
+    grow_old(&world, b);
+    world.core->tombstone_limit = 0;
+    assert_int_equal(fake_remove(&world, b, NULL, keys[0]), MC_ERR_OBJECT_NOT_FOUND);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(world_grant(&world, b->call, 100, keys[i], 7, NULL, &places[i]), 0);
+        world_revoke(&world, b->call, &places[i]);
+        assert_int_not_equal(world_put_done(&world, b->call, 100), 0);
+    }
+    come_back(&world, a);
+    for (unsigned is_cleared = 0; is_cleared < 2; is_cleared++) {
+        assert_int_equal(found(&world, b, keys[0]), 0);
+        assert_int_equal(found(&world, b, keys[1]), SMALL + 1);
+        (void)fake_obey(&world, b);
+    }
+    finish(&world, a, b);
+}
+
 /* An inventory breaks off, and comes again: what it had told is not taken for gone, however many keys that are. Nor are
  * those of a segment that was told, but not offered yet. */
 static void test_many_keys_of_an_inventory_that_breaks_off(void **state)
@@ -628,6 +657,7 @@ int main(void)
         cmocka_unit_test(test_no_cliff),
         cmocka_unit_test(test_inventory_that_stands_still),
         cmocka_unit_test(test_too_many_tombstones),
+        cmocka_unit_test(test_a_put_that_failed_lets_nothing_back),
         cmocka_unit_test(test_many_keys_of_an_inventory_that_breaks_off),
         cmocka_unit_test(test_what_was_offered_is_not_forgotten),
         cmocka_unit_test(test_evidence),

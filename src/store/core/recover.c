@@ -355,7 +355,8 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_segment *se
 {
     uint64_t version = item_version(segment, item);
     struct mc_object *object = mc_objects_find(&core->objects, item->key);
-    if (core->refuse_earlier || (object == NULL && mc_tombstone_may_be(core, item->key)))
+    bool has_no_object = object == NULL || object->tombstone != 0; /* a put that failed may have left a cell */
+    if (core->refuse_earlier || (has_no_object && mc_tombstone_may_be(core, item->key)))
         return NULL;
     if (object != NULL && object->tombstone == 0) {
         if (!object->visible)

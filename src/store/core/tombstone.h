@@ -20,7 +20,7 @@ struct mc_object *mc_tombstone_enlarge(struct mc_core *core, struct mc_object *o
 void mc_tombstone_revive(struct mc_core *core, struct mc_object *object);
 /* May an entry of that version take the key of this tombstone? */
 bool mc_tombstone_lets(const struct mc_core *core, const struct mc_object *object, uint64_t version);
-/* The key, which the table does not know, may have gone when there were too many tombstones already. */
+/* The key, of which there is no object, may have gone when there were too many tombstones already. */
 bool mc_tombstone_may_be(const struct mc_core *core, struct mc_span key);
 struct mc_object *mc_tombstone_next(const struct mc_object *object);
 /* Frees what is no longer needed, a slice; true when more is left. */
