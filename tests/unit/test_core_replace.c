@@ -408,6 +408,27 @@ static void test_expected_version(void **state)
     world_close_all(&world);
 }
 
+/* Who reads a value is protected wherever it lies; another value was not read by anybody yet. */
+static void test_lease_stays_with_the_value(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    for (unsigned is_copy = 0; is_copy < 2; is_copy++) {
+        struct world_store store = world_open_one(&world);
+        assert_int_equal(world_put_place(&world, store.call, store.owner, "k", SMALL, NULL, &place), 0);
+        assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), 0);
+        struct world_wish wish = {.flags = MC_PUT_REPLACE, .expected = is_copy ? place.generation : 0};
+        put_over(&world, &store, &store, "k", SMALL, &wish);
+        int32_t code = 1;
+        const char *key = "k";
+        world_remove_send(&world, store.call, &key, 1, false);
+        bool is_answered = world_remove_answer(&world, store.call, &code, 1);
+        assert_int_equal(is_answered && code == MC_ERR_OBJECT_HAS_LEASE, is_copy);
+        world_close_all(&world);
+    }
+}
+
 /* A copy of a value is being made while the value goes. Its writer may make it live at its owner any moment, and a
  * master after this one would take it for the value: so nobody hears that the value has gone before the copy cannot
  * come any more. */
@@ -728,6 +749,7 @@ int main(void)
         cmocka_unit_test(test_two_at_a_time),
         cmocka_unit_test(test_another_value_with_the_same_serial),
         cmocka_unit_test(test_expected_version),
+        cmocka_unit_test(test_lease_stays_with_the_value),
         cmocka_unit_test(test_copy_of_what_goes),
         cmocka_unit_test(test_copy_does_not_escape_a_removal_of_all),
         cmocka_unit_test(test_copy_beside_a_removal),

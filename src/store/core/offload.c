@@ -112,7 +112,7 @@ static bool store_within(struct mc_core *core, struct mc_object *object, uint32_
         return false;
     }
     mc_node_set_version(node, version);
-    node->proven = mc_object_was_read(object);
+    node->proven = mc_object_was_read(object); /* what its owner was told at least: it may be told again */
     core->statistics.offload_begun++;
     return true;
 }
@@ -373,10 +373,9 @@ static struct mc_replica other_place(const struct mc_core *core, const struct mc
     return at;
 }
 
-static void write_store(const struct mc_core *core, struct mc_buffer *out, struct mc_node *node, uint32_t slot,
+static void write_store(const struct mc_core *core, struct mc_buffer *out, const struct mc_node *node, uint32_t slot,
                         struct mc_replica from)
 {
-    node->proven = mc_object_was_read(mc_node_object(node)); /* as its owner is told */
     struct mc_wire_store_item item = {
         .slot = slot,
         .generation = mc_node_generation(core, node),
@@ -384,7 +383,7 @@ static void write_store(const struct mc_core *core, struct mc_buffer *out, struc
         .source = from.segment->number,
         .source_slot = from.slot,
         .source_generation = mc_node_generation(core, mc_segment_node(from.segment, from.slot)),
-        .flags = node->proven ? MC_STORE_WAS_READ : 0,
+        .flags = mc_object_was_read(mc_node_object(node)) ? MC_STORE_WAS_READ : 0,
     };
     mc_wire_store_item_write(out, &item);
 }

@@ -542,7 +542,6 @@ static void take_replicas(struct mc_core *core, struct mc_object *object, const 
     object->live = successor->live;
     object->first_slot = successor->first_slot;
     object->first_segment = successor->first_segment;
-    object->lease_until_ms = 0;
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         mc_segment_node(at.segment, at.slot)->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
 }
@@ -573,6 +572,8 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
         mc_group_end_reads(object);
         object->serial++; /* who reads the value before compares in vain */
         take_replicas(core, object, successor);
+        if (expected == 0) /* another value, which nobody has read; else it is the same at other places */
+            object->lease_until_ms = 0;
         /* Who has read the new value must not meet the one before again, be it where a client remembers it or under the
          * master after us: so nobody reads it as long as an owner may have that one. */
         how = object->remains > 0 ? MC_REPLACE_WAITS : MC_REPLACE_DONE;

@@ -200,7 +200,9 @@ static enum fit contents_judge(struct mc_disk_directory *directory, const struct
 
 bool mc_disk_lock_is_held(int fd)
 {
-    return flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    bool is_held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    (void)flock(fd, LOCK_UN); /* and not by closing it, which a forked child would undo */
+    return is_held;
 }
 
 static int lock_take(int fd)
@@ -212,7 +214,6 @@ static int lock_take(int fd)
         if (errno != EWOULDBLOCK)
             break;
         held += mc_disk_lock_is_held(fd);
-        (void)flock(fd, LOCK_UN);
         (void)usleep(LOCK_WAIT_US);
         errno = EWOULDBLOCK;
     }
@@ -331,7 +332,7 @@ uint64_t mc_disk_bytes_there(const char *path)
         struct stat status;
         int lock = file_open(fd, "lock", O_RDONLY);
         bool is_held = lock >= 0 && mc_disk_lock_is_held(lock);
-        fd_close(&lock); /* and lets it go */
+        fd_close(&lock);
         for (uint32_t volume = 0; !is_held && volume <= MC_DISK_REGIONS_MAX / MC_DISK_VOLUME_REGIONS; volume++) {
             (void)snprintf(name, sizeof(name), "volume.%u", volume);
             if (fstatat(fd, name, &status, AT_SYMLINK_NOFOLLOW) != 0)

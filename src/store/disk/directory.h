@@ -25,8 +25,8 @@ int mc_disk_directory_open(struct mc_disk_directory *directory, const struct mc_
 void mc_disk_directory_release(struct mc_disk_directory *directory);
 /* Only closes, as a forked child does: the lock stays its parent's. */
 void mc_disk_directory_close(struct mc_disk_directory *directory);
-/* Of its file `lock`: has another process, or another part of this one, the directory? If not, the descriptor shares
- * the lock until it is closed. */
+/* Of its file `lock`: has another process, or another part of this one, the directory? Whoever wants it just then tries
+ * again in a moment. */
 bool mc_disk_lock_is_held(int fd);
 /* Before anything is read there: an operation of a process that was killed may go on in the kernel when its lock is
  * free already, and what it writes would come behind what was read. */

@@ -58,10 +58,11 @@ void mc_owner_disks_foreign(struct mc_owner *owner, struct mc_id cluster)
             continue;
         (void)disk_look(owner, i, &statistics, path, sizeof(path));
         mc_id_format(text, theirs);
-        mc_log(WARNING,
-               "disk %s holds objects of cluster %s and is left alone; when that cluster is no more, end this node and "
-               "delete that directory by hand",
-               path, text);
+        mc_log_limited(
+            WARNING,
+            "disk %s holds objects of cluster %s and is left alone; when that cluster is no more, end this node and "
+            "delete that directory by hand",
+            path, text);
     }
 }
 
