@@ -643,6 +643,26 @@ static void test_cluster_of_the_other(void **state)
     rig_stop(&rig);
 }
 
+/* A master that finds out its cluster only after a disk was mounted: the next one of another cluster must not take what
+ * lies there. */
+static void test_cluster_told_late(void **state)
+{
+    (void)state;
+    const struct mc_id cluster = {3, 4};
+    struct rig rig;
+    open_mounted(&rig);
+    await_epoch(&rig);
+    mc_owner_cluster_told(rig.owner, rig.epoch - 1, (struct mc_id){7, 7}); /* of the master before */
+    expect_no_disk(&rig);
+    mc_owner_cluster_told(rig.owner, rig.epoch, cluster);
+    expect_no_disk(&rig); /* the serving thread has heard of it, */
+    await_quiet(&rig);
+    rig_stop(&rig); /* and the disk has it by the end */
+    open_owner(&rig);
+    assert_true(mc_id_equal(rig.seen_cluster, cluster));
+    rig_stop(&rig);
+}
+
 int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
@@ -659,6 +679,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lost_unsaid, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_flush_without, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_cluster_of_the_other, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_cluster_told_late, open_folder, close_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -962,6 +962,19 @@ void mc_owner_disk_contact(struct mc_owner *owner, uint32_t segment, uint64_t ep
     pthread_mutex_unlock(&owner->lock);
 }
 
+void mc_owner_disks_cluster_told(struct mc_owner *owner, uint64_t epoch, struct mc_id cluster)
+{
+    pthread_mutex_lock(&owner->lock);
+    for (uint32_t i = 0; i < owner->disk_count; i++) {
+        struct mc_owner_disk *disk = &owner->disks[i];
+        if (disk->state != MC_OWNER_DISK_MOUNTED || disk->segment_epoch != epoch || !mc_id_is_zero(disk->mark.cluster))
+            continue;
+        disk->mark.cluster = cluster;
+        keep_mark(disk);
+    }
+    pthread_mutex_unlock(&owner->lock);
+}
+
 /* One that is given up, or was emptied, does not say so: then any other does. */
 bool mc_owner_disks_hold(struct mc_owner *owner, struct mc_id *cluster)
 {

@@ -146,6 +146,9 @@ void mc_owner_disks_unseen_free(struct mc_owner *owner);
 void mc_owner_disks_foreign(struct mc_owner *owner, struct mc_id cluster);
 /* Lock held. Something lies on a disk: of which cluster? */
 bool mc_owner_disks_hold(struct mc_owner *owner, struct mc_id *cluster);
+/* The master of that epoch did not know it when they were mounted: contents that do not say whose they are say it
+ * now. */
+void mc_owner_disks_cluster_told(struct mc_owner *owner, uint64_t epoch, struct mc_id cluster);
 
 /* ---- the mover (disk_move.c) ---- */
 

@@ -281,15 +281,27 @@ static void on_cluster_told(void *argument)
     struct mc_cluster_word word = owner->cluster_word;
     pthread_mutex_unlock(&owner->lock);
     /* Contents that say whose they are were taken as such, or refused. */
-    if (owner->state == LINK_MOUNTED && owner->master_epoch == word.epoch &&
-        mc_id_is_zero(mc_segment_memory_cluster(owner->memory)))
+    if (owner->state != LINK_MOUNTED || owner->master_epoch != word.epoch)
+        return;
+    if (mc_id_is_zero(mc_segment_memory_cluster(owner->memory)))
         mc_segment_memory_set_cluster(owner->memory, word.cluster);
+    owner->master_cluster = word.cluster; /* for disks that are mounted from now on */
+    mc_owner_disks_cluster_told(owner, word.epoch, word.cluster);
+}
+
+/* Lock held. Some of its contents do not say whose they are. */
+static bool has_nameless(const struct mc_owner *owner)
+{
+    bool is_any = mc_id_is_zero(mc_segment_memory_cluster(owner->memory));
+    for (uint32_t i = 0; i < owner->disk_count; i++)
+        is_any = is_any || mc_id_is_zero(owner->disks[i].mark.cluster);
+    return is_any;
 }
 
 void mc_owner_cluster_told(struct mc_owner *owner, uint64_t epoch, struct mc_id cluster)
 {
     pthread_mutex_lock(&owner->lock);
-    bool is_news = !mc_id_is_zero(cluster) && mc_id_is_zero(mc_segment_memory_cluster(owner->memory));
+    bool is_news = !mc_id_is_zero(cluster) && has_nameless(owner);
     owner->cluster_word = (struct mc_cluster_word){epoch, cluster};
     pthread_mutex_unlock(&owner->lock);
     if (is_news)
