@@ -17,6 +17,7 @@ PUT, GET, REMOVE, EXIST, UPSERT = 1, 2, 3, 4, 5
 NAMES = {PUT: "put", GET: "get", REMOVE: "remove", EXIST: "exist", UPSERT: "upsert"}
 BY_EXPRESSION = 1  # the value of a removal that was one of many of one call: that may take a minute longer than others
 WRONG_BYTES = -9999  # the code of a get whose bytes are no whole value of that key: judged by the process that read them
+A_DISK = "a disk"  # a place of a value, beside the names of segments
 WITNESS = 1 << 24  # the first of the keys that nobody but the witness writes (keep.py)
 
 # invoked, returned, value, code, noise (how long the process waited for a processor meanwhile, ns; 0 = not measured), key, operation

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 import history
-from history import GET, PUT, REMOVE, UPSERT
+from history import A_DISK, GET, PUT, REMOVE, UPSERT
 from nemesis import lost_places
 
 RECOVER_S = 20.0  # everything must work again so long after the last fault, whatever it was
@@ -256,7 +256,8 @@ class Witness(Watched):
 
 
 class Family:
-    """Members of one group that nobody reads, some of them much younger than the first: evicted all together."""
+    """Members of one group that nobody reads, some of them much younger than the first: they leave memory all together. What a
+    disk holds of them goes when its disk has no more room; a member that was on no disk yet is gone."""
 
     MEMBERS = 4
     WHOLE_S = 2.0   # a group does not go in one moment
@@ -293,5 +294,5 @@ class Family:
             time.sleep(0.1)
 
     def there(self, names):
-        """By their sizes, which is no use of them."""
-        return [name for name, size in zip(names, self.cluster.keeper.ask("sizes", names)["sizes"]) if size > 0]
+        """Those in memory. To ask where they lie is no use of them."""
+        return [name for name, where in zip(names, self.cluster.keeper.ask("where", names)["where"]) if set(where) - {A_DISK}]

@@ -435,9 +435,10 @@ def test_what_the_witness_removed_stays_away():
     assert witness.wrong == ["1 removed keys are there again: [1]"]
 
 
-@pytest.mark.parametrize("sizes,evicted,wrong", [
-    ([1, 1, 1, 1], 0, 0), ([-704] * 4, 1, 0), ([-704, 1, 1, 1], 0, 1), ([1, 1, -704, 1], 0, 1)])
-def test_a_group_is_evicted_as_a_whole(monkeypatch, sizes, evicted, wrong):
+@pytest.mark.parametrize("where,evicted,wrong", [
+    ([["a:1"]] * 4, 0, 0), ([[]] * 4, 1, 0), ([[], ["a:1"], ["a:1"], ["b:1"]], 0, 1), ([["a:1"], ["a:1"], [], ["a:1"]], 0, 1),
+    ([["a disk"], [], ["a disk"], ["a disk"]], 1, 0), ([["a disk"], ["a:1", "a disk"], [], []], 0, 1)])
+def test_a_group_leaves_memory_as_a_whole(monkeypatch, where, evicted, wrong):
     monkeypatch.setattr(keep.Family, "WHOLE_S", 0.15)
     monkeypatch.setattr(keep.Family, "GONE_S", 0.6)
     looks = []
@@ -446,7 +447,7 @@ def test_a_group_is_evicted_as_a_whole(monkeypatch, sizes, evicted, wrong):
         if command == "put":
             return {"codes": [0] * len(names)}
         looks.append(names)
-        return {"sizes": [1] if len(looks) == 1 else sizes[:len(names)]}
+        return {"where": [["a:1"]] if len(looks) == 1 else where[:len(names)]}
     family = keep.Family(types.SimpleNamespace(keeper=types.SimpleNamespace(ask=ask)))
     family.check(0.0)
     assert family.evicted == evicted and len(family.wrong) == wrong

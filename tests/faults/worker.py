@@ -20,7 +20,7 @@ import time
 sys.path.insert(0, os.environ["MC_PYTHONPATH"])
 
 import history  # noqa: E402
-from history import BY_EXPRESSION, EXIST, GET, PUT, REMOVE, UPSERT, WRONG_BYTES  # noqa: E402
+from history import A_DISK, BY_EXPRESSION, EXIST, GET, PUT, REMOVE, UPSERT, WRONG_BYTES  # noqa: E402
 
 LIBC = ctypes.CDLL(None)
 LIBC.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -267,7 +267,6 @@ class Keeper:
 
     {"put": [[key, value, replicas, pinned, group], ...]}   -> {"codes": [...]}; "upsert" likewise
     {"look": [key, ...]}                     -> {"found": [value, 0 for a miss, or a code], "slowest_ms": ...}
-    {"sizes": [key, ...]}                    -> {"sizes": [...]}
     {"where": [key, ...]}                    -> {"where": [[segment name, ...], ...]}
     {"remove": [key, ...]}                   -> {"codes": [...]}
     {"remove_all": count}                    -> {"code": ...}; recorded as a removal of each of the load's keys, of which there are so many
@@ -315,9 +314,6 @@ class Keeper:
             found.append(value if code > 0 else 0 if code == -704 else code)
         return {"found": found, "slowest_ms": slowest * 1000}
 
-    def sizes(self, keys):
-        return {"sizes": [self.store.get_size(key) for key in keys]}
-
     def where(self, keys):
         found = self.store.batch_get_replica_desc(keys)
         return {"where": [[self.place_of(replica) for replica in found.get(key, [])] for key in keys]}
@@ -325,7 +321,7 @@ class Keeper:
     @staticmethod
     def place_of(replica):
         """The name of a segment; a disk is a place that no end of a process costs."""
-        return replica.get_memory_descriptor().buffer_descriptor.transport_endpoint_ if replica.is_memory_replica() else "a disk"
+        return replica.get_memory_descriptor().buffer_descriptor.transport_endpoint_ if replica.is_memory_replica() else A_DISK
 
     def remove(self, keys):
         return {"codes": [self.store.remove(key, True) for key in keys]}
