@@ -13,6 +13,7 @@
 #include "store/core/core.h"
 #include "store/master/election.h"
 #include "store/master/server.h"
+#include "store/owner/disk.h"
 #include "store/core/state.h"
 #include "mooncake.h"
 
@@ -22,6 +23,7 @@
 
 #define MASTER_PORT 50051
 #define ELECTION_TTL_MS 2000u
+#define OPEN_LATE_MS 600u
 
 void *sim_calloc(size_t count, size_t size);
 void sim_free(void *pointer);
@@ -223,7 +225,9 @@ struct mc_store *sim_store_open(struct sim_process *process, uint64_t segment_si
         struct mc_store *store;
         struct oracle_call call = oracle_begin();
         int rc = mc_store_open(&config, &store);
-        oracle_end(&call, sim_plan->timeout_ms + 600, "open");
+        /* one that fails closes the disks that it has opened */
+        bool closes = rc != 0 && config.disk_paths != NULL;
+        oracle_end(&call, sim_plan->timeout_ms + OPEN_LATE_MS + (closes ? MC_DISK_GRACE_MS : 0), "open");
         if (rc == 0)
             return store;
         sim_say("open: %s", mc_error_name(rc));
