@@ -199,6 +199,7 @@ static void test_daily_budget(void **state)
     char paths[160];
     snprintf(paths, sizeof(paths), "%s/a,%s/b", folder, folder);
     config.disk_paths = paths;
+    mc_disks_free(&disks);
     assert_int_equal(setenv(name, "1000000000000", 1), 0);
     assert_int_equal(mc_disks_of(&config, &told, &disks), 0);
     assert_int_equal(unsetenv(name), 0);
