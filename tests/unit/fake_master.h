@@ -5,10 +5,12 @@
 
 #include "frames.h"
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #define FAKE_CONNECTIONS 64
 #define FAKE_PLACES 4
@@ -387,9 +389,31 @@ static inline void *fake_run(void *argument)
     }
 }
 
+/* The port of the one that was stopped last: while it is away no other process gets it, and answers there. */
+static int fake_kept = -1;
+
+static inline void fake_keep(uint16_t port)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int yes = 1;
+    fake_kept = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fake_kept >= 0);
+    assert_int_equal(setsockopt(fake_kept, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)), 0);
+    assert_int_equal(bind(fake_kept, (struct sockaddr *)&address, sizeof(address)), 0);
+}
+
+static inline void fake_let_go(void)
+{
+    if (fake_kept >= 0)
+        close(fake_kept);
+    fake_kept = -1;
+}
+
 /* Serves on its port (0: any, kept for the next start) with what it is told to do. */
 static inline void fake_start(struct fake_master *fake, uint64_t epoch)
 {
+    fake_let_go();
     fake->epoch = epoch;
     fake->stop = false;
     fake->node = (struct mc_id){epoch, 77}; /* there is no unix socket of that name */
@@ -414,6 +438,8 @@ static inline void fake_stop(struct fake_master *fake)
     for (size_t i = 0; i < FAKE_CONNECTIONS; i++)
         peer_close(&fake->connections[i].peer);
     close(fake->listener);
+    fake_let_go();
+    fake_keep(fake->port);
     close(fake->wake[0]);
     close(fake->wake[1]);
     pthread_mutex_destroy(&fake->lock);
