@@ -26,7 +26,8 @@ BUILD = pathlib.Path(os.environ["MC_BUILD"])
 THIS = released.Release(BUILD, os.environ["MC_PYTHONPATH"])
 SEGMENT = 24 << 20
 CLIENT_SEGMENT = 8 << 20
-DISK = 256 << 20  # of a node: as the crowd
+SMALL_DISK = 256 << 20  # of a node: as the crowd; what it holds gives way to what is put later
+LARGE_DISK = 512 << 20  # for each minute: more than is written to it
 CROWD = 1500  # keys beside the others, of which the larger part has no room
 CALL_MS = 3000
 START_S = 30.0
@@ -290,7 +291,7 @@ class Node(Process):
         if self.warm and self.cluster.data_option:
             words += [self.cluster.data_option, self.data]
         if self.cluster.disks:
-            words += ["--disk", self.disk, "--disk_bytes", DISK]
+            words += ["--disk", self.disk, "--disk_bytes", self.cluster.disks]
         return words
 
     def environment(self):
@@ -438,9 +439,9 @@ class Cluster:
     crowded = False  # so are its clients: they use the crowd of keys that has no room in the pool
 
     def __init__(self, network, seed=1, masters=1, nodes=3, clients=3, warm=True, keys=16, rate=1000.0, master_flags=(), environment=None,
-                 release=THIS, crowd=CROWD, members=3, etcd_flags=None, disks=False):
-        """members: of etcd, for several masters; etcd_flags: there is trouble with it, and these are its flags. disks: each node has one."""
-        self.disks = disks
+                 release=THIS, crowd=CROWD, members=3, etcd_flags=None, disks=0):
+        """members: of etcd, for several masters; etcd_flags: there is trouble with it, and these are its flags. disks: each node has one of so many bytes."""
+        self.disks, self.disks_keep = disks, disks > SMALL_DISK  # what they have, until it is removed
         self.release = release
         self.network, self.seed, self.keys, self.crowd, self.rate = network, seed, keys, crowd, rate
         self.master_flags = list(master_flags)

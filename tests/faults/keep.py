@@ -70,7 +70,11 @@ class Watched:
         self.crowded = False  # the pool is smaller than what is put: what is not pinned may go
 
     def may_lose(self, where, faults, pinned=True):
-        return self.crowded and not pinned or may_lose(where, faults, self.survives, bool(self.cluster.etcd))
+        """A small disk gives up what it has held longest, pinned or not: there, only memory counts."""
+        in_memory = [place for place in where if place != A_DISK]
+        if self.crowded and not pinned or where == [A_DISK] and not self.cluster.disks_keep:
+            return True
+        return may_lose(where if self.cluster.disks_keep else in_memory, faults, self.survives, bool(self.cluster.etcd))
 
     def look(self, keys, wanted, prefix="kept"):
         """{key: value}, asked again as long as not all are wanted."""

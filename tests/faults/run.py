@@ -9,7 +9,7 @@ last part of the run more is put than there is room for. Exit code 0: no violati
 deadline, nothing lost that had to stay, all recovered. --seed draws the same faults and operations again, though not the same timing.
 MC_FAULT_MINUTES sets the length where --minutes does not: an hour is `MC_FAULT_MINUTES=60 ./dev test faults`, or this command with --minutes 60.
 SIGTERM, SIGINT or SIGHUP end it early, with the verdict on what there was. It needs 0.5 GiB of disc, mostly for etcd's logs, and 5 MiB more for
-each minute. --etcd: what is harmed is etcd, in which three masters are elected; there must be a leader again two seconds and a lease after it is
+each minute; --disks 0.3 GiB more for each minute and node. --etcd: what is harmed is etcd, in which three masters are elected; there must be a leader again two seconds and a lease after it is
 well, and never two that acknowledge (leaders.py). With a build that is instrumented MC_FAULT_PRELOAD names the sanitizer's runtime. --expect lossy: objects may be lost when a master
 restarts. --lab: on the hosts of a laboratory (tests/lab), whose network loses, delays and reorders all the time,
 and whose clocks are set, drift, sleep and begin anew.
@@ -61,7 +61,7 @@ def main():
     parser.add_argument("--versions", choices=("this", "upgrade", "downgrade"), default="this",
                         help="of a rolling restart: from the last release (docs/versions.md) to this build, or back")
     parser.add_argument("--cold", action="store_true", help="nodes without a data directory")
-    parser.add_argument("--disks", action="store_true", help="each node has a disk, on which all that is put is stored too")
+    parser.add_argument("--disks", action="store_true", help="each node has a disk, on which all that is put is stored too; by the seed, one that never gives anything up, or a small one")
     parser.add_argument("--expect", choices=("auto", "lossy", "survive"), default=os.environ.get("MC_FAULT_EXPECT", "auto"))
     parser.add_argument("--etcd", type=int, choices=(1, 3), nargs="?", const=3,
                         help="trouble of an etcd of so many members (default 3): slow, full, emptied, brought back from a snapshot, and more (etcd_trouble.py), "
@@ -92,9 +92,10 @@ def main():
         raise SystemExit(f"--lab: {Lab.why_not()}")
     # The histories compare monotonic times of several hosts: those have one such clock.
     network = Lab.of(options, int(seed) if seed.isdigit() else 0, clocks="boot", fake_clocks=True) if options.lab else Network.make()
+    disks = random.Random(seed).choice((harness.SMALL_DISK, int(harness.LARGE_DISK * max(options.minutes, 1)))) if options.disks else 0
     cluster = harness.Cluster(network, seed, masters, options.nodes, options.clients, not options.cold, options.keys, options.rate, release=first,
                               crowd=options.crowd if options.versions == "this" else 0, members=options.etcd or 3,
-                              etcd_flags=[f"--quota-backend-bytes={QUOTA}"] if options.etcd else None, disks=options.disks)
+                              etcd_flags=[f"--quota-backend-bytes={QUOTA}"] if options.etcd else None, disks=disks)
     try:
         trial = trials.Trial(cluster, 0 if options.rolling else options.minutes, survives, [word for word in options.only.split(",") if word],
                               upgrade=last)

@@ -417,7 +417,7 @@ class Pool:
 def test_what_was_acknowledged_during_a_fault_is_judged(monkeypatch, calls, where, found, wrong):
     monkeypatch.setattr(keep, "RECOVER_S", 0.05)
     pool = Pool(calls, where, [found])
-    witness = keep.Witness(types.SimpleNamespace(seed=1, etcd=[], keeper=pool, witness=pool), True)
+    witness = keep.Witness(types.SimpleNamespace(seed=1, etcd=[], disks_keep=False, keeper=pool, witness=pool), True)
     lost = types.SimpleNamespace(kind="node", name="node", segment="b:1", warm=False)
     witness.begin(0.1)
     witness.check([nemesis.Fault("kill", lost, 5.0)], witness.finish())
@@ -426,9 +426,20 @@ def test_what_was_acknowledged_during_a_fault_is_judged(monkeypatch, calls, wher
     assert witness.acknowledged == (calls[-1][0] == PUT)
 
 
+@pytest.mark.parametrize("disks_keep", [False, True])
+def test_what_lies_on_a_disk_may_be_lost_where_disks_are_small(disks_keep):
+    watched = keep.Watched(types.SimpleNamespace(etcd=[], disks_keep=disks_keep), True)
+    killed = [nemesis.Fault("kill", types.SimpleNamespace(kind="node", name="node0", warm=False, segment="a:1",
+                                                          host=types.SimpleNamespace(known_as="10.77.0.9")), 0.1)]
+    assert watched.may_lose(["a:1", "a disk"], killed) == (not disks_keep)
+    assert watched.may_lose(["a disk"], []) == (not disks_keep)
+    assert watched.may_lose(["a:1"], killed)
+    assert not watched.may_lose(["b:1", "a disk"], killed) and not watched.may_lose(["a:1", "a disk"], [])
+
+
 def test_what_the_witness_removed_stays_away():
     pool = Pool([(PUT, 1, 0)], ["a:1"], [1])
-    witness = keep.Witness(types.SimpleNamespace(seed=1, etcd=[], keeper=pool, witness=pool), True)
+    witness = keep.Witness(types.SimpleNamespace(seed=1, etcd=[], disks_keep=False, keeper=pool, witness=pool), True)
     for _ in range(2):
         witness.begin(0.1)
         witness.check([], witness.finish())

@@ -151,7 +151,7 @@ class Answers:
 def kept(keeper, *keys, etcd=()):
     """Keep, of these keys, each of which has value 7 at a:1."""
     made = keeping.Keep.__new__(keeping.Keep)
-    keeping.Watched.__init__(made, SimpleNamespace(etcd=etcd, keeper=keeper), True)
+    keeping.Watched.__init__(made, SimpleNamespace(etcd=etcd, disks_keep=False, keeper=keeper), True)
     made.COUNT, made.values, made.where, made.next_value, made.strange, made.emptied = 0, {key: 7 for key in keys}, {key: ["a:1"] for key in keys}, 9, 0, 0
     return made
 
