@@ -61,7 +61,8 @@ def test_engine_and_lookup(compare):
         return {f"{what}: {name}": step for what in parts for name, step in cluster.run("lmcache_lookup.py", LANE, what).items()}
 
     ignored = "its dict setup does not know `master_server_address`, the only spelling that the lookup client uses"
-    steps = compare("LMCache 0.5.6 engine", play, {f"lookup: lookup {what}": ignored for what in ("all", "a beginning", "nothing")})
+    different = ("all", "a beginning") if os.environ.get("MC_TEST_ALL") else ("all", "a beginning", "nothing")  # left out there: no answer either
+    steps = compare("LMCache 0.5.6 engine", play, {f"lookup: lookup {what}": ignored for what in different})
     assert steps["retrieve: retrieve"] == steps["lookup: lookup all"] == steps["store: lookup by the engine"] == 5 * 32
     assert steps["retrieve: bytes are those stored"] is True
     assert steps["retrieve: nothing beyond"] == 0
