@@ -112,22 +112,28 @@ class Keep(Watched):
 
     def put_missing(self):
         keys = [key for key in range(self.COUNT) if key not in self.values]
-        end = time.monotonic() + RECOVER_S
+        tried, end = {key: set() for key in keys}, time.monotonic() + RECOVER_S
         while keys:
+            # What is there is to be what we put, and not what came back, or was said to have failed: each key is emptied first.
+            gone = self.cluster.keeper.ask("remove", [f"kept-{key}" for key in keys])["codes"]
             items = []
-            for key in keys:
-                items.append([f"kept-{key}", self.next_value, 1 + key % 2, self.pinned(key), self.group(key)])
-                self.next_value += 1
-            # A failed put may still take effect: the key is emptied first, so that what is there is what we put.
-            self.cluster.keeper.ask("remove", [item[0] for item in items])
+            for key, code in zip(keys, gone):
+                if code in (0, OBJECT_NOT_FOUND):
+                    items.append([f"kept-{key}", self.next_value, 1 + key % 2, self.pinned(key), self.group(key)])
+                    tried[key].add(self.next_value)
+                    self.next_value += 1
             codes = self.cluster.keeper.ask("put", items)["codes"]
-            for key, item, code in zip(keys, items, codes):
+            for item, code in zip(items, codes):
                 if code == 0:
-                    self.values[key] = item[1]
-            keys = [key for key, code in zip(keys, codes) if code != 0]
+                    self.values[int(item[0].rsplit("-", 1)[1])] = item[1]
+            keys = [key for key in keys if key not in self.values]
             if keys and time.monotonic() > end:
-                raise TimeoutError(f"puts fail {RECOVER_S} s after the last fault: {sorted(set(codes))}")
+                raise TimeoutError(f"puts and removals fail {RECOVER_S} s after the last fault: {sorted({*codes, *gone})}")
             time.sleep(0.05 if keys else 0)
+        # A put that failed may take effect after the removal; the one behind it is told 0 then, because the key is there.
+        again = [key for key, values in tried.items() if len(values) > 1]
+        found = self.look(again, lambda key, value: value in tried[key])
+        self.values.update({key: value for key, value in found.items() if value in tried[key]})
         keys = sorted(self.values)
         self.where = dict(zip(keys, self.cluster.keeper.ask("where", [f"kept-{key}" for key in keys])["where"]))
 

@@ -382,6 +382,38 @@ def test_waiting_for_a_processor():
             child.wait()
 
 
+class Late:
+    """A keeper that can put one key, and does so when the call that failed is over: the removal that is asked for first fails, or comes too early."""
+
+    def __init__(self, removals):
+        self.removals, self.there, self.late = removals, None, None
+
+    def ask(self, what, keys):
+        if what == "look":
+            return {"found": [self.there or 0]}
+        if what == "where":
+            return {"where": [["a:1"]]}
+        if what == "remove":
+            code = self.removals.pop(0)
+            self.there = None if code == 0 else self.there
+            self.there, self.late = self.late or self.there, None
+            return {"codes": [code]}
+        codes = []
+        for _, value, *_ in keys:
+            first = value == 1
+            self.late = value if first else None
+            self.there = self.there or (None if first else value)
+            codes.append(-900 if first else 0)
+        return {"codes": codes}
+
+
+@pytest.mark.parametrize("removals,value", [([-704, -704], 1), ([0, -900, 0], 2), ([0, 0], 1)])
+def test_what_is_kept_is_what_is_there(monkeypatch, removals, value):
+    monkeypatch.setattr(keeping.Keep, "COUNT", 1)
+    keep = keeping.Keep(SimpleNamespace(etcd=[], disks_keep=False, keeper=Late(removals)), True)
+    assert keep.values == {0: value} and removals == []
+
+
 def test_a_lost_key_is_told_with_its_place(monkeypatch):
     monkeypatch.setattr(keeping, "RECOVER_S", 0.05)
     watched = kept(Answers(0), 1)
