@@ -1,5 +1,6 @@
 /* CRC32C, plain and fused with a copy, and the key hash. One kernel is chosen per process by what the processor can do:
- * AVX-512 with carry-less multiplication, SSE4.2 (three interleaved streams), ARMv8 CRC instructions, or tables.
+ * AVX-512 with carry-less multiplication, SSE4.2 (three interleaved streams), ARMv8 CRC instructions, or tables. The
+ * compiler is never told what the processor has: what was built on one runs on all.
  *
  * Arithmetic used below: a CRC state of 32 bits stands for a polynomial whose highest power is in bit 0. Multiplying
  * two such numbers without carry yields their product times x; the constants (powers of x modulo the CRC's polynomial)
@@ -9,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -16,6 +18,8 @@
 #define COPY_STEP (16u << 10) /* what is copied is still in the first-level cache when its CRC is taken */
 
 struct kernel {
+    const char *name;          /* of MC_CHECKSUM_BY */
+    bool (*is_possible)(void); /* on this processor, under this kernel */
     /* Both continue a raw state (not inverted at either end). copy NULL: step by step. */
     uint32_t (*crc)(uint32_t state, const uint8_t *data, size_t length);
     uint32_t (*copy)(uint32_t state, uint8_t *target, const uint8_t *source, size_t length, bool stream);
@@ -66,9 +70,15 @@ static inline uint32_t stepwise_copy(uint32_t (*crc)(uint32_t, const uint8_t *, 
     return state;
 }
 
-static const struct kernel portable_kernel = {portable_crc, NULL};
+static bool always(void)
+{
+    return true;
+}
+
+static const struct kernel portable_kernel = {"table", always, portable_crc, NULL};
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 
 #define SSE __attribute__((target("sse4.2,pclmul")))
@@ -144,7 +154,13 @@ SSE static uint32_t sse_crc(uint32_t start, const uint8_t *data, size_t length)
     return rest;
 }
 
-static const struct kernel sse_kernel = {sse_crc, NULL};
+static bool sse_is_possible(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_SSE4_2) != 0 && (c & bit_PCLMUL) != 0;
+}
+
+static const struct kernel sse_kernel = {"sse4.2", sse_is_possible, sse_crc, NULL};
 
 AVX static inline __m512i avx_constant(unsigned i)
 {
@@ -238,56 +254,71 @@ AVX static uint32_t avx_copy(uint32_t state, uint8_t *target, const uint8_t *sou
     return sse_crc(state, target + head, length - head);
 }
 
-static const struct kernel avx_kernel = {avx_crc, avx_copy};
-
-static const struct kernel *machine_kernel(void)
+/* The processor has the instructions, and the operating system keeps their registers. */
+static bool avx_is_possible(void)
 {
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("sse4.2") || !__builtin_cpu_supports("pclmul"))
-        return &portable_kernel;
-    constants_fill();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("vpclmulqdq"))
-        return &avx_kernel;
-    return &sse_kernel;
+    const unsigned wanted = (unsigned)bit_AVX512F | (unsigned)bit_AVX512DQ | (unsigned)bit_AVX512BW | bit_AVX512VL;
+    const unsigned registers = 0xe6; /* in XCR0: SSE, AVX, and the three parts of AVX-512 */
+    unsigned a, b, c, d, kept, high;
+    if (!sse_is_possible() || __get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0)
+        return false;
+    __asm__("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
+    return (kept & registers) == registers && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & wanted) == wanted &&
+           (c & bit_VPCLMULQDQ) != 0;
 }
 
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
-#include <arm_acle.h>
+static const struct kernel avx_kernel = {"avx512", avx_is_possible, avx_crc, avx_copy};
+static const struct kernel *const kernels[] = {&avx_kernel, &sse_kernel, &portable_kernel};
+
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+#define ARM_CRC_BIT (1ul << 7) /* HWCAP_CRC32 of the kernel, whose header is not everywhere */
 
 static uint32_t arm_crc(uint32_t state, const uint8_t *data, size_t length)
 {
     for (; length >= 8; data += 8, length -= 8) {
         uint64_t word;
         memcpy(&word, data, 8);
-        state = __crc32cd(state, word);
+        __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(state) : "r"(word));
     }
     for (; length > 0; data++, length--)
-        state = __crc32cb(state, *data);
+        __asm__(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1" : "+r"(state) : "r"((uint32_t)*data));
     return state;
 }
 
-static const struct kernel arm_kernel = {arm_crc, NULL};
-
-static const struct kernel *machine_kernel(void)
+static bool arm_is_possible(void)
 {
-    return &arm_kernel;
+    return (getauxval(AT_HWCAP) & ARM_CRC_BIT) != 0;
 }
+
+static const struct kernel arm_kernel = {"armv8-crc", arm_is_possible, arm_crc, NULL};
+static const struct kernel *const kernels[] = {&arm_kernel, &portable_kernel};
 
 #else
-static const struct kernel *machine_kernel(void)
-{
-    return &portable_kernel;
-}
+static const struct kernel *const kernels[] = {&portable_kernel};
 #endif
+
+#define KERNEL_COUNT (sizeof(kernels) / sizeof(kernels[0]))
 
 static _Atomic(const struct kernel *) chosen;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* The fastest that is possible; with MC_CHECKSUM_BY none that is faster than the one it names. */
 static void choose(void)
 {
+    const char *wanted = getenv("MC_CHECKSUM_BY");
+    size_t first = 0;
     table_fill();
-    atomic_store_explicit(&chosen, machine_kernel(), memory_order_release);
+#if defined(__x86_64__)
+    constants_fill();
+#endif
+    for (size_t i = 0; wanted != NULL && i < KERNEL_COUNT; i++)
+        if (strcmp(wanted, kernels[i]->name) == 0)
+            first = i;
+    while (!kernels[first]->is_possible()) /* the last one always is */
+        first++;
+    atomic_store_explicit(&chosen, kernels[first], memory_order_release);
 }
 
 static inline const struct kernel *kernel(void)
@@ -298,6 +329,11 @@ static inline const struct kernel *kernel(void)
         found = atomic_load_explicit(&chosen, memory_order_acquire);
     }
     return found;
+}
+
+const char *mc_crc32c_way(void)
+{
+    return kernel()->name;
 }
 
 uint32_t mc_crc32c(uint32_t crc, const void *data, size_t length)

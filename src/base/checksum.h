@@ -7,6 +7,8 @@
 
 /* CRC32C of data, continuing from `crc` (0 to start). mc_crc32c(0, "123456789", 9) == 0xe3069283. */
 uint32_t mc_crc32c(uint32_t crc, const void *data, size_t length);
+/* How this process does it: "avx512", "sse4.2", "armv8-crc" or "table". */
+const char *mc_crc32c_way(void);
 /* memcpy and CRC in one pass through the cache; returns the continued CRC of the copy, not of what
  * `source` may have become. */
 uint32_t mc_copy_crc32c(void *target, const void *source, size_t length, uint32_t crc);

@@ -2,11 +2,13 @@
 #include "doctor/doctor.h"
 
 #include "base/build.h"
+#include "base/checksum.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/statvfs.h>
 #include <sys/timex.h>
 #include <sys/utsname.h>
@@ -42,12 +44,12 @@ void mc_check_processors(struct mc_doctor *doctor)
                       ? "with one processor sender and receiver take turns; give the process two (taskset, cpuset)"
                       : NULL,
                   "%d usable of %ld online", usable, online);
-#if defined(__x86_64__)
-    bool has_crc = __builtin_cpu_supports("sse4.2") != 0;
+    bool has_crc = strcmp(mc_crc32c_way(), "table") != 0;
     mc_doctor_say(doctor, has_crc ? MC_VERDICT_FINE : MC_VERDICT_WARNING, "CRC32C", 0,
                   has_crc ? NULL : "checksums are slow on this processor: MC_CHECKSUM=slot leaves them out",
-                  has_crc ? "by the processor (SSE4.2)" : "by a table: the processor has no instruction for it");
-#endif
+                  has_crc ? "by the processor (%s)"
+                          : "by a %s: the processor has no instruction for it, or MC_CHECKSUM_BY leaves it out",
+                  mc_crc32c_way());
 }
 
 void mc_check_memory(struct mc_doctor *doctor)
