@@ -1,4 +1,5 @@
 """Finds the native commands of this package and becomes one of them."""
+import importlib.metadata
 import os
 import pathlib
 import shutil
@@ -16,6 +17,11 @@ def _folders():
     except KeyError:
         pass
     yield pathlib.Path(sys.executable).parent
+    try:  # Debian 11's pip puts them where its Python does not say
+        recorded = importlib.metadata.files("mooncake-transfer-engine") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return
+    yield from {pathlib.Path(file.locate()).parent for file in recorded if file.name == "mooncake_master"}
 
 
 def _is_native(path):
