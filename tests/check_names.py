@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-FOLDERS = ("src", "include", "tests", "sim", "fuzz", "bench", "examples", "python")
+FOLDERS = ("src", "include", "tests", "sim", "fuzz", "bench", "examples", "packaging", "python")
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
 TAG = re.compile(r"^[ \t]*(?:(?:static|const|typedef) )*(?:struct|enum|union) (\w+) \{", re.M)  # of sources and within others, too
 FILE = re.compile(r"(?<![\w./])((?:\w+/)*\w+\.(?:c|h|py|def))\b(?!\.)")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# use.sh WHEELS VENV PYTHON: installs the one wheel in WHEELS into a new environment and uses it; looks at what its binaries need and export.
+# use.sh WHEELS VENV PYTHON: installs the one wheel in WHEELS into a new environment and uses it; looks at whether its tag is true, and at what its binaries export.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 wheels=$1 venv=$2 python=$3
@@ -12,25 +12,11 @@ fail() {
 files=("$wheels"/*.whl)
 [ ${#files[@]} -eq 1 ] && [ -f "${files[0]}" ] || fail "not exactly one wheel in $wheels"
 echo "$(basename "${files[0]}"): $(stat -c %s "${files[0]}") bytes"
+python3 -B "$here/floor.py" "${files[0]}" || fail "its tag is not true"
 rm -rf "$venv"
 "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --no-index --no-deps "${files[0]}"
 package=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/mooncake
-
-# Only what every glibc system has. Versions are printed: the newest symbol decides on which systems the wheel runs.
-newest=$(
-    for binary in "$venv"/bin/mooncake_* "$venv"/bin/mc_* $(find "$package" -name '*.so'); do
-        needed=$(readelf -d "$binary" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
-        for library in $needed; do
-            case $library in
-            libc.so.6 | libm.so.6 | libpthread.so.0 | libdl.so.2 | librt.so.1 | ld-linux-*.so.*) ;;
-            *) fail "$binary needs $library" >&2 ;;
-            esac
-        done
-        readelf -V "$binary" | grep -o 'GLIBC_[0-9.]*' || true
-    done | sort -uV | tail -n 1
-)
-echo "newest symbol version: $newest"
 
 for extension in "$package"/*.so; do
     case $extension in */libmooncake.so*) continue ;; esac
