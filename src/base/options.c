@@ -2,6 +2,7 @@
 #include "base/options.h"
 
 #include "base/error.h"
+#include "base/nearest.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
-#define NAME_MAX_BYTES 64 /* longer names are unknown without a look */
+#define NAME_MAX_BYTES MC_NEAREST_NAME_MAX /* longer names are unknown without a look */
 
 static const char *const true_words[] = {"true", "1", "t", "yes", "y", "on"};
 static const char *const false_words[] = {"false", "0", "f", "no", "n", "off"};
@@ -67,47 +68,16 @@ int mc_options_find(const struct mc_options *options, const char *name)
     return normalize(name, strlen(name), normal) ? find_normal(options, normal) : -1;
 }
 
-/* Edit distance in which two neighbours that changed places count as one edit. Both are shorter than NAME_MAX_BYTES. */
-static size_t edit_distance(const char *a, const char *b)
-{
-    size_t rows[3][NAME_MAX_BYTES + 1];
-    size_t a_length = strlen(a), b_length = strlen(b);
-    for (size_t j = 0; j <= b_length; j++)
-        rows[0][j] = j;
-    for (size_t i = 1; i <= a_length; i++) {
-        size_t *now = rows[i % 3], *last = rows[(i - 1) % 3], *before = rows[(i + 1) % 3];
-        now[0] = i;
-        for (size_t j = 1; j <= b_length; j++) {
-            size_t best = last[j - 1] + (a[i - 1] != b[j - 1]);
-            if (last[j] + 1 < best)
-                best = last[j] + 1;
-            if (now[j - 1] + 1 < best)
-                best = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
-                best = before[j - 2] + 1;
-            now[j] = best;
-        }
-    }
-    return rows[a_length % 3][b_length];
-}
-
 const char *mc_options_nearest(const struct mc_options *options, const char *name)
 {
     char normal[NAME_MAX_BYTES] = "";
+    struct mc_nearest nearest;
     if (!normalize(name, strlen(name), normal))
         return NULL;
-    const char *nearest = NULL;
-    size_t allowed = strlen(normal) / 3 > 2 ? strlen(normal) / 3 : 2, best = allowed + 1;
-    for (size_t i = 0; i < options->count; i++) {
-        size_t distance =
-            strlen(options->table[i].name) < NAME_MAX_BYTES ? edit_distance(normal, options->table[i].name) : best;
-        /* A name of two letters is near to everything. */
-        if (distance < best && distance < strlen(normal)) {
-            best = distance;
-            nearest = options->table[i].name;
-        }
-    }
-    return nearest;
+    mc_nearest_begin(&nearest, normal);
+    for (size_t i = 0; i < options->count; i++)
+        mc_nearest_offer(&nearest, options->table[i].name, options->table[i].name);
+    return nearest.found;
 }
 
 /* ---- values ---- */
