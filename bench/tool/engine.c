@@ -4,6 +4,7 @@
 #include "tool/bench.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/variables.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -383,7 +384,7 @@ int mc_bench_engine(int argc, char **argv)
         if (take_options(bench)) {
             struct mc_transfer_config config = config_of(&bench->options);
             set_path(bench->path);
-            if (getenv("MC_LOG_LEVEL") == NULL)
+            if (mc_variable(MC_LOG_LEVEL) == NULL)
                 mc_log_set_level(MC_LOG_WARNING);
             rc = strcmp(mc_options_text(&bench->options, "mode"), "target") == 0
                      ? mc_engine_serve(&config, bench->total, bench->memory)

@@ -1,6 +1,7 @@
 /* mooncake_disk: parse, look, print. */
 #include "base/option_rows.h"
 #include "env/log.h"
+#include "env/variables.h"
 #include "store/disk/offline.h"
 
 #include <signal.h>
@@ -57,7 +58,7 @@ int main(int argc, char **argv)
     const char *words[2] = {"", ""};
     int code = MC_DISK_LOOK_NO_DISK;
     (void)signal(SIGPIPE, SIG_IGN);
-    if (getenv("MC_LOG_LEVEL") == NULL)
+    if (mc_variable(MC_LOG_LEVEL) == NULL)
         mc_log_set_level(MC_LOG_WARNING);
     int count = words_take(&argc, argv, words), kind = work_find(words[0]);
     mc_options_init(&options, table, sizeof(table) / sizeof(table[0]));
@@ -69,6 +70,7 @@ int main(int argc, char **argv)
     } else if (count != 2 || kind < 0) {
         fprintf(stderr, "mooncake_disk: check, list or stat, and one path; --help says more\n");
     } else {
+        mc_variables_tell();
         code = (int)mc_disk_look(words[1], (enum mc_disk_look_kind)kind, mc_options_bool(&options, "json"), stdout);
     }
     mc_buffer_free(&text);

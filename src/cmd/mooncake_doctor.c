@@ -3,6 +3,7 @@
 #include "base/option_rows.h"
 #include "doctor/doctor.h"
 #include "env/log.h"
+#include "env/variables.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@ static const struct mc_option table[] = {
     ROW("device_name", TEXT, "", "RDMA devices that may be used, separated by commas"),
     ROW("disk", TEXT, "", "a folder for the disk tier: is it fit, and how fast? At most 64 MiB are written there, and no file stays"),
     ROW("json", BOOL, "false", "the same facts as JSON"),
+    ROW("variables", BOOL, "false", "prints every environment variable that is known, and what it does here, and looks at nothing"),
     ROW("root", TEXT, "", "put before /proc, /sys and /dev: looks at a copy of another machine's files"),
 };
 /* clang-format on */
@@ -44,6 +46,7 @@ static int examine(const struct mc_options *options, const char *peer, struct mc
         .root = mc_options_text(options, "root"),
         .disk = mc_options_text(options, "disk"),
     };
+    mc_variables_told(); /* the report says it */
     mc_doctor_init(&doctor, &config);
     mc_doctor_run(&doctor);
     if (mc_options_bool(options, "json"))
@@ -85,13 +88,15 @@ int main(int argc, char **argv)
     const char *peer = NULL;
     int code = 0;
     (void)signal(SIGPIPE, SIG_IGN);
-    if (getenv("MC_LOG_LEVEL") == NULL)
+    if (mc_variable(MC_LOG_LEVEL) == NULL)
         mc_log_set_level(MC_LOG_WARNING); /* what goes well is in the report */
     take_peer(&argc, &argv, &peer);
     mc_options_init(&options, table, sizeof(table) / sizeof(table[0]));
     if (mc_options_parse(&options, argc, argv, NULL, NULL, error, sizeof(error)) < 0) {
         fprintf(stderr, "mooncake_doctor: %s\n", error);
         code = 2;
+    } else if (mc_options_bool(&options, "variables")) {
+        mc_doctor_variables(mc_options_bool(&options, "json"), &text);
     } else if (!mc_options_answer(&options, "mooncake_doctor", help_head, &text)) {
         code = examine(&options, peer, &text);
     }

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "base/option_rows.h"
 #include "env/log.h"
+#include "env/variables.h"
 #include "rdma/topology.h"
 
 #include <stdio.h>
@@ -27,7 +28,7 @@ static const char help_head[] =
 
 static int dump(const struct mc_options *options)
 {
-    const char *file = mc_options_text(options, "custom_topo_json"), *given = getenv("MC_CUSTOM_TOPO_JSON");
+    const char *file = mc_options_text(options, "custom_topo_json"), *given = mc_variable(MC_CUSTOM_TOPO_JSON);
     struct mc_topology *topology = calloc(1, sizeof(*topology));
     struct mc_buffer text = {0};
     bool uses_custom = mc_options_bool(options, "use_custom_topo");
@@ -67,6 +68,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "error: --backend tent: there is one engine here; use te\n");
         code = 1;
     } else {
+        mc_variables_tell();
         code = dump(&options);
     }
     mc_buffer_free(&text);

@@ -3,6 +3,7 @@
 #include "doctor/doctor.h"
 
 #include "env/json.h"
+#include "env/variables.h"
 #include "rdma/gid.h"
 #include "rdma/rdma.h"
 #include "rdma/topology.h"
@@ -230,7 +231,7 @@ static void say_device(struct mc_doctor *doctor, const char *name)
     if (!mc_doctor_linef(doctor, firmware, CLASS "/%s/fw_ver", name))
         snprintf(firmware, sizeof(firmware), "unknown");
     bool is_wanted =
-        mc_topology_allows(doctor->config.device_name, name) && mc_topology_allows(getenv("MC_TE_FILTERS"), name);
+        mc_topology_allows(doctor->config.device_name, name) && mc_topology_allows(mc_variable(MC_TE_FILTERS), name);
     mc_doctor_say(doctor, MC_VERDICT_FINE, name, 0, NULL, "firmware %.64s, NUMA node %" PRId64 "%s", firmware, node,
                   is_wanted ? "" : ", left out by device_name or MC_TE_FILTERS");
     say_node(doctor, name);
@@ -368,13 +369,13 @@ void mc_check_topology(struct mc_doctor *doctor)
 {
     char root[MC_DOCTOR_LINE_MAX], name[96], line[1024];
     struct mc_topology *topology = calloc(1, sizeof(*topology));
-    const char *custom = getenv("MC_CUSTOM_TOPO_JSON");
+    const char *custom = mc_variable(MC_CUSTOM_TOPO_JSON);
     if (topology == NULL)
         return;
     if (doctor->config.root[0] == 0)
         mc_topology_local(topology, doctor->config.device_name, NULL, 0);
     else if (mc_doctor_path(doctor, root, "/sys"))
-        mc_topology_discover(topology, root, doctor->config.device_name, getenv("MC_TE_FILTERS"), NULL, 0);
+        mc_topology_discover(topology, root, doctor->config.device_name, mc_variable(MC_TE_FILTERS), NULL, 0);
     for (size_t i = 0; topology->device_count > 0 && i < topology->location_count; i++) {
         const struct mc_topology_location *location = &topology->locations[i];
         size_t used = 0;

@@ -58,6 +58,9 @@ int mc_doctor_code(const struct mc_doctor *doctor);
 void mc_doctor_print(const struct mc_doctor *doctor, struct mc_buffer *out);
 void mc_doctor_print_json(const struct mc_doctor *doctor, struct mc_buffer *out);
 
+/* Every environment variable that is known, and what it does here. */
+void mc_doctor_variables(bool as_json, struct mc_buffer *out);
+
 /* ---- for the checks ---- */
 
 /* A fact. error: errno or 0. fix: what to do about it, or NULL. */

@@ -1,6 +1,9 @@
 /* What this process may do: memory it may lock, descriptors, other processes' memory; and what the environment says. */
 #include "doctor/doctor.h"
 
+#include "env/json.h"
+#include "env/variables.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -96,35 +99,90 @@ void mc_check_ptrace(struct mc_doctor *doctor)
 
 extern char **environ;
 
-static bool is_ours(const char *variable)
+/* What there is to change in a variable that is read. */
+static const char *fix_of(const char *name, const char *value)
 {
-    return strncmp(variable, "MC_", 3) == 0 || strncmp(variable, "MOONCAKE_", 9) == 0;
+    bool is_off = strcmp(value, "0") == 0;
+    return strcmp(name, "MC_FORCE_TCP") == 0             ? "whatever its value, only tcp is used: unset it"
+           : strcmp(name, "MC_SAME_HOST") == 0 && is_off ? "engines of one machine use tcp: unset it"
+           : strcmp(name, "MC_USE_IPV6") == 0 && is_off  ? "whatever its value, IPv6 is used: unset it"
+                                                         : NULL;
 }
 
-static void say_variable(struct mc_doctor *doctor, const char *variable)
+static void say_variable(struct mc_doctor *doctor, const char *name, const char *value)
 {
-    char name[128];
-    const char *value = strchr(variable, '=') + 1;
-    snprintf(name, sizeof(name), "%.*s", (int)(value - 1 - variable), variable);
-    bool is_secret = strstr(name, "PASSWORD") != NULL || strstr(name, "TOKEN") != NULL;
-    bool is_off = strcmp(value, "0") == 0;
-    const char *fix = strcmp(name, "MC_FORCE_TCP") == 0             ? "whatever its value, only tcp is used: unset it"
-                      : strcmp(name, "MC_SAME_HOST") == 0 && is_off ? "engines of one machine use tcp: unset it"
-                      : strcmp(name, "MC_USE_IPV6") == 0 && is_off  ? "whatever its value, IPv6 is used: unset it"
-                                                                    : NULL;
-    mc_doctor_say(doctor, fix != NULL ? MC_VERDICT_WARNING : MC_VERDICT_FINE, name, 0, fix, "%s",
-                  is_secret ? "(not shown)" : value);
+    const struct mc_variable_row *row = mc_variable_find(name);
+    const char *nearest = row == NULL ? mc_variable_nearest(name) : NULL;
+    bool is_secret =
+        strstr(name, "PASSWORD") != NULL || strstr(name, "TOKEN") != NULL || strstr(name, "SECRET") != NULL;
+    const char *shown = is_secret ? "(not shown)" : value;
+    if (row == NULL) {
+        char fix[128];
+        snprintf(fix, sizeof(fix), "unset it, or did you mean %s?", nearest == NULL ? "" : nearest);
+        mc_doctor_say(doctor, MC_VERDICT_WARNING, name, 0, nearest == NULL ? "unset it" : fix,
+                      "set, but not known and read by nobody");
+    } else if (row->use == MC_VARIABLE_OTHERS) {
+        mc_doctor_say(doctor, MC_VERDICT_FINE, name, 0, NULL, "%s (read by %s)", shown, row->text);
+    } else if (row->use != MC_VARIABLE_READ) {
+        mc_doctor_say(doctor, row->use == MC_VARIABLE_ABSENT ? MC_VERDICT_WARNING : MC_VERDICT_NOTE, name, 0, row->text,
+                      "%s: changes nothing here", shown);
+    } else {
+        const char *fix = fix_of(name, value);
+        mc_doctor_say(doctor, fix != NULL ? MC_VERDICT_WARNING : MC_VERDICT_FINE, name, 0, fix, "%s", shown);
+    }
 }
 
 void mc_check_environment(struct mc_doctor *doctor)
 {
     size_t count = 0;
     for (char **one = environ; *one != NULL; one++) {
-        if (!is_ours(*one) || strchr(*one, '=') == NULL)
+        char name[128];
+        const char *equals = strchr(*one, '=');
+        if (equals == NULL || (size_t)(equals - *one) >= sizeof(name))
             continue;
-        say_variable(doctor, *one);
+        snprintf(name, sizeof(name), "%.*s", (int)(equals - *one), *one);
+        if (!mc_variable_is_setting(name, equals + 1))
+            continue;
+        say_variable(doctor, name, equals + 1);
         count++;
     }
     if (count == 0)
         mc_doctor_say(doctor, MC_VERDICT_FINE, "environment", 0, NULL, "no MC_ or MOONCAKE_ variable is set");
+}
+
+static const char *const uses[] = {
+    [MC_VARIABLE_READ] = "read",
+    [MC_VARIABLE_OTHERS] = "others",
+    [MC_VARIABLE_NEEDLESS] = "needless",
+    [MC_VARIABLE_ABSENT] = "absent",
+};
+
+void mc_doctor_variables(bool as_json, struct mc_buffer *out)
+{
+    static const char *const words[] = {
+        [MC_VARIABLE_READ] = "read by ",
+        [MC_VARIABLE_OTHERS] = "read by ",
+        [MC_VARIABLE_NEEDLESS] = "changes nothing here: ",
+        [MC_VARIABLE_ABSENT] = "changes nothing here: ",
+    };
+    struct mc_json_writer json = {.out = out, .indent = 2};
+    if (as_json)
+        mc_json_begin(&json, NULL, '[');
+    for (size_t i = 0; mc_variable_row(i) != NULL; i++) {
+        const struct mc_variable_row *row = mc_variable_row(i);
+        if (!as_json) {
+            mc_buffer_printf(out, "%s%s  %s%s\n", row->name, row->is_family ? "*" : "", words[row->use], row->text);
+            continue;
+        }
+        mc_json_begin(&json, NULL, '{');
+        mc_json_add_text(&json, "name", row->name);
+        mc_json_add_text(&json, "use", uses[row->use]);
+        mc_json_add_text(&json, "text", row->text);
+        mc_json_add_bool(&json, "is_family", row->is_family);
+        mc_json_end(&json, '}');
+    }
+    if (as_json) {
+        mc_json_end(&json, ']');
+        mc_buffer_put_u8(out, '\n');
+    }
 }

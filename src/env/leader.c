@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "env/etcd.h"
+#include "env/variables.h"
 
 #include <stdlib.h>
 
@@ -19,7 +20,7 @@ static int split(const char *address, char *endpoints, size_t endpoints_size, ch
     size_t length = strcspn(address, "/");
     const char *cluster = address[length] == '/' ? address + length + 1 : "";
     if (*cluster == 0)
-        cluster = getenv("MC_STORE_CLUSTER_ID");
+        cluster = mc_variable(MC_STORE_CLUSTER_ID);
     if (cluster == NULL || *cluster == 0)
         cluster = "mooncake_cluster";
     if (length == 0 || length >= endpoints_size || strlen(cluster) > MC_LEADER_CLUSTER_MAX)

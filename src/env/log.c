@@ -2,6 +2,7 @@
 #include "env/log.h"
 
 #include "env/clock.h"
+#include "env/variables.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +49,7 @@ bool mc_log_parse_level(const char *text, enum mc_log_level *level)
 /* Before main: the library has no init call that every user makes. An unknown value leaves INFO. */
 __attribute__((constructor)) static void read_environment(void)
 {
-    const char *text = getenv("MC_LOG_LEVEL");
+    const char *text = mc_variable(MC_LOG_LEVEL);
     enum mc_log_level level;
     if (text != NULL && mc_log_parse_level(text, &level))
         mc_log_set_level(level);

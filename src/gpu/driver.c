@@ -1,5 +1,6 @@
 /* Finding the driver that the process has loaded. */
 #include "gpu/driver.h"
+#include "env/variables.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -29,7 +30,7 @@ static void *load(void *library, const struct driver_symbol *entry)
 
 int mc_driver_find(const char **missing)
 {
-    const char *path = getenv("MC_CUDA_LIBRARY");
+    const char *path = mc_variable(MC_CUDA_LIBRARY);
     void *library = dlopen(path != NULL && path[0] != 0 ? path : "libcuda.so.1", RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
     if (library == NULL)
         return 0;

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/option_rows.h"
 #include "env/log.h"
+#include "env/variables.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -298,13 +299,13 @@ static int read_instances(const struct mc_options *options, struct mc_proxy_conf
     return rc;
 }
 
-static int copy_key(char *key, const char *variable, char *error, size_t error_size)
+static int copy_key(char *key, enum mc_variable variable, char *error, size_t error_size)
 {
-    const char *value = getenv(variable);
+    const char *value = mc_variable_value(variable);
     if (value == NULL)
         return 0;
     if (strlen(value) >= MC_PROXY_KEY_MAX || value[strcspn(value, "\r\n")] != 0)
-        return address_complain(error, error_size, "%s is too long or has a line end", variable);
+        return address_complain(error, error_size, "%s is too long or has a line end", mc_variable_name(variable));
     (void)snprintf(key, MC_PROXY_KEY_MAX, "%s", value);
     return 0;
 }
@@ -319,9 +320,9 @@ static int resolve(const struct mc_options *options, struct mc_proxy_config *con
     mc_assert(config->policy != NULL);
     int rc = mc_options_store(options, config, error, error_size);
     if (rc == 0)
-        rc = copy_key(config->admin_key, "ADMIN_API_KEY", error, error_size);
+        rc = copy_key(config->admin_key, MC_VARIABLE_ADMIN_API_KEY, error, error_size);
     if (rc == 0)
-        rc = copy_key(config->api_key, "OPENAI_API_KEY", error, error_size);
+        rc = copy_key(config->api_key, MC_VARIABLE_OPENAI_API_KEY, error, error_size);
     return rc < 0 ? rc : read_instances(options, config, error, error_size);
 }
 
@@ -348,8 +349,10 @@ int mc_proxy_config_load(int argc, char *const *argv, struct mc_proxy_config *co
         mc_options_print(&options, text);
         rc = 1;
     }
-    if (rc == 0)
+    if (rc == 0) {
         (void)mc_log_set_flags(mc_options_int(&options, "v"), 0);
+        mc_variables_tell();
+    }
     if (rc == 0 && mc_options_bool(&options, "generator_on_p_node"))
         mc_log(INFO, "--generator_on_p_node has no effect here: every token comes from the decode instance");
     mc_options_free(&options);

@@ -65,6 +65,7 @@ static PyObject *open_engine(struct mc_py_engine *self, const char **texts)
         return PyLong_FromLong(-1);
     }
     self->is_opening = true;
+    mc_py_variables_tell();
     Py_BEGIN_ALLOW_THREADS rc = mc_transfer_open(&config, &engine);
     Py_END_ALLOW_THREADS self->engine = engine;
     self->is_opening = false;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From Python's arguments to C: fastcall parameters, key lists, numbers, buffers. No call of the library is made here.
+ * From Python's arguments to C: fastcall parameters, key lists, numbers, buffers. Of the library only the log and the
+ * environment.
  */
 #include "python/store_arguments.h"
 
 #include "env/log.h"
+#include "env/variables.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -454,6 +456,16 @@ void mc_py_object_free(PyObject *object)
     freefunc release = __extension__(freefunc) PyType_GetSlot(type, Py_tp_free);
     release(object);
     Py_DECREF((PyObject *)type);
+}
+
+void mc_py_variables_tell(void)
+{
+    static const char name[] = "_mooncake_variables_told";
+    if (PySys_GetObject(name) != NULL)
+        mc_variables_told();
+    else if (PySys_SetObject(name, Py_True) < 0)
+        PyErr_Clear();
+    mc_variables_tell();
 }
 
 /* A function that makes a list of `count` numbers. */

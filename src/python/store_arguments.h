@@ -143,6 +143,8 @@ PyObject *mc_py_module_made(PyObject *module, const char *name, bool is_whole);
 int mc_py_at_exit(PyObject *function);
 /* The end of a tp_dealloc. */
 void mc_py_object_free(PyObject *object);
+/* Each extension module has a copy of the library; together they say once what the environment says in vain. */
+void mc_py_variables_tell(void);
 
 /* New list of `count` times `value`. */
 PyObject *mc_py_list_of(Py_ssize_t count, long value);

@@ -120,6 +120,7 @@ int mc_py_store_join(struct mc_py_store *self, const struct mc_store_config *con
         mc_log(ERROR, "setup: this store is already set up; close() it first");
         return MC_ERR_INVALID_PARAMS;
     }
+    mc_py_variables_tell();
     Py_BEGIN_ALLOW_THREADS rc = mc_store_open(config, &store);
     pthread_mutex_lock(&self->mutex);
     self->store = rc == 0 ? store : NULL;

@@ -2,6 +2,7 @@
 #include "rdma/device.h"
 
 #include "env/log.h"
+#include "env/variables.h"
 #include "rdma/topology.h"
 
 #include <stdio.h>
@@ -22,7 +23,7 @@ int mc_rdma_near_open(struct mc_rdma *rdma, const char *filter, const char *matr
         return 0;
     }
     rdma->has_matrix = true;
-    if (mc_topology_parse(rdma->topology, mc_span_string(matrix), filter, getenv("MC_TE_FILTERS")) == 0)
+    if (mc_topology_parse(rdma->topology, mc_span_string(matrix), filter, mc_variable(MC_TE_FILTERS)) == 0)
         return 0;
     mc_log(ERROR, "a priority matrix of RDMA devices is expected, {\"cpu:0\": [[preferred], [others]]}, not %.80s",
            matrix);
@@ -34,7 +35,7 @@ bool mc_rdma_near_allows(const struct mc_rdma *rdma, const char *name)
     bool is_named = !rdma->has_matrix;
     for (size_t i = 0; !is_named && i < rdma->topology->device_count; i++)
         is_named = strcmp(rdma->topology->devices[i].name, name) == 0;
-    return is_named && mc_topology_allows(getenv("MC_TE_FILTERS"), name);
+    return is_named && mc_topology_allows(mc_variable(MC_TE_FILTERS), name);
 }
 
 void mc_rdma_near_find(struct mc_rdma *rdma)

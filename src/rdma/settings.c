@@ -2,6 +2,7 @@
 #include "rdma/settings.h"
 
 #include "env/log.h"
+#include "env/variables.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -11,12 +12,13 @@
 
 #define PATIENCE_LOSSES 2u
 
-static int64_t number(const char *variable, const char *second, int64_t initial, int64_t least, int64_t most)
+static int64_t number(enum mc_variable variable, enum mc_variable second, int64_t initial, int64_t least, int64_t most)
 {
-    const char *name = variable, *text = getenv(variable);
-    if ((text == NULL || text[0] == 0) && second[0] != 0) {
+    enum mc_variable name = variable;
+    const char *text = mc_variable_value(variable);
+    if ((text == NULL || text[0] == 0) && second != MC_VARIABLE_NONE) {
         name = second;
-        text = getenv(second);
+        text = mc_variable_value(second);
     }
     if (text == NULL || text[0] == 0)
         return initial;
@@ -26,15 +28,15 @@ static int64_t number(const char *variable, const char *second, int64_t initial,
     bool is_number = (text[0] >= '0' && text[0] <= '9') || (text[0] == '-' && text[1] >= '0' && text[1] <= '9');
     if (is_number && *rest == 0 && errno == 0 && value >= least && value <= most)
         return value;
-    mc_log(WARNING, "%s=%.40s: a number from %lld to %lld is expected; %lld is used", name, text, (long long)least,
-           (long long)most, (long long)initial);
+    mc_log(WARNING, "%s=%.40s: a number from %lld to %lld is expected; %lld is used", mc_variable_name(name), text,
+           (long long)least, (long long)most, (long long)initial);
     return initial;
 }
 
 static int64_t setup(void)
 {
     static const char *const names[] = {"auto", "oob", "cm"}; /* in the order of enum mc_rdma_setup */
-    const char *text = getenv("MC_RDMA_SETUP");
+    const char *text = mc_variable(MC_RDMA_SETUP);
     if (text == NULL || text[0] == 0)
         return MC_RDMA_SETUP_AUTO;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -53,12 +55,12 @@ uint64_t mc_rdma_patience_ns(const struct mc_rdma_settings *settings)
 void mc_rdma_settings_read(struct mc_rdma_settings *settings)
 {
 #define READ(field, variable, second, initial, least, most, text)                                                      \
-    settings->field = number(variable, second, initial, least, most);
+    settings->field = number(MC_VARIABLE_##variable, MC_VARIABLE_##second, initial, least, most);
     MC_RDMA_SETTINGS_MAP(READ)
 #undef READ
     settings->setup = setup();
     int64_t least_ms = (int64_t)(mc_rdma_patience_ns(settings) / 1000000u) + 1;
-    const char *stall = getenv("MC_RDMA_STALL_MS");
+    const char *stall = mc_variable(MC_RDMA_STALL_MS);
     if ((stall == NULL || stall[0] == 0) && settings->stall_ms < least_ms)
         settings->stall_ms = least_ms;
     if ((settings->mtu_bytes & (settings->mtu_bytes - 1)) != 0) {

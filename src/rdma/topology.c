@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "env/json.h"
 #include "env/log.h"
+#include "env/variables.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -377,10 +378,10 @@ static int parse_file(struct mc_topology *topology, const char *path, const char
 
 bool mc_topology_given(struct mc_topology *topology, const char *filter)
 {
-    const char *path = getenv("MC_CUSTOM_TOPO_JSON");
+    const char *path = mc_variable(MC_CUSTOM_TOPO_JSON);
     if (path == NULL || path[0] == 0)
         return false;
-    int rc = parse_file(topology, path, filter, getenv("MC_TE_FILTERS"));
+    int rc = parse_file(topology, path, filter, mc_variable(MC_TE_FILTERS));
     if (rc < 0)
         mc_log(WARNING, "MC_CUSTOM_TOPO_JSON=%.200s: %s; devices are looked up in /sys", path,
                rc == MC_ERR_PROTOCOL ? "this is no priority matrix" : "it cannot be read");
@@ -391,7 +392,7 @@ void mc_topology_local(struct mc_topology *topology, const char *filter, const s
                        size_t gpu_count)
 {
     if (!mc_topology_given(topology, filter))
-        mc_topology_discover(topology, "/sys", filter, getenv("MC_TE_FILTERS"), gpus, gpu_count);
+        mc_topology_discover(topology, "/sys", filter, mc_variable(MC_TE_FILTERS), gpus, gpu_count);
 }
 
 static void write_list(const struct mc_topology *topology, const uint8_t *order, size_t count, struct mc_buffer *out)

@@ -183,7 +183,7 @@ class Cluster:
 
     def start(self, script, environment, *words, **env):
         """A scenario in its environment, not waited for."""
-        env.setdefault("MC_MASTER", self.master.address)
+        env.setdefault("MC_TEST_MASTER", self.master.address)
         env.setdefault("LANE_METADATA", self.metadata)
         env.setdefault("MC_METRICS_PORT", str(self.master.metrics_port))
         env.setdefault("MC_MASTER_PID", str(self.master.process.pid))

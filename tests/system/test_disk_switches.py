@@ -167,17 +167,19 @@ def test_no_permission(folder):
 
 
 def test_settings_that_make_no_sense(master, folder):
-    """Each is one line, the node works all the same; and what has no effect here is no noise."""
+    """Each is one line, the node works all the same; and what has no effect here is no warning."""
     said = {"MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR": ("distributed_storage_backend", "makes no sense here"), "MOONCAKE_OFFLOAD_USE_URING": ("perhaps", "true or false"),
             "MOONCAKE_BUCKET_EVICTION_POLICY": ("arc", "fifo, lru or none"), "MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT": ("-1", "a number of objects"),
             "MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO": ("90", "a number above 0"), "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE": ("1 GB", "a number of bytes"),
-            "MOONCAKE_OFFLOAD_DAILY_WRITE_BYTES": ("1 TB", "a number of bytes"), "ENABLE_EVICTION": ("maybe", "true or false"), "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT": ("5", "no setting of a disk")}
-    silent = {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": "1342177280", "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": "2", "MOONCAKE_OFFLOAD_CLIENT_BUFFER_GC_TTL_MS": "1",
+            "MOONCAKE_OFFLOAD_DAILY_WRITE_BYTES": ("1 TB", "a number of bytes"), "ENABLE_EVICTION": ("maybe", "true or false"), "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT": ("5", "is not known and changes nothing; did you mean ")}
+    needless = {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": "1342177280", "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": "2", "MOONCAKE_OFFLOAD_CLIENT_BUFFER_GC_TTL_MS": "1",
               "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT": "500", "MOONCAKE_OFFLOAD_ENABLE_DISK_WATERMARK_EVICTION": "true"}
-    with client(master, MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=f"{folder},{folder}", **{name: value for name, (value, _) in said.items()}, **silent) as service:
+    with client(master, MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=f"{folder},{folder}", **{name: value for name, (value, _) in said.items()}, **needless) as service:
         with_disks(master)
         warned = [line for line in service.log().splitlines() if line.startswith("W") and "environment: " in line]
         assert f"{folder}, is given twice" in service.log()
+        told = [line for line in service.log().splitlines() if line.startswith("I") and " changes nothing here: " in line]
+    assert sorted(line.split("environment: ")[1].split(" ")[0] for line in told) == sorted(needless)
     assert len(warned) == len(said)
     for name, (_, text) in said.items():
         assert [text in line for line in warned if f" {name}=" in line or f" {name} " in line] == [True], name

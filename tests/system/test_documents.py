@@ -1,4 +1,5 @@
 """The documents name what is there, and all of it: metrics, flags, HTTP routes, environment variables, messages of the protocol."""
+import json
 import os
 import pathlib
 import re
@@ -204,32 +205,87 @@ def test_routes():
     same([name.split("?")[0] for cells in table for name in names(cells[0])], routes, "routes")
 
 
+def known_variables():
+    """The table of the source: by name (of a family with a star behind it) its use and its text."""
+    text = subprocess.run([str(BUILD / "mooncake_doctor"), "--variables", "--json"], capture_output=True, text=True, timeout=30, check=True).stdout
+    known = {row["name"] + "*" * row["is_family"]: (row["use"], row["text"]) for row in json.loads(text)}
+    assert len(known) > 200 and {use for use, _ in known.values()} == {"read", "others", "needless", "absent"}
+    return known
+
+
+def is_known(name, known):
+    return name in known or any(one.endswith("*") and name.startswith(one[:-1]) for one in known)
+
+
 def test_environment():
-    used = set()
-    for path in (*(SOURCE / "src").rglob("*.[ch]"), *(SOURCE / "bench" / "tool").glob("*.[ch]")):
-        used.update(re.findall(r'\bgetenv\("(\w+)"\)|"((?:MC|NCCL)_[A-Z0-9_]+)"', path.read_text()))
-    assert len(used) > 5
+    """Every variable that is read is told where its part is: in the environment's lists, those of store services and disks, or the proxy's page."""
+    used = {name for name, (use, _) in known_variables().items() if use == "read"}
     text = document("docs/commands.md")
-    used = {one or other for one, other in used}
     # Variables are items of lists, those of RDMA rows of a table; below it stands more about some of them.
     part = section(text, "Environment")
+    part = part.replace(section(part, "Variables that change nothing"), "")
     rdma = section(part, "RDMA")
     table = [name for cells in rows(rdma) for name in names(cells[0])]
     assert {names(item)[0] for item in items(rdma)} <= set(table) and not rows(part.replace(rdma, ""))
     written = table + [name for cells in entries(part.replace(rdma, ""), r"default (.+?)") for name in names(cells[0])]
-    settings = re.findall(r"`(MOONCAKE_\w+)`", text)  # of the store service, in a table of its own
-    same(written, {name for name in used if name not in settings}, "environment variables")
+    elsewhere = re.findall(r"`((?:MOONCAKE|LOCAL)_\w+)`", section(text, "mc_store_rest_server")) + re.findall(r"`(\w*[A-Z]_\w+)`", document("docs/proxy.md"))
+    elsewhere += re.findall(r"^- `(\w+)`(?: or `(\w+)`)?: ", section(document("docs/disk.md"), "How it is switched on"), re.M)
+    elsewhere = {one for name in elsewhere for one in ([name] if isinstance(name, str) else name)}
+    same(written, used - elsewhere, "environment variables")
+
+
+def test_variables_without_effect():
+    """The three lists are the table of the source, word for word, but for the variables of our own tests."""
+    part = section(document("docs/commands.md"), "Variables that change nothing")
+    lists = re.split(r"^(With these|What these|Other software).*:$", part, flags=re.M)[2::2]
+    for use, told in zip(("needless", "absent", "others"), lists, strict=True):
+        written = [(name, sentence) for item in items(told) for named, sentence in [re.fullmatch(r"((?:`[\w*]+`(?:, )?)+): (.*)", item).groups()] for name in names(named)]
+        same(written, [(name, text) for name, (its, text) in known_variables().items() if its == use and text != "tests"], f"variables: {use}")
+
+
+def test_no_variable_is_read_that_is_not_in_the_table():
+    """C reads the environment in one file, which knows the names of the table only; Python's names, and those of tests, are in it."""
+    known, sources = known_variables(), [*(SOURCE / "src").rglob("*.[ch]"), *(SOURCE / "bench" / "tool").glob("*.[ch]")]
+    assert [str(path.relative_to(SOURCE)) for path in sources if re.search(r"\b(secure_)?getenv\(", path.read_text())] == ["src/env/variables.c"]
+    asked = set()
+    for path in (*(SOURCE / "python").rglob("*.py"), *(SOURCE / "tests").rglob("*.py"), *(SOURCE / "bench").rglob("*.py"), *(SOURCE / "sim").rglob("*.py")):
+        asked.update(re.findall(r"""\b(?:environ(?:\.get|\.setdefault|\.pop)?[\[(]|getenv\()['"]((?:MC|MOONCAKE)_\w+)""", path.read_text()))
+    for path in (*(SOURCE / "tests").rglob("*.c"), *(SOURCE / "fuzz").glob("*.c")):
+        asked.update(re.findall(r'getenv\("((?:MC|MOONCAKE)_\w+)"', path.read_text()))
+    assert len(asked) > 20
+    assert [name for name in sorted(asked) if not is_known(name, known)] == []
+    named = {name for path in (SOURCE / "python").rglob("*.py") for name in re.findall(r"(?<!\w)(?:MC|MOONCAKE)_[A-Z0-9_]+\b", path.read_text())}
+    assert [name for name in sorted(named) if not is_known(name, known)] == []
+
+
+def test_what_is_said_to_be_read_is_read():
+    """Each name that the table calls read stands in a call that reads it, or in a table of such calls."""
+    found = set()
+    for path in (*(SOURCE / "src").rglob("*.[ch]"), *(SOURCE / "bench" / "tool").glob("*.[ch]")):
+        text = path.read_text()
+        found.update(re.findall(r"\bmc_variable\((\w+)\)", text) + re.findall(r"\bMC_VARIABLE_(\w+)", text))
+        found.update(name for row in re.findall(r"\{(?:V|NAME)\(.*|.*\{V\(.*", text) for name in re.findall(r"\b(?:V|NAME)\((\w+)\)", row))
+    found.update(name for pair in re.findall(r"X\(\w+, (\w+), (\w+), -?\d+", document("src/rdma/settings.h")) for name in pair)
+    read = {name for name, (use, _) in known_variables().items() if use == "read"}
+    assert read - found == set()
+    unknown = {name for name in found if re.match("(MC|MOONCAKE)_", name)} - read
+    assert unknown == set(), "read, but the table calls them something else"
 
 
 def test_variables_of_disks():
-    """The list of disk.md is the table of the source, with the same other names."""
-    source = document("src/store/client/disks.c")
-    known = re.findall(r'^    \{"(\w+)",\s*(?:NULL|"(\w+)"),\s*\w+\}', source, re.M)
-    assert len(known) == source.count('{"MOONCAKE_OFFLOAD_') > 20
-    told = [re.fullmatch(r"(`MOONCAKE_OFFLOAD_\w+`(?: or `\w+`)?): .+", item) for item in items(section(document("docs/disk.md"), "How it is switched on"))]
+    """The list of disk.md has the variables of disks that are read with those that count beside them, and what the table knows without effect."""
+    source, known = document("src/store/client/disks.c"), known_variables()
+    read = re.findall(r"^    \{NAME\((\w+)\), NAME\((\w+)\),\s+take_\w+\},", source, re.M)
+    assert len(read) == source.count("{NAME(") >= 10
+    told = [re.fullmatch(r"(`MOONCAKE_OFFLOAD_\w+`(?: or `\w+`)?): (.+)", item) for item in items(section(document("docs/disk.md"), "How it is switched on"))]
     assert all(told)
-    written = [tuple(re.findall(r"`(\w+)`", one.group(1))) for one in told]
-    same(written, [tuple(name for name in pair if name) for pair in known], "variables of disks")
+    written = {tuple(re.findall(r"`(\w+)`", one.group(1))): one.group(2) for one in told}
+    assert len(written) == len(told)
+    working = {pair for pair, meaning in written.items() if not meaning.startswith("nothing")}
+    same(sorted(working), [tuple(name for name in pair if name != "NONE") for pair in read] + [("MOONCAKE_OFFLOAD_ENABLED",), ("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH",)], "variables of disks")
+    without = {name for name, (use, _) in known.items() if use == "needless" and name.startswith("MOONCAKE_OFFLOAD_")}
+    same(sorted(pair[0] for pair in set(written) - working), without, "variables of disks without effect")
+    assert all(known[name][0] == "needless" for pair in set(written) - working for name in pair)
 
 
 def test_threads():

@@ -350,9 +350,28 @@ static void test_environment(void **state)
     struct ward *ward = *state;
     setenv("MC_FORCE_TCP", "0", 1);
     setenv("MC_REDIS_PASSWORD", "secret", 1);
+    setenv("MC_REDIS_PASWORD", "secret", 1);
+    setenv("MC_QQQQ", "7", 1);
+    setenv("MC_WORKERS_PER_CTX", "4", 1);
+    setenv("MC_RPC_PROTOCOL", "rdma", 1);
+    setenv("MOONCAKE_CLIENT", "host:1", 1);
+    setenv("MOONCAKE_MASTER_SERVICE_HOST", "10.0.0.1", 1);
     mc_check_environment(&ward->doctor);
     unsetenv("MC_FORCE_TCP");
     unsetenv("MC_REDIS_PASSWORD");
+    unsetenv("MC_REDIS_PASWORD");
+    unsetenv("MC_QQQQ");
+    unsetenv("MC_WORKERS_PER_CTX");
+    unsetenv("MC_RPC_PROTOCOL");
+    unsetenv("MOONCAKE_CLIENT");
+    unsetenv("MOONCAKE_MASTER_SERVICE_HOST");
+    assert_fact(ward, "MC_REDIS_PASWORD", MC_VERDICT_WARNING, "not known");
+    assert_fact(ward, "MC_QQQQ", MC_VERDICT_WARNING, "not known");
+    assert_fact(ward, "MC_WORKERS_PER_CTX", MC_VERDICT_NOTE, "4: changes nothing here");
+    assert_fact(ward, "MC_RPC_PROTOCOL", MC_VERDICT_WARNING, "rdma: changes nothing here");
+    assert_fact(ward, "MOONCAKE_CLIENT", MC_VERDICT_FINE, "host:1 (read by inference engines)");
+    for (size_t i = 0; i < ward->doctor.count; i++)
+        assert_string_not_equal(ward->doctor.facts[i].name, "MOONCAKE_MASTER_SERVICE_HOST");
     assert_fact(ward, "MC_FORCE_TCP", MC_VERDICT_WARNING, "0");
     assert_fact(ward, "MC_REDIS_PASSWORD", MC_VERDICT_FINE, "not shown");
 }

@@ -3,6 +3,7 @@
 #include "store/client/disks.h"
 
 #include "env/log.h"
+#include "env/variables.h"
 #include "store/disk/disk.h"
 
 #include <ctype.h>
@@ -21,7 +22,6 @@
 #define BYTES_MIN ((uint64_t)MC_DISK_REGIONS_MIN * MC_DISK_REGION_BYTES)
 #define BYTES_MAX ((uint64_t)MC_DISK_REGIONS_MAX * MC_DISK_REGION_BYTES)
 #define OBJECTS_MIN 64u /* fewer and it would make room all the time */
-#define PREFIX "MOONCAKE_OFFLOAD_"
 
 struct use {              /* of all disks of the node */
     uint64_t limit;       /* bytes; 0: none */
@@ -146,53 +146,25 @@ static const char *take_backend(const char *text, struct use *use)
            "mean the one way there is here";
 }
 
-/* In the order in which they count: a later one overrides. take NULL: there is nothing of that kind here, or others
- * read it; docs/disk.md says which. */
+/* In the order in which they count: a later one overrides. */
 static const struct variable {
-    const char *name, *alias;
+    enum mc_variable name, alias;
     const char *(*take)(const char *text, struct use *use);
 } variables[] = {
-    {"MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR", NULL, take_backend},
-    {"MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", NULL, take_bytes},
-    {"MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE", "MOONCAKE_BUCKET_MAX_TOTAL_SIZE", take_bytes},
-    {"MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES", "MOONCAKE_BUCKET_MAX_PHYSICAL_BYTES", take_bytes},
-    {"MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO", "MOONCAKE_DISK_EVICTION_HIGH_WATERMARK_RATIO", take_ratio},
-    {"MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT", NULL, take_keys},
-    {"MOONCAKE_OFFLOAD_DAILY_WRITE_BYTES", NULL, take_budget},
-    {"MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY", "MOONCAKE_BUCKET_EVICTION_POLICY", take_policy},
-    {"MOONCAKE_OFFLOAD_ENABLE_EVICTION", "ENABLE_EVICTION", take_eviction},
-    {"MOONCAKE_OFFLOAD_USE_URING", "MOONCAKE_USE_URING", take_uring},
-    {"MOONCAKE_OFFLOAD_ENABLED", NULL, NULL},
-    {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", NULL, NULL},
-    {"MOONCAKE_OFFLOAD_ENABLE_DISK_WATERMARK_EVICTION", NULL, NULL},
-    {"MOONCAKE_OFFLOAD_DISK_EVICTION_LOW_WATERMARK_RATIO", "MOONCAKE_DISK_EVICTION_LOW_WATERMARK_RATIO", NULL},
-    {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES", NULL, NULL},
-    {"MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS", NULL, NULL},
-    {"MOONCAKE_OFFLOAD_CLIENT_BUFFER_GC_INTERVAL_SECONDS", NULL, NULL},
-    {"MOONCAKE_OFFLOAD_CLIENT_BUFFER_GC_TTL_MS", NULL, NULL},
-    {"MOONCAKE_OFFLOAD_SCANMETA_ITERATOR_KEYS_LIMIT", "MOONCAKE_SCANMETA_ITERATOR_KEYS_LIMIT", NULL},
-    {"MOONCAKE_OFFLOAD_BUCKET_SIZE_LIMIT_BYTES", "MOONCAKE_BUCKET_SIZE_LIMIT_BYTES", NULL},
-    {"MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT", "MOONCAKE_BUCKET_KEYS_LIMIT", NULL},
-    {"MOONCAKE_OFFLOAD_BUCKET_DISK_SCAN_CACHE_MS", NULL, NULL},
-    {"MOONCAKE_OFFLOAD_FSDIR", NULL, NULL},
+#define NAME(name) MC_VARIABLE_##name
+    {NAME(MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR), NAME(NONE), take_backend},
+    {NAME(MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES), NAME(NONE), take_bytes},
+    {NAME(MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE), NAME(MOONCAKE_BUCKET_MAX_TOTAL_SIZE), take_bytes},
+    {NAME(MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES), NAME(MOONCAKE_BUCKET_MAX_PHYSICAL_BYTES), take_bytes},
+    {NAME(MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO), NAME(MOONCAKE_DISK_EVICTION_HIGH_WATERMARK_RATIO),
+     take_ratio},
+    {NAME(MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT), NAME(NONE), take_keys},
+    {NAME(MOONCAKE_OFFLOAD_DAILY_WRITE_BYTES), NAME(NONE), take_budget},
+    {NAME(MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY), NAME(MOONCAKE_BUCKET_EVICTION_POLICY), take_policy},
+    {NAME(MOONCAKE_OFFLOAD_ENABLE_EVICTION), NAME(ENABLE_EVICTION), take_eviction},
+    {NAME(MOONCAKE_OFFLOAD_USE_URING), NAME(MOONCAKE_USE_URING), take_uring},
+#undef NAME
 };
-
-static bool is_known(const char *name, size_t length)
-{
-    for (size_t i = 0; i < COUNT(variables); i++)
-        if (strlen(variables[i].name) == length && strncmp(variables[i].name, name, length) == 0)
-            return true;
-    return false;
-}
-
-static void warn_unknown(void)
-{
-    for (char **one = environ; one != NULL && *one != NULL; one++) {
-        size_t length = strcspn(*one, "=");
-        if (strncmp(*one, PREFIX, sizeof(PREFIX) - 1) == 0 && !is_known(*one, length))
-            mc_log(WARNING, "environment: %.*s is no setting of a disk and ignored", (int)length, *one);
-    }
-}
 
 static void read_environment(struct use *use)
 {
@@ -200,17 +172,16 @@ static void read_environment(struct use *use)
     bool is_first = !atomic_exchange(&is_said, true);
     for (size_t i = 0; i < COUNT(variables); i++) {
         const struct variable *row = &variables[i];
-        const char *name = row->name, *text = getenv(name);
-        if (text == NULL && row->alias != NULL)
-            text = getenv(name = row->alias);
-        if (row->take == NULL || text == NULL || text[0] == 0)
+        enum mc_variable name = row->name;
+        const char *text = mc_variable_value(name);
+        if (text == NULL)
+            text = mc_variable_value(name = row->alias);
+        if (text == NULL || text[0] == 0)
             continue;
         const char *problem = row->take(text, use);
         if (problem != NULL && is_first)
-            mc_log(WARNING, "environment: %s=%.60s is ignored: %s", name, text, problem);
+            mc_log(WARNING, "environment: %s=%.60s is ignored: %s", mc_variable_name(name), text, problem);
     }
-    if (is_first)
-        warn_unknown();
 }
 
 /* ---- the paths ---- */

@@ -6,6 +6,7 @@
 #include "env/limits.h"
 #include "env/log.h"
 #include "env/thread.h"
+#include "env/variables.h"
 #include "rdma/rdma.h"
 #include "store/client/disks.h"
 #include "store/client/endpoints.h"
@@ -140,7 +141,7 @@ static int check_protocol(const char *protocol)
 
 static uint32_t timeout_from_environment(void)
 {
-    const char *text = getenv("MC_RPC_TIMEOUT_MS");
+    const char *text = mc_variable(MC_RPC_TIMEOUT_MS);
     if (text == NULL || text[0] == 0)
         return CALL_TIMEOUT_MS_DEFAULT;
     char *end;
@@ -157,7 +158,8 @@ static uint32_t timeout_from_environment(void)
 static int configure(struct mc_store *store, const struct mc_store_config *config, char *host, size_t host_size,
                      uint16_t *port, unsigned *allowed)
 {
-    const char *paths = getenv("MC_PATHS");
+    const char *paths = mc_variable(MC_PATHS);
+    mc_variables_tell();
     if (config->local_hostname == NULL || mc_address_split(config->local_hostname, host, host_size, port) < 0) {
         mc_log(ERROR, "local_hostname \"%s\" is not host or host:port",
                config->local_hostname == NULL ? "" : config->local_hostname);
@@ -221,7 +223,7 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
         advertise = seen_host;
     }
     mc_memory_limits_read(&limits);
-    const char *data_dir = asked->data_dir != NULL ? asked->data_dir : getenv("MC_DATA_DIR");
+    const char *data_dir = asked->data_dir != NULL ? asked->data_dir : mc_variable(MC_DATA_DIR);
     /* Whoever works there may have been stopped. Half of the time is left for what follows. */
     uint64_t now_ns = mc_clock_ns(), wait_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
     uint64_t data_dir_until_ns = now_ns + (wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS);

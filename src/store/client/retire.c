@@ -2,6 +2,7 @@
  * disks that leave alone. */
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/variables.h"
 #include "store/client/calls.h"
 #include "store/client/retire.h"
 #include "store/client/threads.h"
@@ -24,7 +25,7 @@ struct mc_retiring { /* how far it is */
 
 uint64_t mc_retire_grace_ms(void)
 {
-    const char *text = getenv("MC_EXIT_GRACE_S");
+    const char *text = mc_variable(MC_EXIT_GRACE_S);
     if (text == NULL || text[0] == 0)
         return MC_EXIT_GRACE_S * 1000ull;
     char *end;

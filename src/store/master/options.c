@@ -6,6 +6,7 @@
 #include "env/file.h"
 #include "env/json.h"
 #include "env/log.h"
+#include "env/variables.h"
 #include "store/core/policy.h"
 
 #include <errno.h>
@@ -489,7 +490,7 @@ static int choose_election(const struct mc_options *options, struct mc_master_co
 static int choose_state_dir(const struct mc_options *options, struct mc_master_config *config, char *error,
                             size_t error_size)
 {
-    const char *wanted = mc_options_text(options, "state_dir"), *given = getenv("STATE_DIRECTORY");
+    const char *wanted = mc_options_text(options, "state_dir"), *given = mc_variable(STATE_DIRECTORY);
     size_t size = sizeof(config->state_dir);
     int length = 0;
     if (config->ha_enabled || strcmp(wanted, "none") == 0)
@@ -620,6 +621,7 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
     }
     if (rc == 0) {
         config->log_level = mc_log_set_flags(mc_options_int(&options, "v"), mc_options_int(&options, "minloglevel"));
+        mc_variables_tell();
         warn_unfinished(&options);
         warn_of_disks(&options);
     }

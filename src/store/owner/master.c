@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/variables.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -290,7 +291,7 @@ static int memory_renew(struct mc_owner *owner)
 
 static bool wants_to_drop(void)
 {
-    const char *wish = getenv("MC_FOREIGN_CONTENTS");
+    const char *wish = mc_variable(MC_FOREIGN_CONTENTS);
     return wish != NULL && strcmp(wish, "drop") == 0;
 }
 

@@ -5,6 +5,7 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"
+#include "env/variables.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -68,7 +69,7 @@ static void fields_free(struct mc_owner *owner)
 
 static uint64_t scrub_bytes_per_s(void)
 {
-    const char *text = getenv("MC_SCRUB_MB_PER_S");
+    const char *text = mc_variable(MC_SCRUB_MB_PER_S);
     unsigned long megabytes = MC_SCRUB_MB_PER_S;
     if (text != NULL && text[0] != 0) {
         char *end;

@@ -6,6 +6,7 @@
 #include "store/path/rdma_stage.h"
 #include "env/clock.h"
 #include "env/thread.h"
+#include "env/variables.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,7 +22,7 @@ struct mc_paths *mc_paths_create(struct mc_id node, uint64_t incarnation, unsign
     struct mc_paths *paths = calloc(1, sizeof(*paths));
     if (paths == NULL)
         return NULL;
-    const char *checksum = getenv("MC_CHECKSUM");
+    const char *checksum = mc_variable(MC_CHECKSUM);
     paths->node = node;
     paths->host = mc_host_id();
     paths->incarnation = incarnation;

@@ -7,6 +7,7 @@
 #include "env/limits.h"
 #include "env/log.h"
 #include "env/thread.h"
+#include "env/variables.h"
 #include "rdma/rdma.h"
 
 #include <errno.h>
@@ -145,7 +146,7 @@ static void listener_stop(struct mc_listener *listener)
 /* The unix socket is only a faster path: without it peers come by tcp. */
 static int local_start(struct mc_serve *serve)
 {
-    const char *directory = getenv("MC_SHM_DIR");
+    const char *directory = mc_variable(MC_SHM_DIR);
     bool is_file = directory != NULL && directory[0] != 0;
     int length =
         snprintf(serve->unix_path, sizeof(serve->unix_path), "%s%smooncake-%016" PRIx64 "%016" PRIx64,

@@ -6,6 +6,7 @@
 #include "env/file.h"
 #include "env/json.h"
 #include "env/log.h"
+#include "env/variables.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -28,24 +29,26 @@ static const struct setting {
     const char *initial;  /* NULL: must be given */
     bool is_null_initial; /* null in a file means the same as not given */
     const char *spellings[2];
-    const char *variables[2]; /* the first that is set counts */
+    enum mc_variable variables[2]; /* the first that is set counts */
 } settings[] = {
 #define AT(member) offsetof(struct mc_service_config, member)
+#define V(name) MC_VARIABLE_##name
     /* clang-format off */
-    {"local_hostname", TEXT, AT(local_hostname), NULL, false, {0}, {"MOONCAKE_LOCAL_HOSTNAME", "LOCAL_HOSTNAME"}},
-    {"metadata_server", TEXT, AT(metadata_server), NULL, false, {0}, {"MOONCAKE_TE_META_DATA_SERVER", "MOONCAKE_METADATA_SERVER"}},
-    {"global_segment_size", SIZE, AT(global_segment_size), "3355443200", false, {0}, {"MOONCAKE_GLOBAL_SEGMENT_SIZE"}},
-    {"local_buffer_size", SIZE, AT(local_buffer_size), "1073741824", false, {0}, {"MOONCAKE_LOCAL_BUFFER_SIZE"}},
-    {"protocol", TEXT, AT(protocol), "tcp", false, {0}, {"MOONCAKE_PROTOCOL"}},
-    {"device_name", TEXT, AT(device_name), "", true, {"rdma_devices", "device_names"}, {"MOONCAKE_DEVICE", "MOONCAKE_RDMA_DEVICES"}},
-    {"master_server_address", TEXT, AT(master_server_address), NULL, false, {"master_server_addr"}, {"MOONCAKE_MASTER", "MOONCAKE_MASTER_SERVER_ADDR"}},
-    {"enable_ssd_offload", BOOL, AT(enable_ssd_offload), "false", true, {"enable_offload"}, {"MOONCAKE_OFFLOAD_ENABLED", "MOONCAKE_ENABLE_SSD_OFFLOAD"}},
-    {"ssd_offload_path", TEXT, AT(ssd_offload_path), "", true, {0}, {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"}},
-    {"tenant_id", TEXT, AT(tenant_id), "default", true, {0}, {"MOONCAKE_TENANT_ID"}},
-    {"enable_client_http_server", BOOL, AT(enable_client_http_server), "false", true, {0}, {"MOONCAKE_ENABLE_CLIENT_HTTP_SERVER"}},
-    {"client_http_port", PORT_NUMBER, AT(client_http_port), "9300", false, {0}, {"MOONCAKE_CLIENT_HTTP_PORT"}},
+    {"local_hostname", TEXT, AT(local_hostname), NULL, false, {0}, {V(MOONCAKE_LOCAL_HOSTNAME), V(LOCAL_HOSTNAME)}},
+    {"metadata_server", TEXT, AT(metadata_server), NULL, false, {0}, {V(MOONCAKE_TE_META_DATA_SERVER), V(MOONCAKE_METADATA_SERVER)}},
+    {"global_segment_size", SIZE, AT(global_segment_size), "3355443200", false, {0}, {V(MOONCAKE_GLOBAL_SEGMENT_SIZE)}},
+    {"local_buffer_size", SIZE, AT(local_buffer_size), "1073741824", false, {0}, {V(MOONCAKE_LOCAL_BUFFER_SIZE)}},
+    {"protocol", TEXT, AT(protocol), "tcp", false, {0}, {V(MOONCAKE_PROTOCOL)}},
+    {"device_name", TEXT, AT(device_name), "", true, {"rdma_devices", "device_names"}, {V(MOONCAKE_DEVICE), V(MOONCAKE_RDMA_DEVICES)}},
+    {"master_server_address", TEXT, AT(master_server_address), NULL, false, {"master_server_addr"}, {V(MOONCAKE_MASTER), V(MOONCAKE_MASTER_SERVER_ADDR)}},
+    {"enable_ssd_offload", BOOL, AT(enable_ssd_offload), "false", true, {"enable_offload"}, {V(MOONCAKE_OFFLOAD_ENABLED), V(MOONCAKE_ENABLE_SSD_OFFLOAD)}},
+    {"ssd_offload_path", TEXT, AT(ssd_offload_path), "", true, {0}, {V(MOONCAKE_OFFLOAD_FILE_STORAGE_PATH)}},
+    {"tenant_id", TEXT, AT(tenant_id), "default", true, {0}, {V(MOONCAKE_TENANT_ID)}},
+    {"enable_client_http_server", BOOL, AT(enable_client_http_server), "false", true, {0}, {V(MOONCAKE_ENABLE_CLIENT_HTTP_SERVER)}},
+    {"client_http_port", PORT_NUMBER, AT(client_http_port), "9300", false, {0}, {V(MOONCAKE_CLIENT_HTTP_PORT)}},
 /* clang-format on */
 #undef AT
+#undef V
 };
 
 /* What only other clients understand. */
@@ -336,7 +339,7 @@ static int complete(struct mc_service_config *config, const bool *given, bool ha
         /* A file that was written for FastDeploy or vLLM names no host; one of ours must. */
         if (!has_other || strcmp(settings[i].name, "local_hostname") != 0)
             return complain(error, error_size, "%.200s: Missing required config field: %s", name, settings[i].name);
-        const char *host = getenv("MOONCAKE_LOCAL_HOSTNAME");
+        const char *host = mc_variable(MOONCAKE_LOCAL_HOSTNAME);
         int rc = set_text(config, &settings[i], host != NULL ? host : "localhost", "", "MOONCAKE_LOCAL_HOSTNAME", error,
                           error_size);
         if (rc < 0)
@@ -403,11 +406,12 @@ static int apply_environment(struct mc_service_config *config, char *error, size
     snprintf(config->local_hostname, sizeof(config->local_hostname), "localhost");
     snprintf(config->metadata_server, sizeof(config->metadata_server), "P2PHANDSHAKE");
     for (size_t i = 0; i < COUNT(settings) && rc == 0; i++) {
-        for (size_t j = 0; j < 2 && settings[i].variables[j] != NULL; j++) {
-            const char *text = getenv(settings[i].variables[j]);
+        for (size_t j = 0; j < 2; j++) {
+            const char *text = mc_variable_value(settings[i].variables[j]);
             if (text == NULL)
                 continue;
-            rc = set_text(config, &settings[i], text, "environment: ", settings[i].variables[j], error, error_size);
+            rc = set_text(config, &settings[i], text, "environment: ", mc_variable_name(settings[i].variables[j]),
+                          error, error_size);
             break;
         }
     }
@@ -496,7 +500,7 @@ static int settle_disk(struct mc_service_config *config, char *error, size_t err
 {
     static const char usual[] = "/data/file_storage";
     const struct setting *row = find_setting("ssd_offload_path");
-    const char *variable = row->variables[0], *text = getenv(variable);
+    const char *variable = mc_variable_name(row->variables[0]), *text = mc_variable_value(row->variables[0]);
     if (!config->enable_ssd_offload || config->ssd_offload_path[0] != 0)
         return 0;
     if (text != NULL && text[0] != 0)
@@ -547,7 +551,7 @@ static int load_settings(enum mc_service_command command, const struct mc_option
         return 0;
     const char *path = mc_options_text(options, "config");
     if (path[0] == 0)
-        path = getenv("MOONCAKE_CONFIG_PATH");
+        path = mc_variable(MOONCAKE_CONFIG_PATH);
     return path != NULL ? apply_file(config, path, error, error_size) : apply_environment(config, error, error_size);
 }
 
@@ -635,8 +639,10 @@ int mc_service_config_load(enum mc_service_command command, int argc, char **arg
         print_config(config, text);
         rc = 1;
     }
-    if (rc == 0)
+    if (rc == 0) {
+        mc_variables_tell();
         warn_ignored(&options, config);
+    }
     mc_options_free(&options);
     return rc;
 }

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/variables.h"
 #include "rdma/topology.h"
 
 #include <arpa/inet.h>
@@ -146,6 +147,7 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
     if (config == NULL || out == NULL)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     const char *protocol = text_of(config->protocol);
+    mc_variables_tell();
     if (protocol[0] != 0 && strcmp(protocol, "tcp") != 0 && strcmp(protocol, "rdma") != 0) {
         mc_log(ERROR, "protocol '%.40s': tcp or rdma is expected", protocol);
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
@@ -153,7 +155,7 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
     struct mc_transfer_engine *engine = allocate();
     if (engine == NULL)
         return MC_TRANSFER_ERR_MEMORY;
-    if (strcmp(protocol, "rdma") == 0 && getenv("MC_FORCE_TCP") == NULL)
+    if (strcmp(protocol, "rdma") == 0 && mc_variable(MC_FORCE_TCP) == NULL)
         start_rdma(engine, text_of(config->device_name));
     int rc = mc_metadata_init(&engine->metadata, text_of(config->metadata_server));
     if (rc == 0)

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "env/log.h"
+#include "env/variables.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,7 +146,7 @@ static void original_free(struct original *original)
 /* 0: there are RDMA devices, and peers know of them. */
 static int install_rdma(struct mc_transfer_engine *engine, const char *matrix)
 {
-    if (getenv("MC_FORCE_TCP") != NULL)
+    if (mc_variable(MC_FORCE_TCP) != NULL)
         return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
     int rc = mc_transfer_start_rdma(engine, "", matrix);
     if (rc == 0 && mc_transfer_publish_document(engine, false) < 0)

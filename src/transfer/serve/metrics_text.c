@@ -6,6 +6,7 @@
 
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/variables.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -217,14 +218,14 @@ char *mc_transfer_metrics_text(struct mc_transfer_engine *engine)
 
 void mc_metrics_report_init(struct mc_metrics *metrics)
 {
-    const char *wanted = getenv("MC_TE_METRIC");
+    const char *wanted = mc_variable(MC_TE_METRIC);
     if (wanted == NULL || (strcmp(wanted, "1") != 0 && strcasecmp(wanted, "true") != 0 &&
                            strcasecmp(wanted, "yes") != 0 && strcasecmp(wanted, "on") != 0))
         return;
     metrics->reported = calloc(1, sizeof(*metrics->reported));
     if (metrics->reported == NULL)
         return;
-    metrics->report_ms = mc_settings_number("MC_TE_METRIC_INTERVAL_SECONDS", 5, 1, 86400) * 1000;
+    metrics->report_ms = mc_settings_number(MC_VARIABLE_MC_TE_METRIC_INTERVAL_SECONDS, 5, 1, 86400) * 1000;
     metrics->report_next_ms = mc_clock_ms() + metrics->report_ms;
 }
 

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/variables.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -19,9 +20,9 @@
 #define PORT_LAST 17000
 #define PORT_TRIES 500
 
-uint64_t mc_settings_number(const char *name, uint64_t initial, uint64_t least, uint64_t most)
+uint64_t mc_settings_number(enum mc_variable variable, uint64_t initial, uint64_t least, uint64_t most)
 {
-    const char *text = getenv(name);
+    const char *text = mc_variable_value(variable);
     char *rest;
     if (text == NULL || text[0] == 0)
         return initial;
@@ -29,39 +30,43 @@ uint64_t mc_settings_number(const char *name, uint64_t initial, uint64_t least, 
     unsigned long long value = strtoull(text, &rest, 10);
     if (text[0] >= '0' && text[0] <= '9' && *rest == 0 && errno == 0 && value >= least && value <= most)
         return value;
-    mc_log(WARNING, "%s=%.40s: a number from %llu to %llu is expected; %llu is used", name, text,
+    mc_log(WARNING, "%s=%.40s: a number from %llu to %llu is expected; %llu is used", mc_variable_name(variable), text,
            (unsigned long long)least, (unsigned long long)most, (unsigned long long)initial);
     return initial;
 }
 
-static bool is_off(const char *name)
+static bool is_off(enum mc_variable variable)
 {
-    const char *text = getenv(name);
+    const char *text = mc_variable_value(variable);
     return text != NULL && (strcmp(text, "0") == 0 || strcasecmp(text, "false") == 0 || strcasecmp(text, "no") == 0 ||
                             strcasecmp(text, "off") == 0);
 }
 
 void mc_settings_read(struct mc_settings *settings)
 {
-    uint64_t seconds = mc_settings_number("MC_TRANSFER_TIMEOUT", 30, 0, 1000000);
-    const char *bind_address = getenv("MC_TCP_BIND_ADDRESS");
+    uint64_t seconds = mc_settings_number(MC_VARIABLE_MC_TRANSFER_TIMEOUT, 30, 0, 1000000);
+    const char *bind_address = mc_variable(MC_TCP_BIND_ADDRESS);
     *settings = (struct mc_settings){
         .timeout_ns = (seconds < 5 ? 5 : seconds) * 1000000000u,
-        .handshake_connect_ms = (uint32_t)mc_settings_number("MC_HANDSHAKE_CONNECT_TIMEOUT", 5, 1, 3600) * 1000u,
-        .handshake_length_max =
-            mc_settings_number("MC_HANDSHAKE_MAX_LENGTH", MC_HANDSHAKE_LENGTH_DEFAULT, 64, MC_HANDSHAKE_LENGTH_MAX),
+        .handshake_connect_ms =
+            (uint32_t)mc_settings_number(MC_VARIABLE_MC_HANDSHAKE_CONNECT_TIMEOUT, 5, 1, 3600) * 1000u,
+        .handshake_length_max = mc_settings_number(MC_VARIABLE_MC_HANDSHAKE_MAX_LENGTH, MC_HANDSHAKE_LENGTH_DEFAULT, 64,
+                                                   MC_HANDSHAKE_LENGTH_MAX),
         .port_first = (uint16_t)mc_settings_number(
-            "MC_MIN_RPC_PORT", mc_settings_number("MC_MIN_PRC_PORT", PORT_FIRST, 1024, 65535), 1024, 65535),
+            MC_VARIABLE_MC_MIN_RPC_PORT, mc_settings_number(MC_VARIABLE_MC_MIN_PRC_PORT, PORT_FIRST, 1024, 65535), 1024,
+            65535),
         .port_last = (uint16_t)mc_settings_number(
-            "MC_MAX_RPC_PORT", mc_settings_number("MC_MAX_PRC_PORT", PORT_LAST, 1024, 65535), 1024, 65535),
-        .tcp_version = mc_settings_number("MC_TCP_PROTO", 2, 1, 2) == 1 ? 1 : 2,
-        .use_ipv6 = getenv("MC_USE_IPV6") != NULL, /* as in the original: there at all is on */
-        .allow_local = getenv("MC_FORCE_TCP") == NULL && !is_off("MC_SAME_PROCESS"),
-        .allow_host = getenv("MC_FORCE_TCP") == NULL && !is_off("MC_SAME_HOST"),
+            MC_VARIABLE_MC_MAX_RPC_PORT, mc_settings_number(MC_VARIABLE_MC_MAX_PRC_PORT, PORT_LAST, 1024, 65535), 1024,
+            65535),
+        .tcp_version = mc_settings_number(MC_VARIABLE_MC_TCP_PROTO, 2, 1, 2) == 1 ? 1 : 2,
+        .use_ipv6 = mc_variable(MC_USE_IPV6) != NULL, /* as in the original: there at all is on */
+        .allow_local = mc_variable(MC_FORCE_TCP) == NULL && !is_off(MC_VARIABLE_MC_SAME_PROCESS),
+        .allow_host = mc_variable(MC_FORCE_TCP) == NULL && !is_off(MC_VARIABLE_MC_SAME_HOST),
     };
-    bool is_said = getenv("MC_TCP_LANES_PER_PEER") != NULL || getenv("MC_TCP_MAX_CONNECTIONS_PER_PEER") != NULL;
+    bool is_said = mc_variable(MC_TCP_LANES_PER_PEER) != NULL || mc_variable(MC_TCP_MAX_CONNECTIONS_PER_PEER) != NULL;
     settings->lanes = (unsigned)mc_settings_number(
-        "MC_TCP_LANES_PER_PEER", mc_settings_number("MC_TCP_MAX_CONNECTIONS_PER_PEER", 4, 1, 16), 1, MC_PEER_LANES_MAX);
+        MC_VARIABLE_MC_TCP_LANES_PER_PEER, mc_settings_number(MC_VARIABLE_MC_TCP_MAX_CONNECTIONS_PER_PEER, 4, 1, 16), 1,
+        MC_PEER_LANES_MAX);
     settings->lanes_near = is_said ? settings->lanes : 1;
     if (settings->port_first > settings->port_last) {
         mc_log(WARNING, "MC_MIN_RPC_PORT is above MC_MAX_RPC_PORT; %d to %d are used", PORT_FIRST, PORT_LAST);

@@ -3,6 +3,7 @@
 #define MC_TRANSFER_STATE_SETTINGS_H
 
 #include "env/socket.h"
+#include "env/variables.h"
 
 struct ifaddrs;
 
@@ -21,7 +22,7 @@ struct mc_settings { /* from the environment */
 
 void mc_settings_read(struct mc_settings *settings);
 /* A number from the environment within [least, most]; anything else is a warning and the default. */
-uint64_t mc_settings_number(const char *name, uint64_t initial, uint64_t least, uint64_t most);
+uint64_t mc_settings_number(enum mc_variable variable, uint64_t initial, uint64_t least, uint64_t most);
 /* The address that other machines can reach: of the first interface that is up, has a carrier and is not loopback; if
  * none has one, of the first that is up. */
 void mc_network_address(bool use_ipv6, char *address, size_t size);

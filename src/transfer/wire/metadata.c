@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/variables.h"
 #include "mooncake_engine.h"
 
 #include <stdio.h>
@@ -13,7 +14,7 @@
 
 int mc_metadata_init(struct mc_metadata *metadata, const char *server)
 {
-    const char *rest, *cluster_id = getenv("MC_METADATA_CLUSTER_ID");
+    const char *rest, *cluster_id = mc_variable(MC_METADATA_CLUSTER_ID);
     metadata->is_p2p = strcmp(server, "P2PHANDSHAKE") == 0;
     snprintf(metadata->cluster_id, sizeof(metadata->cluster_id), "%s", cluster_id == NULL ? "" : cluster_id);
     if (metadata->is_p2p)

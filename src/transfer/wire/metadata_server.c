@@ -6,6 +6,7 @@
 #include "env/http.h"
 #include "env/log.h"
 #include "env/redis.h"
+#include "env/variables.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -153,8 +154,8 @@ static int etcd_remove(struct mc_metadata *metadata, const char *key, uint64_t d
 
 static int redis_parse(struct mc_metadata *metadata, const char *rest)
 {
-    const char *user = getenv("MC_REDIS_USERNAME"), *password = getenv("MC_REDIS_PASSWORD");
-    const char *number = getenv("MC_REDIS_DB_INDEX");
+    const char *user = mc_variable(MC_REDIS_USERNAME), *password = mc_variable(MC_REDIS_PASSWORD);
+    const char *number = mc_variable(MC_REDIS_DB_INDEX);
     char *end;
     size_t length = strcspn(rest, "/"); /* a slash may end the address */
     if (rest[length] != 0 && rest[length + 1] != 0)

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-MASTER = os.environ.get("MC_MASTER", "")
+MASTER = os.environ.get("MC_TEST_MASTER", "")
 METADATA = os.environ.get("LANE_METADATA", "P2PHANDSHAKE")
 SIDE = os.environ.get("MC_SIDE", "")
 # Clients print to stdout too; the steps go to a descriptor of their own that nobody else writes.
