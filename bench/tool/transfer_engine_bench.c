@@ -2,6 +2,8 @@
 #include "tool/bench.h"
 #include "tool/engine.h"
 
+#include "env/flags.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +29,10 @@ static const struct mc_option option_table[] = {
         .choices = "GB|GiB|Gb|Gib|MB|MiB|Mb|Mib|KB|KiB|Kb|Kib"),
     ROW("report_precision", INT, "2", "digits behind the point", .minimum = 0, .maximum = 9),
     ROW("backend", TEXT, "classic", "there is one engine here", .choices = "classic|tent",
-        .status = MC_OPTION_NO_EFFECT),
-    ROW("use_vram", BOOL, "false", "buffers are in host memory", .status = MC_OPTION_NO_EFFECT),
-    ROW("init_mem", BOOL, "true", "buffers are always touched first", .status = MC_OPTION_NO_EFFECT),
-    ROW("gpu_id", INT, "0", "buffers are in host memory", .status = MC_OPTION_NO_EFFECT),
+        .status = MC_OPTION_NEEDLESS),
+    ROW("use_vram", BOOL, "false", "buffers are in host memory", .status = MC_OPTION_NEEDLESS),
+    ROW("init_mem", BOOL, "true", "buffers are always touched first", .status = MC_OPTION_NEEDLESS),
+    ROW("gpu_id", INT, "0", "buffers are in host memory", .status = MC_OPTION_NEEDLESS),
     ROW("json", TEXT, "", "writes the result to this file; - is stdout"),
     ROW("help", BOOL, "false", "prints this"),
 };
@@ -134,6 +136,7 @@ int main(int argc, char **argv)
                           "mooncake_bench engine tells more.",
                           argc, argv, &rc))
         return rc;
+    mc_flags_tell(&options);
     rc = run(&options);
     mc_options_free(&options);
     return rc;

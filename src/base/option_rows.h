@@ -9,8 +9,8 @@
     {                                                                                                                  \
         .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
     }
-#define LATER(...) ROW(__VA_ARGS__, .status = MC_OPTION_LATER)
-#define NO_EFFECT(...) ROW(__VA_ARGS__, .status = MC_OPTION_NO_EFFECT)
+#define NEEDLESS(...) ROW(__VA_ARGS__, .status = MC_OPTION_NEEDLESS)
+#define ABSENT(sentence, ...) ROW(__VA_ARGS__, .status = MC_OPTION_ABSENT, .instead = sentence)
 #define ALIAS(flag, target) ROW(flag, TEXT, "", "", .alias_of = target)
 #define SECTION(text) .section = text
 #define LIMITS(low, high) .minimum = (low), .maximum = (high)

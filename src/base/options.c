@@ -486,7 +486,6 @@ bool mc_options_answer(const struct mc_options *options, const char *command, co
 
 void mc_options_help(const struct mc_options *options, struct mc_buffer *out)
 {
-    static const char *const notes[] = {"", " [accepted, not done yet]", " [accepted, no effect here]"};
     for (size_t i = 0; i < options->count; i++) {
         const struct mc_option *row = &options->table[i];
         char allowed[256];
@@ -497,8 +496,12 @@ void mc_options_help(const struct mc_options *options, struct mc_buffer *out)
             continue;
         }
         describe_allowed(row, allowed, sizeof(allowed));
-        mc_buffer_printf(out, "  --%s  %s%s\n        %s; default %s%s%s", row->name, row->help, notes[row->status],
-                         allowed, row->type == MC_OPTION_TEXT ? "\"" : "", row->initial,
+        mc_buffer_printf(out, "  --%s  %s%s%s%s\n        %s; default %s%s%s", row->name, row->help,
+                         row->status == MC_OPTION_NEEDLESS ? " [accepted, no effect here"
+                         : row->status == MC_OPTION_ABSENT ? " [not here: "
+                                                           : "",
+                         row->instead == NULL ? "" : row->instead, row->status == MC_OPTION_WORKS ? "" : "]", allowed,
+                         row->type == MC_OPTION_TEXT ? "\"" : "", row->initial,
                          row->type == MC_OPTION_TEXT ? "\"" : "");
         if (row->file_name != NULL)
             mc_buffer_printf(out, "; in a config file also %s", row->file_name);

@@ -33,8 +33,8 @@ enum mc_option_type {
 
 enum mc_option_status {
     MC_OPTION_WORKS,
-    MC_OPTION_LATER,    /* accepted, its feature is not there yet */
-    MC_OPTION_NO_EFFECT /* accepted for compatibility; there is nothing here that it could change */
+    MC_OPTION_NEEDLESS, /* accepted for compatibility; there is nothing here that it could change, as the help says */
+    MC_OPTION_ABSENT    /* accepted; what it asks for is not here, and `instead` says what to do */
 };
 
 struct mc_option {
@@ -46,6 +46,7 @@ struct mc_option {
     int64_t minimum, maximum; /* numbers; durations in ms; both 0: any */
     const char *choices;      /* text: "a|b|c"; NULL: any */
     enum mc_option_status status;
+    const char *instead;
     const char *file_name; /* another name by which a config file may call it, or NULL */
     const char *alias_of;  /* setting this one sets that one; NULL: none */
     bool is_flag_only;     /* has no place in a config file */

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/option_rows.h"
+#include "env/flags.h"
 #include "env/log.h"
 #include "env/variables.h"
 
@@ -46,10 +47,10 @@ static const struct mc_option table[] = {
         "room: the same request to both at once, with bootstrap_host, bootstrap_port and bootstrap_room; "
         "auto: concurrent for a prefill instance that is a URL or has a bootstrap port, else store", CHOICES("auto|store|sequential|concurrent|room")),
     ROW("pd_disaggregation", BOOL, "false", "the same as --mode=room"),
-    NO_EFFECT("mini_lb", BOOL, "false", "there is one proxy only"),
+    NEEDLESS("mini_lb", BOOL, "false", "there is one proxy only"),
     ROW("scheduling", TEXT, "round_robin", "which instance is next: in turn, the least prompt bytes and requests under way, or any", CHOICES("round_robin|least_loaded|load_balanced|random")),
     ROW("roundrobin", BOOL, "false", "the same as --scheduling=round_robin"),
-    NO_EFFECT("generator_on_p_node", BOOL, "false", "every token comes from the decode instance"),
+    NEEDLESS("generator_on_p_node", BOOL, "false", "every token comes from the decode instance"),
     ROW("health_interval", S, "5", "instances are asked for /health so often; one that does not answer gets no requests until it does", LIMITS(100, DAY), INTO(health_interval_ms)),
 
     ROW("dead_timeout", S, "8", "an instance of which nothing at all has come for so long, not even an answer to /health, is dead, and its requests end; 0: they wait for silence_timeout", LIMITS(0, DAY), INTO(dead_ms)),
@@ -352,9 +353,8 @@ int mc_proxy_config_load(int argc, char *const *argv, struct mc_proxy_config *co
     if (rc == 0) {
         (void)mc_log_set_flags(mc_options_int(&options, "v"), 0);
         mc_variables_tell();
+        mc_flags_tell(&options);
     }
-    if (rc == 0 && mc_options_bool(&options, "generator_on_p_node"))
-        mc_log(INFO, "--generator_on_p_node has no effect here: every token comes from the decode instance");
     mc_options_free(&options);
     return rc;
 }

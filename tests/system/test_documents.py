@@ -61,13 +61,13 @@ def same(ours, theirs, what):
 
 
 def flags_of_help(*command):
-    """By name: (default, mark), where mark is 'later', 'nothing', the name that it stands for, or ''."""
+    """By name: (default, mark), where mark is 'absent', 'nothing', the name that it stands for, or ''."""
     text = subprocess.run([str(word) for word in command] + ["--help"], capture_output=True, text=True, timeout=30, check=True).stdout
     flags = {}
     for name, words, more in re.findall(r"^  --(\w+)  (.*)\n((?: {8}.*\n)?)", text, re.M):
         default = re.search(r"default ([^;\n]*)", more)
         alias = re.match(r"the same as --(\w+)$", words)
-        mark = "later" if words.endswith("[accepted, not done yet]") else "nothing" if words.endswith("[accepted, no effect here]") else \
+        mark = "absent" if re.search(r" \[not here: .*\]$", words) else "nothing" if words.endswith("[accepted, no effect here]") else \
             alias.group(1) if alias else ""
         flags[name] = (default.group(1).strip('"') if default else "", mark)
     assert flags, text
@@ -152,14 +152,16 @@ def test_flags_of_the_master():
     check_flags(table, works)
     others = paragraph(text, "Other names: ")
     nothing = paragraph(text, "**Accepted without effect here**").split(": ", 1)[1]
-    later = text[text.index("**Accepted, not done yet**"):text.index("The log goes to stderr")]
-    same(re.findall(r"`(\w+)` for `", others), [name for name, (_, mark) in flags.items() if mark not in ("", "later", "nothing")], "other names")
+    absent = text[text.index("**Not here**"):text.index("The log goes to stderr")]
+    same(re.findall(r"`(\w+)` for `", others), [name for name, (_, mark) in flags.items() if mark not in ("", "absent", "nothing")], "other names")
     targets = re.findall(r"`(\w+)` for `(\w+)`", others)
     assert len(targets) == len(re.findall(" for ", others)) > 3
     for name, target in targets:
         assert flags[name][1] == target, name
     same(names(nothing), [name for name, (_, mark) in flags.items() if mark == "nothing"], "flags without effect")
-    same(names(later), [name for name, (_, mark) in flags.items() if mark == "later"], "flags of what is not done")
+    same([name for item in items(absent) for name in names(item.split(": ")[0])], [name for name, (_, mark) in flags.items() if mark == "absent"], "flags of what is not here")
+    sentences = set(re.findall(r" \[not here: (.*)\]$", subprocess.run([str(MASTER), "--help"], capture_output=True, text=True, timeout=30, check=True).stdout, re.M))
+    same([item.split(": ", 1)[1].replace("`", "") for item in items(absent)], sentences, "what to do instead")
 
 
 @pytest.mark.parametrize("command", ["replay", "engine", "node", "work", "disk", "policy", "raw"])

@@ -24,7 +24,12 @@ static const struct mc_option table[] = {
     {.name = "flagfile", .type = MC_OPTION_TEXT, .initial = "", .help = "file", .is_flag_only = true},
     {.name = "rpc_port", .type = MC_OPTION_INT, .initial = "50051", .help = "port", .minimum = 0, .maximum = 65535},
     {.name = "rpc_address", .type = MC_OPTION_TEXT, .initial = "0.0.0.0", .help = "address"},
-    {.name = "big", .type = MC_OPTION_INT, .initial = "0", .help = "any", .status = MC_OPTION_LATER},
+    {.name = "big",
+     .type = MC_OPTION_INT,
+     .initial = "0",
+     .help = "any",
+     .status = MC_OPTION_ABSENT,
+     .instead = "use small"},
     {.name = "ratio", .type = MC_OPTION_REAL, .initial = "0.05", .help = "ratio", .minimum = 0, .maximum = 1},
     {.name = "lease", .type = MC_OPTION_MS, .initial = "10000", .help = "lease", .minimum = 0, .maximum = 86400000},
     {.name = "ttl",
@@ -36,7 +41,7 @@ static const struct mc_option table[] = {
      .file_name = "live_ttl_sec"},
     {.name = "mode", .type = MC_OPTION_TEXT, .initial = "off", .help = "mode", .choices = "off|observe|enforce"},
     {.name = "store", .type = MC_OPTION_TEXT, .initial = "", .help = "store", .choices = "|local"},
-    {.name = "fast", .type = MC_OPTION_BOOL, .initial = "true", .help = "fast", .status = MC_OPTION_NO_EFFECT},
+    {.name = "fast", .type = MC_OPTION_BOOL, .initial = "true", .help = "fast", .status = MC_OPTION_NEEDLESS},
     {.name = "v", .type = MC_OPTION_INT, .initial = "0", .help = "detail", .minimum = 0, .maximum = 9},
 };
 
@@ -293,7 +298,7 @@ static void help_and_print(void **state)
         snprintf(wanted, sizeof(wanted), "  --%s  ", table[i].name);
         assert_non_null(strstr((const char *)text.data, wanted));
     }
-    assert_non_null(strstr((const char *)text.data, "--big  any [accepted, not done yet]"));
+    assert_non_null(strstr((const char *)text.data, "--big  any [not here: use small]"));
     assert_non_null(strstr((const char *)text.data, "--fast  fast [accepted, no effect here]"));
     text.length = 0;
     mc_options_print(&options, &text);

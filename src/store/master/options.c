@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/option_rows.h"
 #include "env/file.h"
+#include "env/flags.h"
 #include "env/json.h"
 #include "env/log.h"
 #include "env/variables.h"
@@ -26,6 +27,22 @@
 
 #define INTO(member) TO(mc_master_config, member)
 
+/* What to do instead, and why nothing is lost. */
+#define PIN "a soft pin lasts as long as default_kv_soft_pin_ttl says, from the last use, whatever a put asks for"
+#define STRATEGY                                                                                                       \
+    "segments are drawn by their free space; a put chooses by preferred_segments and prefer_alloc_in_same_node"
+#define REPLICAS "put with replica_num, or copy what is hot with create_copy_task"
+#define TASKS "there is no queue: the store that asks for a copy or a move carries it out"
+#define OPLOG "no log is shipped: store nodes tell a new leader what they hold"
+#define POD "elections are held in etcd (--etcd_endpoints), and need no name of a pod"
+#define SNAPSHOT "no snapshot is needed: store nodes tell a new master what they hold, and MC_DATA_DIR keeps theirs"
+#define TENANTS "all clients share one space of keys: run a master for each tenant"
+#define NOF                                                                                                            \
+    "give store nodes a file system on the device: --enable_offload, and MOONCAKE_OFFLOAD_FILE_STORAGE_PATH there"
+#define CXL "lend memory of the host, under numactl where CXL is a node of it"
+#define EVENTS "nothing is published; engines publish events of their own cache"
+#define LOG_DIR "the log goes to stderr: let whoever starts the process write it to a file"
+
 /* clang-format off */
 static const struct mc_option table[] = {
     ROW("help", BOOL, "false", "shows this text", SECTION("General"), FLAG_ONLY),
@@ -40,10 +57,10 @@ static const struct mc_option table[] = {
     ROW("port", INT, "50051", "older name of rpc_port, which wins when both are given", PORT),
     ROW("rpc_address", TEXT, "0.0.0.0", "address of the master's service", INTO(rpc_address)),
     ROW("rpc_interface", TEXT, "", "network interface whose address is used when rpc_address is not given"),
-    NO_EFFECT("max_threads", INT, "16", "the master's core is one thread", LIMITS(0, 65536)),
-    NO_EFFECT("rpc_thread_num", INT, "0", "the master's core is one thread", LIMITS(0, 65536)),
-    NO_EFFECT("rpc_conn_timeout_seconds", S, "0", "idle connections cost nothing; dead peers are found by client_ttl", LIMITS(0, YEAR)),
-    NO_EFFECT("rpc_enable_tcp_no_delay", BOOL, "true", "always on"),
+    NEEDLESS("max_threads", INT, "16", "the master's core is one thread", LIMITS(0, 65536)),
+    NEEDLESS("rpc_thread_num", INT, "0", "the master's core is one thread", LIMITS(0, 65536)),
+    NEEDLESS("rpc_conn_timeout_seconds", S, "0", "idle connections cost nothing; dead peers are found by client_ttl", LIMITS(0, YEAR)),
+    NEEDLESS("rpc_enable_tcp_no_delay", BOOL, "true", "always on"),
 
     ROW("enable_metric_reporting", BOOL, "true", "writes the line 'Master Metrics: ...' every ten seconds", SECTION("Metrics and admin HTTP"), INTO(report_metrics)),
     ROW("metrics_port", INT, "9003", "port of /metrics, /metrics/summary, /health, the admin calls and the index page", PORT, INTO(metrics_port)),
@@ -53,20 +70,20 @@ static const struct mc_option table[] = {
     ROW("http_metadata_server_port", INT, "8080", "its port", PORT, INTO(metadata_port)),
     ROW("http_metadata_server_host", TEXT, "0.0.0.0", "its address", INTO(metadata_host)),
     ROW("http_metadata_server_max_mib", INT, "1024", "it keeps so much in memory (MiB)", LIMITS(1, 1 << 20)),
-    LATER("enable_metadata_cleanup_on_timeout", BOOL, "false", "removes the metadata of clients that are gone"),
+    NEEDLESS("enable_metadata_cleanup_on_timeout", BOOL, "false", "store nodes leave nothing at the metadata server, and an engine takes the place of a killed one of its name"),
 
     ROW("default_kv_lease_ttl", MS, "10000", "a get protects an object from remove and eviction for so long", SECTION("Objects"), LIMITS(0, DAY), INTO(core.lease_ttl_ms)),
     ROW("default_kv_soft_pin_ttl", MS, "1800000", "a soft pin lasts so long", LIMITS(0, YEAR), INTO(core.soft_pin_ttl_ms)),
-    LATER("max_kv_soft_pin_ttl", MS, "86400000", "longest soft pin that a put may ask for", LIMITS(0, YEAR)),
+    ABSENT(PIN, "max_kv_soft_pin_ttl", MS, "86400000", "longest soft pin that a put may ask for", LIMITS(0, YEAR)),
     ROW("allow_evict_soft_pinned_objects", BOOL, "true", "evicts soft-pinned objects when nothing else can be evicted", INTO(core.allow_evict_soft_pinned)),
     ROW("eviction_policy", TEXT, "s3fifo", "what is evicted first", CHOICES("s3fifo|clock|lru")),
     ROW("eviction_ratio", REAL, "0", "part of the capacity that is evicted ahead above the high watermark; at least a reserve", LIMITS(0, 1), INTO(core.eviction_ratio)),
     ROW("eviction_high_watermark_ratio", REAL, "1", "used part of the capacity above which it evicts ahead; a reserve stays free", LIMITS(0, 1), INTO(core.eviction_high_watermark)),
     ROW("put_start_discard_timeout_sec", S, "30", "a put that was begun and not ended is cut after this", LIMITS(SECOND, YEAR), INTO(core.put_discard_ms)),
-    NO_EFFECT("put_start_release_timeout_sec", S, "600", "space comes back when its owner confirms that nobody can write it, not by time", LIMITS(SECOND, YEAR)),
+    NEEDLESS("put_start_release_timeout_sec", S, "600", "space comes back when its owner confirms that nobody can write it, not by time", LIMITS(SECOND, YEAR)),
     ROW("client_ttl", S, "10", "a member that was silent for so long is gone", LIMITS(100, DAY), .file_name = "client_live_ttl_sec", INTO(core.client_ttl_ms)),
-    NO_EFFECT("memory_allocator", TEXT, "offset", "there is one allocator, the offset kind", CHOICES("offset|cachelib")),
-    LATER("allocation_strategy", TEXT, "random", "how segments are chosen; now: by free space, at random among equals", CHOICES("random|free_ratio_first|ssd_free_ratio_first|local_first|cxl")),
+    NEEDLESS("memory_allocator", TEXT, "offset", "there is one allocator, the offset kind", CHOICES("offset|cachelib")),
+    ABSENT(STRATEGY, "allocation_strategy", TEXT, "random", "how segments are chosen; now: by free space, at random among equals", CHOICES("random|free_ratio_first|ssd_free_ratio_first|local_first|cxl")),
     ROW("state_dir", TEXT, "", "directory that outlives the process, where the master leaves a note for the next one of its port: who acted last, and until when; empty: $STATE_DIRECTORY, else /tmp/mooncake-UID; none: no note; not used with enable_ha"),
     ROW("cluster_id", TEXT, "mooncake_cluster", "name of the cluster in the place of the election; equal for all its masters"),
     ROW("cluster_uuid", TEXT, "", "which cluster this is, 32 hex digits: nodes that hold contents of another one are refused; empty: as the master before knew it, or as the contents say"),
@@ -85,76 +102,76 @@ static const struct mc_option table[] = {
     ROW("promotion_queue_limit", INT, "50000", "it is not done while so many objects are being read from disks", LIMITS(1, 100000000), INTO(core.promotion_queue_limit)),
     ROW("promotion_max_per_heartbeat", INT, "1", "objects of one node for which it is done, from one heartbeat to the next", LIMITS(1, 65536), INTO(core.promotion_per_heartbeat)),
 
-    LATER("dynamic_replication_mode", TEXT, "off", "more replicas of hot objects", SECTION("Dynamic replication and tasks"), CHOICES("off|observe|enforce")),
-    LATER("dynamic_replication_heat_window_seconds", S, "10", "time over which reads are counted", LIMITS(SECOND, DAY)),
-    LATER("dynamic_replication_admission_qps_threshold", REAL, "0.8", "reads a second that make an object hot", LIMITS(0, 1000000000)),
-    LATER("dynamic_replication_max_memory_replicas", INT, "2", "most replicas in memory", LIMITS(1, 16)),
-    LATER("max_total_finished_tasks", INT, "10000", "finished tasks that are remembered", LIMITS(0, 100000000)),
-    LATER("max_total_pending_tasks", INT, "10000", "tasks that wait", LIMITS(0, 100000000)),
-    LATER("max_total_processing_tasks", INT, "10000", "tasks that run", LIMITS(0, 100000000)),
-    LATER("pending_task_timeout_sec", S, "300", "a task that waited so long fails", LIMITS(0, YEAR)),
-    LATER("processing_task_timeout_sec", S, "300", "a task that ran so long fails", LIMITS(0, YEAR)),
-    LATER("max_retry_attempts", INT, "10", "tries of a task", LIMITS(0, 65536)),
+    ABSENT(REPLICAS, "dynamic_replication_mode", TEXT, "off", "more replicas of hot objects", SECTION("Dynamic replication and tasks"), CHOICES("off|observe|enforce")),
+    ABSENT(REPLICAS, "dynamic_replication_heat_window_seconds", S, "10", "time over which reads are counted", LIMITS(SECOND, DAY)),
+    ABSENT(REPLICAS, "dynamic_replication_admission_qps_threshold", REAL, "0.8", "reads a second that make an object hot", LIMITS(0, 1000000000)),
+    ABSENT(REPLICAS, "dynamic_replication_max_memory_replicas", INT, "2", "most replicas in memory", LIMITS(1, 16)),
+    NEEDLESS("max_total_finished_tasks", INT, "10000", TASKS, LIMITS(0, 100000000)),
+    NEEDLESS("max_total_pending_tasks", INT, "10000", TASKS, LIMITS(0, 100000000)),
+    NEEDLESS("max_total_processing_tasks", INT, "10000", TASKS, LIMITS(0, 100000000)),
+    NEEDLESS("pending_task_timeout_sec", S, "300", TASKS, LIMITS(0, YEAR)),
+    NEEDLESS("processing_task_timeout_sec", S, "300", TASKS, LIMITS(0, YEAR)),
+    NEEDLESS("max_retry_attempts", INT, "10", TASKS, LIMITS(0, 65536)),
 
     ROW("enable_ha", BOOL, "false", "several masters, one of which is elected; needs etcd_endpoints, and rpc_address or rpc_interface: the address that clients are told", SECTION("High availability"), INTO(ha_enabled)),
-    ROW("ha_backend_type", TEXT, "etcd", "where the election is held; redis and k8s are not there yet", CHOICES("etcd|redis|k8s")),
+    ROW("ha_backend_type", TEXT, "etcd", "where the election is held; redis and k8s are refused", CHOICES("etcd|redis|k8s")),
     ROW("ha_backend_connstring", TEXT, "", "its addresses, when etcd_endpoints is not given"),
     ROW("etcd_endpoints", TEXT, "", "host:port of the members of etcd, separated by ; or , with or without http://"),
     ROW("ha_lease_ttl", MS, "2000", "a leader that cannot renew stops serving after this, and another may follow; equal for all masters", LIMITS(500, 60000), INTO(ha_lease_ttl_ms)),
     ROW("etcd_compaction_interval", S, "1800", "the leader throws away etcd's history (all of it, also other users') of before the last such time, since each renewal adds to it; 0: never, for an etcd that compacts by itself", LIMITS(0, DAY), INTO(etcd_compaction_ms)),
-    LATER("enable_oplog", BOOL, "false", "ships a log to standby masters"),
-    LATER("oplog_poll_interval_ms", MS, "1000", "how often a standby looks", LIMITS(1, DAY)),
-    LATER("oplog_batch_max_entries", INT, "1024", "entries in one record", LIMITS(1, 1000000)),
-    LATER("batch_oplog_retry_timeout_sec", S, "180", "how long a record is tried", LIMITS(0, YEAR)),
-    LATER("pod_name", TEXT, "", "this pod, for the Kubernetes backend"),
-    LATER("pod_namespace", TEXT, "", "its namespace"),
+    NEEDLESS("enable_oplog", BOOL, "false", OPLOG),
+    NEEDLESS("oplog_poll_interval_ms", MS, "1000", OPLOG, LIMITS(1, DAY)),
+    NEEDLESS("oplog_batch_max_entries", INT, "1024", OPLOG, LIMITS(1, 1000000)),
+    NEEDLESS("batch_oplog_retry_timeout_sec", S, "180", OPLOG, LIMITS(0, YEAR)),
+    ABSENT(POD, "pod_name", TEXT, "", "this pod, for the Kubernetes backend"),
+    ABSENT(POD, "pod_namespace", TEXT, "", "its namespace"),
 
-    LATER("enable_snapshot", BOOL, "false", "writes snapshots of the metadata", SECTION("Snapshots")),
-    LATER("enable_snapshot_restore", BOOL, "false", "starts from the last snapshot"),
-    LATER("snapshot_interval_seconds", S, "600", "time between two", LIMITS(SECOND, YEAR)),
-    LATER("snapshot_child_timeout_seconds", S, "300", "longest time that one may take", LIMITS(SECOND, YEAR)),
-    LATER("snapshot_retention_count", INT, "2", "snapshots that are kept", LIMITS(1, 65536)),
-    LATER("snapshot_backup_dir", TEXT, "", "where a copy is kept"),
-    LATER("snapshot_object_store_type", TEXT, "", "where snapshots lie: local or s3", CHOICES("|local|s3")),
+    NEEDLESS("enable_snapshot", BOOL, "false", SNAPSHOT, SECTION("Snapshots")),
+    NEEDLESS("enable_snapshot_restore", BOOL, "false", SNAPSHOT),
+    NEEDLESS("snapshot_interval_seconds", S, "600", SNAPSHOT, LIMITS(SECOND, YEAR)),
+    NEEDLESS("snapshot_child_timeout_seconds", S, "300", SNAPSHOT, LIMITS(SECOND, YEAR)),
+    NEEDLESS("snapshot_retention_count", INT, "2", SNAPSHOT, LIMITS(1, 65536)),
+    NEEDLESS("snapshot_backup_dir", TEXT, "", SNAPSHOT),
+    NEEDLESS("snapshot_object_store_type", TEXT, "", SNAPSHOT, CHOICES("|local|s3")),
     ALIAS("snapshot_payload_store_type", "snapshot_object_store_type"),
     ALIAS("snapshot_payload_backend_type", "snapshot_object_store_type"),
-    LATER("snapshot_catalog_store_type", TEXT, "", "where the list of snapshots lies", CHOICES("|embedded|redis|payload")),
+    NEEDLESS("snapshot_catalog_store_type", TEXT, "", SNAPSHOT, CHOICES("|embedded|redis|payload")),
     ALIAS("snapshot_catalog_backend_type", "snapshot_catalog_store_type"),
-    LATER("snapshot_catalog_store_connstring", TEXT, "", "its address"),
+    NEEDLESS("snapshot_catalog_store_connstring", TEXT, "", SNAPSHOT),
     ALIAS("snapshot_catalog_backend_connstring", "snapshot_catalog_store_connstring"),
 
-    LATER("enable_multi_tenants", BOOL, "false", "quotas by tenant", SECTION("Tenants")),
-    LATER("tenant_quota_connector_type", TEXT, "file", "where quotas come from", CHOICES("file|etcd")),
-    LATER("tenant_quota_connector_uri", TEXT, "", "its path or address"),
+    ABSENT(TENANTS, "enable_multi_tenants", BOOL, "false", "quotas by tenant", SECTION("Tenants")),
+    ABSENT(TENANTS, "tenant_quota_connector_type", TEXT, "file", "where quotas come from", CHOICES("file|etcd")),
+    ABSENT(TENANTS, "tenant_quota_connector_uri", TEXT, "", "its path or address"),
 
-    LATER("nof_eviction_ratio", REAL, "0.05", "as eviction_ratio, for NVMe-oF segments", SECTION("NVMe-oF and CXL segments"), LIMITS(0, 1)),
-    LATER("nof_eviction_high_watermark_ratio", REAL, "0.90", "as eviction_high_watermark_ratio", LIMITS(0, 1)),
-    LATER("nof_heartbeat_interval_sec", S, "10", "time between two probes", LIMITS(SECOND, DAY)),
-    LATER("nof_heartbeat_probe_timeout_ms", MS, "1000", "longest time of a probe", LIMITS(1, DAY)),
-    LATER("nof_heartbeat_failures_threshold", INT, "3", "failed probes that end a segment", LIMITS(1, 65536)),
-    LATER("enable_cxl", BOOL, "false", "lends CXL memory"),
-    LATER("cxl_path", TEXT, "/dev/dax0.0", "its device"),
-    LATER("cxl_size", INT, "8589934592", "its bytes", LIMITS(0, INT64_MAX)),
+    ABSENT(NOF, "nof_eviction_ratio", REAL, "0.05", "as eviction_ratio, for NVMe-oF segments", SECTION("NVMe-oF and CXL segments"), LIMITS(0, 1)),
+    ABSENT(NOF, "nof_eviction_high_watermark_ratio", REAL, "0.90", "as eviction_high_watermark_ratio", LIMITS(0, 1)),
+    ABSENT(NOF, "nof_heartbeat_interval_sec", S, "10", "time between two probes", LIMITS(SECOND, DAY)),
+    ABSENT(NOF, "nof_heartbeat_probe_timeout_ms", MS, "1000", "longest time of a probe", LIMITS(1, DAY)),
+    ABSENT(NOF, "nof_heartbeat_failures_threshold", INT, "3", "failed probes that end a segment", LIMITS(1, 65536)),
+    ABSENT(CXL, "enable_cxl", BOOL, "false", "lends CXL memory"),
+    ABSENT(CXL, "cxl_path", TEXT, "/dev/dax0.0", "its device"),
+    ABSENT(CXL, "cxl_size", INT, "8589934592", "its bytes", LIMITS(0, INT64_MAX)),
 
-    LATER("enable_kv_events", BOOL, "false", "publishes puts and removes", SECTION("KV events")),
-    LATER("kv_events_bind_endpoint", TEXT, "", "where"),
-    LATER("kv_events_backend_id", TEXT, "", "under which name"),
-    LATER("kv_events_emit_legacy_compat", BOOL, "true", "also in the older form"),
-    LATER("kv_events_emit_object_key", BOOL, "true", "with the key"),
-    LATER("kv_events_queue_capacity", INT, "65536", "events that wait", LIMITS(1, 100000000)),
-    LATER("kv_events_model_name", TEXT, "", "deprecated"),
-    LATER("kv_events_tenant_id", TEXT, "", "deprecated"),
-    LATER("kv_events_additional_salt", TEXT, "", "deprecated"),
-    LATER("kv_events_lora_name", TEXT, "", "deprecated"),
-    LATER("kv_events_block_size", INT, "0", "deprecated", LIMITS(0, INT64_MAX)),
-    LATER("kv_events_dp_rank", INT, "0", "deprecated", LIMITS(INT32_MIN, INT32_MAX)),
+    ABSENT(EVENTS, "enable_kv_events", BOOL, "false", "publishes puts and removes", SECTION("KV events")),
+    ABSENT(EVENTS, "kv_events_bind_endpoint", TEXT, "", "where"),
+    ABSENT(EVENTS, "kv_events_backend_id", TEXT, "", "under which name"),
+    ABSENT(EVENTS, "kv_events_emit_legacy_compat", BOOL, "true", "also in the older form"),
+    ABSENT(EVENTS, "kv_events_emit_object_key", BOOL, "true", "with the key"),
+    ABSENT(EVENTS, "kv_events_queue_capacity", INT, "65536", "events that wait", LIMITS(1, 100000000)),
+    ABSENT(EVENTS, "kv_events_model_name", TEXT, "", "deprecated"),
+    ABSENT(EVENTS, "kv_events_tenant_id", TEXT, "", "deprecated"),
+    ABSENT(EVENTS, "kv_events_additional_salt", TEXT, "", "deprecated"),
+    ABSENT(EVENTS, "kv_events_lora_name", TEXT, "", "deprecated"),
+    ABSENT(EVENTS, "kv_events_block_size", INT, "0", "deprecated", LIMITS(0, INT64_MAX)),
+    ABSENT(EVENTS, "kv_events_dp_rank", INT, "0", "deprecated", LIMITS(INT32_MIN, INT32_MAX)),
 
     ROW("v", INT, "0", "detail of the log: 1 debug, 2 every message; MC_LOG_LEVEL=DEBUG or TRACE does the same", SECTION("Log"), LIMITS(0, 9)),
     ROW("minloglevel", INT, "0", "0 info, 1 warnings and errors, 2 errors", LIMITS(0, 3)),
-    NO_EFFECT("logtostderr", BOOL, "true", "the log goes to stderr"),
-    NO_EFFECT("alsologtostderr", BOOL, "true", "the log goes to stderr"),
-    NO_EFFECT("stderrthreshold", INT, "0", "use minloglevel", LIMITS(0, 3)),
-    LATER("log_dir", TEXT, "", "directory of log files; now the log goes to stderr only"),
+    NEEDLESS("logtostderr", BOOL, "true", "the log goes to stderr"),
+    NEEDLESS("alsologtostderr", BOOL, "true", "the log goes to stderr"),
+    NEEDLESS("stderrthreshold", INT, "0", "use minloglevel", LIMITS(0, 3)),
+    ABSENT(LOG_DIR, "log_dir", TEXT, "", "directory of log files; now the log goes to stderr only"),
 };
 /* clang-format on */
 
@@ -466,15 +483,15 @@ static int choose_election(const struct mc_options *options, struct mc_master_co
         endpoints = mc_options_text(options, "ha_backend_connstring");
     if (strncmp(endpoints, scheme, sizeof(scheme) - 1) == 0)
         endpoints += sizeof(scheme) - 1;
-    const char *reason = strcmp(mc_options_text(options, "ha_backend_type"), "etcd") != 0
-                             ? "--ha_backend_type: elections are held by etcd only, the others are not there yet"
-                         : endpoints[0] == 0
-                             ? "--enable_ha needs --etcd_endpoints: host:port of etcd's members, separated by ;"
-                         : strlen(endpoints) >= sizeof(config->etcd_endpoints) ? "--etcd_endpoints is too long"
-                         : strlen(cluster) >= sizeof(config->cluster_id)       ? "--cluster_id is too long"
-                         : is_wildcard(config->rpc_address)
-                             ? "--enable_ha needs --rpc_address or --rpc_interface: the address that clients are told"
-                             : NULL;
+    const char *reason =
+        strcmp(mc_options_text(options, "ha_backend_type"), "etcd") != 0
+            ? "--ha_backend_type: elections are held in etcd: give --ha_backend_type=etcd and --etcd_endpoints"
+        : endpoints[0] == 0 ? "--enable_ha needs --etcd_endpoints: host:port of etcd's members, separated by ;"
+        : strlen(endpoints) >= sizeof(config->etcd_endpoints) ? "--etcd_endpoints is too long"
+        : strlen(cluster) >= sizeof(config->cluster_id)       ? "--cluster_id is too long"
+        : is_wildcard(config->rpc_address)
+            ? "--enable_ha needs --rpc_address or --rpc_interface: the address that clients are told"
+            : NULL;
     if (reason != NULL) {
         snprintf(error, error_size, "%s", reason);
         return MC_ERR_INVALID_PARAMS;
@@ -537,18 +554,6 @@ static int choose_root(const struct mc_options *options, struct mc_core_config *
     if (core->offload == MC_OFFLOAD_NEVER)
         core->offload = mc_options_bool(options, "offload_on_evict") ? MC_OFFLOAD_ON_EVICT : MC_OFFLOAD_ON_PUT;
     return 0;
-}
-
-static void warn_unfinished(const struct mc_options *options)
-{
-    for (size_t i = 0; i < options->count; i++) {
-        if (!mc_options_changed(options, i))
-            continue;
-        if (table[i].status == MC_OPTION_LATER)
-            mc_log(WARNING, "--%s is accepted but not done yet: it changes nothing", table[i].name);
-        else if (table[i].status == MC_OPTION_NO_EFFECT)
-            mc_log(INFO, "--%s has no effect here: %s", table[i].name, table[i].help);
-    }
 }
 
 static int resolve(struct mc_options *options, struct mc_master_config *config, char *error, size_t error_size)
@@ -622,7 +627,7 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
     if (rc == 0) {
         config->log_level = mc_log_set_flags(mc_options_int(&options, "v"), mc_options_int(&options, "minloglevel"));
         mc_variables_tell();
-        warn_unfinished(&options);
+        mc_flags_tell(&options);
         warn_of_disks(&options);
     }
     mc_options_free(&options);

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/option_rows.h"
 #include "env/file.h"
+#include "env/flags.h"
 #include "env/json.h"
 #include "env/log.h"
 #include "env/variables.h"
@@ -70,6 +71,7 @@ static const char *const of_others[] = {
 };
 
 #define INTO(member) TO(mc_service_config, member)
+#define TENANTS "all clients share one space of keys: run a master for each tenant"
 #define GENERAL                                                                                                        \
     ROW("help", BOOL, "false", "shows this text", SECTION("General")), ALIAS("h", "help"), ALIAS("helpfull", "help"),  \
         ROW("version", BOOL, "false", "shows the version"),                                                            \
@@ -86,9 +88,10 @@ static const char *const of_others[] = {
 #define LOG                                                                                                            \
     ROW("v", INT, "0", "detail of the log: 1 debug, 2 every message", SECTION("Log"), LIMITS(0, 9)),                   \
         ROW("minloglevel", INT, "0", "0 info, 1 warnings and errors, 2 errors", LIMITS(0, 3)),                         \
-        NO_EFFECT("logtostderr", BOOL, "true", "the log goes to stderr"),                                              \
-        NO_EFFECT("alsologtostderr", BOOL, "true", "the log goes to stderr"),                                          \
-        LATER("log_dir", TEXT, "", "directory of log files; now the log goes to stderr only")
+        NEEDLESS("logtostderr", BOOL, "true", "the log goes to stderr"),                                               \
+        NEEDLESS("alsologtostderr", BOOL, "true", "the log goes to stderr"),                                           \
+        ABSENT("the log goes to stderr: let whoever starts the process write it to a file", "log_dir", TEXT, "",       \
+               "directory of log files")
 
 /* clang-format off */
 static const struct mc_option rest_flags[] = {
@@ -98,7 +101,7 @@ static const struct mc_option rest_flags[] = {
     ROW("port", INT, "8080", "port of the REST API; 0: the kernel chooses, the log names it", SECTION("REST API"), PORT, INTO(rest_port)),
     ROW("host", TEXT, "0.0.0.0", "its address", INTO(rest_host)),
     ROW("local_hostname", TEXT, "localhost", "host or host:port under which others reach this node's memory", SECTION("Store: keys of the file; flags win")),
-    NO_EFFECT("metadata_server", TEXT, "P2PHANDSHAKE", "the store asks nothing there"),
+    NEEDLESS("metadata_server", TEXT, "P2PHANDSHAKE", "the store asks nothing there"),
     ROW("global_segment_size", TEXT, "3355443200", "memory lent to the pool: bytes, or 512mb, 50gb, ... (powers of 1024); 0: none"),
     ROW("local_buffer_size", TEXT, "1073741824", "0: a pure server, whose own puts and gets are refused; otherwise memory is taken as needed"),
     ROW("protocol", TEXT, "tcp", "tcp, or rdma: tcp too, and RDMA wherever both sides have it; same-host peers use shared memory by themselves"),
@@ -108,7 +111,7 @@ static const struct mc_option rest_flags[] = {
     ALIAS("master_server_addr", "master_server_address"),
     ROW("enable_ssd_offload", BOOL, "false", "objects are stored on disks of this node too, when the master says so (--enable_offload)"),
     ROW("ssd_offload_path", TEXT, "", "directories on these disks, separated by commas"),
-    LATER("tenant_id", TEXT, "default", "whose keys these are; now all clients share one space of keys"),
+    ABSENT(TENANTS, "tenant_id", TEXT, "default", "whose keys these are"),
     ROW("enable_client_http_server", BOOL, "false", "also serves /health and /metrics on client_http_port"),
     ROW("client_http_port", INT, "9300", "see there; 0: the kernel chooses", PORT),
     LOG,
@@ -116,19 +119,19 @@ static const struct mc_option rest_flags[] = {
 static const struct mc_option client_flags[] = {
     GENERAL,
     ROW("host", TEXT, "0.0.0.0", "host or host:port under which others reach this node's memory; 0.0.0.0: the address that the master sees", SECTION("Store")),
-    NO_EFFECT("metadata_server", TEXT, "http://127.0.0.1:8080/metadata", "the store asks nothing there"),
+    NEEDLESS("metadata_server", TEXT, "http://127.0.0.1:8080/metadata", "the store asks nothing there"),
     ROW("master_server_address", TEXT, "127.0.0.1:50051", "host:port of mooncake_master, or etcd://host:port,... for whoever leads"),
     ROW("global_segment_size", TEXT, "4 GB", "memory lent to the pool: bytes, or 512mb, 50gb, ... (powers of 1024)"),
     ROW("local_buffer_size", TEXT, "0", "memory is taken as needed"),
     ROW("protocol", TEXT, "tcp", "tcp, or rdma: tcp too, and RDMA wherever both sides have it; same-host peers use shared memory by themselves"),
     ROW("device_names", TEXT, "", "RDMA devices to use, separated by commas; empty: all"),
-    LATER("tenant_id", TEXT, "default", "whose keys these are; now all clients share one space of keys"),
+    ABSENT(TENANTS, "tenant_id", TEXT, "default", "whose keys these are"),
     ROW("port", INT, "50052", "tells processes without a pool of their own (setup_dummy) which master to use; 0: the kernel chooses", PORT, INTO(dummy_port)),
-    NO_EFFECT("threads", INT, "1", "a thread for each connection, up to a limit", LIMITS(0, 65536)),
+    NEEDLESS("threads", INT, "1", "a thread for each connection, up to a limit", LIMITS(0, 65536)),
     ROW("enable_offload", BOOL, "false", "objects are stored on the disks of MOONCAKE_OFFLOAD_FILE_STORAGE_PATH too, when the master says so"),
-    NO_EFFECT("start_offload_rpc_server", BOOL, "true", "what lies on disks is read as everything else"),
-    NO_EFFECT("mmap_arena_pool_size", INT, "8589934592", "there is no arena", LIMITS(0, INT64_MAX)),
-    NO_EFFECT("use_mmap_arena_allocator", BOOL, "false", "there is no arena"),
+    NEEDLESS("start_offload_rpc_server", BOOL, "true", "what lies on disks is read as everything else"),
+    NEEDLESS("mmap_arena_pool_size", INT, "8589934592", "there is no arena", LIMITS(0, INT64_MAX)),
+    NEEDLESS("use_mmap_arena_allocator", BOOL, "false", "there is no arena"),
     ROW("enable_http_server", BOOL, "false", "serves /health and /metrics on http_port", SECTION("HTTP")),
     ROW("http_port", INT, "9300", "see there; 0: the kernel chooses", PORT),
     LOG,
@@ -517,16 +520,13 @@ static int settle_disk(struct mc_service_config *config, char *error, size_t err
 /* What is accepted without doing what it says: never in silence. */
 static void warn_ignored(const struct mc_options *options, const struct mc_service_config *config)
 {
-    for (size_t i = 0; i < options->count; i++) {
-        if (!mc_options_changed(options, i))
-            continue;
-        if (options->table[i].status == MC_OPTION_LATER)
-            mc_log(WARNING, "--%s is accepted but not done yet: it changes nothing", options->table[i].name);
-        else if (options->table[i].status == MC_OPTION_NO_EFFECT)
-            mc_log(INFO, "--%s has no effect here: %s", options->table[i].name, options->table[i].help);
-    }
-    if (strcmp(config->tenant_id, "default") != 0)
-        mc_log(WARNING, "tenants are not in this build yet: tenant_id is ignored, all clients share one space of keys");
+    mc_flags_tell(options);
+    if (strcmp(config->tenant_id, "default") != 0 &&
+        mc_options_source(options, "tenant_id") == MC_OPTION_FROM_DEFAULT) /* of a file, or the environment */
+        mc_log(WARNING, "tenant_id changes nothing here: " TENANTS);
+    if (strcmp(config->metadata_server, "P2PHANDSHAKE") != 0 &&
+        mc_options_source(options, "metadata_server") == MC_OPTION_FROM_DEFAULT && config->has_rest)
+        mc_log(INFO, "metadata_server changes nothing here: the store asks nothing there");
 }
 
 static int config_check(struct mc_service_config *config, char *error, size_t error_size)
