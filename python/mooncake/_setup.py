@@ -6,7 +6,7 @@ import os
 import re
 
 from mooncake._record import checked
-from mooncake._store import _log_error, _log_warning, _number
+from mooncake._store import _log_error, _log_info, _log_warning, _number
 
 INVALID_PARAMS = -600
 _LOCAL_BUFFER_MIN = 1024
@@ -79,10 +79,38 @@ def _is_on(values, name):
 def _warn_ignored(values):
     """Settings of the original that this build accepts without doing what they say: never in silence."""
     if _is_on(values, "enable_client_http_server"):
-        _log_warning("setup: enable_client_http_server is not in this build yet: no HTTP server was started")
-    tenant = values.get("tenant_id", "default")
+        _log_warning("setup: enable_client_http_server changes nothing here: mc_store_rest_server and mooncake_client are stores with an HTTP server")
+    tenant, metadata = values.get("tenant_id", "default"), values.get("metadata_server", "P2PHANDSHAKE")
     if issubclass(type(tenant), str) and tenant != "default":
-        _log_warning("setup: tenants are not in this build yet: tenant_id is ignored, all clients share one space of keys")
+        _log_warning("setup: tenant_id changes nothing here: all clients share one space of keys: run a master for each tenant")
+    if issubclass(type(metadata), str) and str.__ne__(metadata, "P2PHANDSHAKE"):
+        _say_once(_log_info, "setup: metadata_server changes nothing here: the store asks nothing there")
+    if values.get("engine") is not None:
+        _say_once(_log_info, "setup: engine changes nothing here: the store has connections of its own")
+
+
+def _say_once(log, text):
+    """In a process, which may open many stores."""
+    if text not in _SAID:
+        _SAID.add(text)
+        log(text)
+
+
+_SAID = set()
+
+
+def _warn_unknown(config):
+    """Keys of a dict that are neither ours nor other clients'."""
+    unknown = [key for key in dict.keys(config) if type(key) is str and key.isprintable() and key not in _NAMES and key not in _OTHER_SPELLINGS]
+    if unknown:
+        from mooncake.mooncake_config import _OF_OTHERS  # a store is mostly opened without any of it
+        import difflib
+
+        for key in unknown:
+            if key in _OF_OTHERS:
+                continue
+            nearest = difflib.get_close_matches(key[:64], (*_NAMES, *_OTHER_SPELLINGS), 1)
+            _say_once(_log_warning, f'setup: unknown key "{key[:64]}" changes nothing' + (f'; did you mean "{nearest[0]}"?' if nearest else ""))
 
 
 def _disk_paths(values):
@@ -111,10 +139,11 @@ def _join(store, values, from_dict):
 
 
 def _of_dict(config):
-    """The values by their canonical names, which win over other spellings; or None. Unknown keys are ignored, None is absent, any other value
+    """The values by their canonical names, which win over other spellings; or None. Unknown keys are a warning, None is absent, any other value
     counts as its str()."""
     other = {name: spelling for spelling, name in _OTHER_SPELLINGS.items()}
     values = {}
+    _warn_unknown(config)
     for name in _NAMES:
         value = dict.get(config, name)
         if value is None and name in other:
@@ -146,7 +175,7 @@ def setup(self, local_hostname, metadata_server, global_segment_size, local_buff
                          it up with its objects. None: environment MC_DATA_DIR; "": none. None of it is in the original.
 
     Sizes are int or text such as "3gb", "16 MB" (powers of 1024). In the dict every value may be a str, local_hostname and
-    metadata_server must be there, sizes are 16 MB and the master 127.0.0.1:50051 when not given, unknown keys are ignored.
+    metadata_server must be there, sizes are 16 MB and the master 127.0.0.1:50051 when not given, unknown keys are warned of.
 
     Returns 0; -600: a bad value (the log says which), or set up already; -900: no master answers within its time. Raises TypeError for
     a wrong type, a missing or an unknown argument. Returns at once: the segment becomes usable in the background."""

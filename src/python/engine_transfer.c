@@ -5,6 +5,8 @@
 
 #include "env/log.h"
 
+#include <stdatomic.h>
+
 /* ---- arguments to items ---- */
 
 static int read_opcode(PyObject *object, int *opcode)
@@ -175,6 +177,13 @@ static PyObject *transfer_many(struct mc_py_engine *self, PyObject **values, int
 
 /* ---- the methods ---- */
 
+static void hint_say(PyObject *hint)
+{
+    static atomic_bool is_said;
+    if (hint != NULL && PyUnicode_Check(hint) && PyUnicode_GetLength(hint) > 0 && !atomic_exchange(&is_said, true))
+        mc_log(INFO, "transport_hint changes nothing here: the shortest path is taken; MC_FORCE_TCP leaves tcp alone");
+}
+
 /* clang-format off */
 #define ONE  "target_hostname, buffer, peer_buffer_address, length, "
 #define MANY "target_hostname, buffers, peer_buffer_addresses, lengths, "
@@ -182,7 +191,8 @@ static PyObject *transfer_many(struct mc_py_engine *self, PyObject **values, int
 #define DONE "0: all bytes have been moved; -1."
 #define BATCH "The id of a batch for transfer_check_status; 0: it was not begun."
 #define TRANSFER(name, required, parameters, transfer, opcode, is_async, doc) \
-    MC_PY_ENGINE_CALL(name, required, parameters, transfer(self, values, opcode, is_async), doc)
+    MC_PY_ENGINE_CALL(name, required, parameters, \
+        (hint_say(values[(required) + ((required) == 5 && !(is_async))]), transfer(self, values, opcode, is_async)), doc)
 TRANSFER(transfer_sync, 5, ONE "opcode, notify=None, " HINT, transfer_one, GIVEN, false, DONE)
 TRANSFER(transfer_sync_write, 4, ONE HINT, transfer_one, MC_TRANSFER_WRITE, false, DONE)
 TRANSFER(transfer_sync_read, 4, ONE HINT, transfer_one, MC_TRANSFER_READ, false, DONE)

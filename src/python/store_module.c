@@ -84,27 +84,19 @@ static PyObject *snapshot(PyObject *Py_UNUSED(module), PyObject *args)
     return PyArg_ParseTuple(args, "Os", &sequence, &name) ? mc_py_snapshot(sequence, name) : NULL;
 }
 
-static PyObject *log_line(PyObject *text, bool is_error)
-{
-    const char *line = PyUnicode_AsUTF8AndSize(text, NULL);
-    if (line == NULL)
-        return NULL;
-    if (is_error)
-        mc_log(ERROR, "%s", line);
-    else
-        mc_log(WARNING, "%s", line);
-    Py_RETURN_NONE;
-}
-
-static PyObject *log_error(PyObject *Py_UNUSED(module), PyObject *text)
-{
-    return log_line(text, true);
-}
-
-static PyObject *log_warning(PyObject *Py_UNUSED(module), PyObject *text)
-{
-    return log_line(text, false);
-}
+/* A function that writes a line of this level to the log. */
+#define LOG_LINE(name, level)                                                                                          \
+    static PyObject *name(PyObject *Py_UNUSED(module), PyObject *text)                                                 \
+    {                                                                                                                  \
+        const char *line = PyUnicode_AsUTF8AndSize(text, NULL);                                                        \
+        if (line == NULL)                                                                                              \
+            return NULL;                                                                                               \
+        mc_log(level, "%s", line);                                                                                     \
+        Py_RETURN_NONE;                                                                                                \
+    }
+LOG_LINE(log_error, ERROR)
+LOG_LINE(log_warning, WARNING)
+LOG_LINE(log_info, INFO)
 
 static PyMethodDef module_methods[] = {
     {"get_alloc_func_addr", mc_py_alloc_address, METH_NOARGS,
@@ -115,6 +107,7 @@ static PyMethodDef module_methods[] = {
     {"_snapshot", snapshot, METH_VARARGS, NULL},
     {"_log_error", log_error, METH_O, NULL},
     {"_log_warning", log_warning, METH_O, NULL},
+    {"_log_info", log_info, METH_O, NULL},
     {"_allocate", mc_py_allocate, METH_O, NULL},
     {"_release", mc_py_release, METH_O, NULL},
     {NULL, NULL, 0, NULL},

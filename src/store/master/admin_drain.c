@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/json.h"
+#include "env/log.h"
 #include "store/master/http.h"
 
 #include <event2/buffer.h>
@@ -13,6 +14,7 @@
 #include <string.h>
 
 #define JOBS_MAX 64u         /* the one that ended longest ago makes room */
+#define STRANGE_MAX 4        /* members of a job that the log names */
 #define JOB_SEGMENTS_MAX 64u /* names in one job */
 #define NAME_MAX_BYTES 256u
 #define BODY_MAX (64u << 10)
@@ -172,11 +174,18 @@ static int read_segments(struct mc_span body, struct drain_job *job)
     struct mc_json_cursor object, list;
     int rc = mc_json_open(body, '{', &object), more;
     bool is_found = false;
+    int strange = 0;
     while (rc == 0 && (more = mc_json_next(&object)) != 0) {
         if (more < 0)
             return MC_ERR_INVALID_PARAMS;
-        if (!mc_json_is(object.name, "segments"))
+        if (!mc_json_is(object.name, "segments")) {
+            if (strange++ < STRANGE_MAX)
+                mc_log(WARNING,
+                       "drain job: \"%.*s\" changes nothing here: each owner moves its objects itself, one after "
+                       "the other, to where the master places them",
+                       (int)(object.name.length < 60 ? object.name.length : 60), (const char *)object.name.data);
             continue;
+        }
         is_found = object.kind == '[' && mc_json_open(object.value, '[', &list) == 0;
         while (is_found && (more = mc_json_next(&list)) != 0) {
             if (more < 0 || job->segment_count == JOB_SEGMENTS_MAX ||
