@@ -35,6 +35,13 @@ static const struct mc_option option_table[] = {
     ROW("gpu_id", INT, "0", "buffers are in host memory", .status = MC_OPTION_NEEDLESS),
     ROW("json", TEXT, "", "writes the result to this file; - is stdout"),
     ROW("help", BOOL, "false", "prints this"),
+    NEEDLESS("v", INT, "0", "use MC_LOG_LEVEL"),
+    NEEDLESS("minloglevel", INT, "0", "use MC_LOG_LEVEL"),
+    NEEDLESS("stderrthreshold", INT, "0", "use MC_LOG_LEVEL"),
+    NEEDLESS("log_dir", TEXT, "", "use MC_LOG_DIR"),
+    NEEDLESS("logtostderr", BOOL, "true", "the log goes to stderr"),
+    NEEDLESS("alsologtostderr", BOOL, "true", "the log goes to stderr"),
+    FLAGS_OF_ITS_LOG,
 };
 
 static double unit_bytes(const char *name)

@@ -12,6 +12,19 @@
 #define NEEDLESS(...) ROW(__VA_ARGS__, .status = MC_OPTION_NEEDLESS)
 #define ABSENT(sentence, ...) ROW(__VA_ARGS__, .status = MC_OPTION_ABSENT, .instead = sentence)
 #define ALIAS(flag, target) ROW(flag, TEXT, "", "", .alias_of = target)
+/* Flags that the original's commands have from the library that writes their log. */
+#define LOG_FORM "a line of the log has one form, and is written at once"
+#define LOG_NOBODY "nobody is sent the log"
+#define FLAGS_OF_ITS_LOG                                                                                               \
+    NEEDLESS("colorlogtostderr", BOOL, "false", LOG_FORM), NEEDLESS("log_prefix", BOOL, "true", LOG_FORM),             \
+        NEEDLESS("logbuflevel", INT, "0", LOG_FORM), NEEDLESS("logbufsecs", INT, "30", LOG_FORM),                      \
+        NEEDLESS("drop_log_memory", BOOL, "true", LOG_FORM), NEEDLESS("log_backtrace_at", TEXT, "", LOG_FORM),         \
+        NEEDLESS("symbolize_stacktrace", BOOL, "true", LOG_FORM), NEEDLESS("log_link", TEXT, "", LOG_FORM),            \
+        NEEDLESS("logfile_mode", INT, "436", LOG_FORM), NEEDLESS("max_log_size", INT, "1800", LOG_FORM),               \
+        NEEDLESS("stop_logging_if_full_disk", BOOL, "false", LOG_FORM),                                                \
+        NEEDLESS("vmodule", TEXT, "", "the detail is the same everywhere: MC_LOG_LEVEL"),                              \
+        NEEDLESS("alsologtoemail", TEXT, "", LOG_NOBODY), NEEDLESS("logemaillevel", INT, "999", LOG_NOBODY),           \
+        NEEDLESS("logmailer", TEXT, "/bin/mail", LOG_NOBODY)
 #define SECTION(text) .section = text
 #define LIMITS(low, high) .minimum = (low), .maximum = (high)
 #define PORT LIMITS(0, 65535)

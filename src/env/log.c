@@ -4,6 +4,9 @@
 #include "env/clock.h"
 #include "env/variables.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +18,8 @@
 #define LINE_MAX_BYTES 2048
 
 _Atomic int mc_log_threshold = MC_LOG_INFO;
+
+static _Atomic int log_fd = -1; /* of MC_LOG_DIR */
 
 static const char *const level_names[] = {"TRACE", "DEBUG", "INFO", "WARNING", "ERROR"};
 
@@ -46,6 +51,22 @@ bool mc_log_parse_level(const char *text, enum mc_log_level *level)
     return false;
 }
 
+void mc_log_to_directory(const char *directory)
+{
+    char path[PATH_MAX];
+    int length =
+        snprintf(path, sizeof(path), "%s/%s.%ld.log", directory, program_invocation_short_name, (long)getpid());
+    int fd = (size_t)length < sizeof(path) ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : -1;
+    if (fd < 0) {
+        mc_log(WARNING, "no log is written in %.200s: %s; it goes to stderr only", directory,
+               (size_t)length < sizeof(path) ? strerror(errno) : "the path is too long");
+        return;
+    }
+    int before = atomic_exchange(&log_fd, fd);
+    if (before >= 0)
+        close(before);
+}
+
 /* Before main: the library has no init call that every user makes. An unknown value leaves INFO. */
 __attribute__((constructor)) static void read_environment(void)
 {
@@ -53,6 +74,9 @@ __attribute__((constructor)) static void read_environment(void)
     enum mc_log_level level;
     if (text != NULL && mc_log_parse_level(text, &level))
         mc_log_set_level(level);
+    const char *directory = mc_variable(MC_LOG_DIR);
+    if (directory != NULL && directory[0] != 0)
+        mc_log_to_directory(directory);
 }
 
 void mc_log_write(enum mc_log_level level, const char *file, int line, const char *format, ...)
@@ -74,7 +98,8 @@ void mc_log_write(enum mc_log_level level, const char *file, int line, const cha
     if (length > sizeof(text) - 2)
         length = sizeof(text) - 2;
     text[length++] = '\n';
-    if (write(STDERR_FILENO, text, length) < 0)
+    int file_fd = atomic_load_explicit(&log_fd, memory_order_relaxed);
+    if (write(STDERR_FILENO, text, length) < 0 || (file_fd >= 0 && write(file_fd, text, length) < 0))
         return; /* nowhere to complain */
 }
 

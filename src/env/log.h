@@ -1,4 +1,5 @@
 /* Log lines to stderr in glog's form: "I1023 07:19:21.542047   228 file.c:40] text". One write(2) per line.
+ * MC_LOG_DIR, or mc_log_to_directory: the same lines also in a file there.
  * Level: MC_LOG_LEVEL = TRACE, DEBUG, INFO (default), WARNING, ERROR; or mc_log_set_level. -v=1 is DEBUG, -v=2 TRACE.
  */
 #ifndef MC_ENV_LOG_H
@@ -16,6 +17,8 @@ extern _Atomic int mc_log_threshold; /* lines below it are not made */
 void mc_log_set_level(enum mc_log_level level);
 /* What the flags --v and --minloglevel ask for, and sets it; -1: they ask for nothing. */
 int mc_log_set_flags(int64_t detail, int64_t least);
+/* From now on lines go also to DIRECTORY/PROGRAM.PID.log, after what is there. If they cannot, that is a warning. */
+void mc_log_to_directory(const char *directory);
 /* Parses a level's name (any case) or number; false when it is none. */
 bool mc_log_parse_level(const char *text, enum mc_log_level *level);
 void mc_log_write(enum mc_log_level level, const char *file, int line, const char *format, ...)
@@ -25,6 +28,14 @@ void mc_log_write(enum mc_log_level level, const char *file, int line, const cha
     do {                                                                                                               \
         if ((int)MC_LOG_##level >= atomic_load_explicit(&mc_log_threshold, memory_order_relaxed))                      \
             mc_log_write(MC_LOG_##level, __FILE__, __LINE__, __VA_ARGS__);                                             \
+    } while (0)
+
+/* A line that is written once in the life of the process. */
+#define mc_log_once(level, ...)                                                                                        \
+    do {                                                                                                               \
+        static atomic_bool is_said_;                                                                                   \
+        if (!atomic_exchange(&is_said_, true))                                                                         \
+            mc_log(level, __VA_ARGS__);                                                                                \
     } while (0)
 
 /* State of a line that is written at most once a second, with the count of those held back. Zeroed = ready. */

@@ -16,19 +16,27 @@
 #define FAR UINT_MAX
 #define ROOTED_PATH_MAX (PATH_MAX + 512) /* what is below root, with root before it */
 
-bool mc_topology_allows(const char *filter, const char *name)
+/* Is the name in the list? is_empty: a list of blanks and commas names nothing. */
+static bool is_listed(const char *list, const char *name, bool *is_empty)
 {
     size_t length = strlen(name);
-    bool is_empty = true; /* a list of blanks and commas names nothing, so it forbids nothing */
-    for (const char *at = filter == NULL ? "" : filter; *at != 0;) {
+    *is_empty = true;
+    for (const char *at = list == NULL ? "" : list; *at != 0;) {
         at += strspn(at, ", \t");
         size_t part = strcspn(at, ", \t");
         if (part == length && strncmp(at, name, length) == 0)
             return true;
-        is_empty &= part == 0;
+        *is_empty &= part == 0;
         at += part;
     }
-    return is_empty;
+    return false;
+}
+
+bool mc_topology_allows(const char *filter, const char *name)
+{
+    bool is_empty;
+    return !is_listed(mc_variable(MC_TE_FILTERS_EXCLUDE), name, &is_empty) &&
+           (is_listed(filter, name, &is_empty) || is_empty);
 }
 
 /* ---- sysfs ---- */

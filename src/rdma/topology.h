@@ -48,7 +48,7 @@ struct mc_topology_known { /* a device that is in use */
     int node; /* as its driver says; -1: not known */
 };
 
-/* Does a list of names separated by commas ("" or NULL: all) hold this one? */
+/* Does a list of names separated by commas ("" or NULL: all) hold this one, and MC_TE_FILTERS_EXCLUDE does not? */
 bool mc_topology_allows(const char *filter, const char *name);
 
 /* Fills it from sysfs at root ("/sys"). Names that both filters allow are taken. */

@@ -189,9 +189,11 @@ def check_named_flags(command):
 
 
 def test_flags_of_the_engines_bench():
-    flags = flags_of_help(BUILD / "transfer_engine_bench")
+    flags, text = flags_of_help(BUILD / "transfer_engine_bench"), section(document("docs/commands.md"), "transfer_engine_bench")
     assert flags.pop("help")[1] == ""
-    check_flags(section(document("docs/commands.md"), "transfer_engine_bench"), flags)
+    check_flags(text, {name: value for name, value in flags.items() if value[1] == ""})
+    nothing = [name for name in names(paragraph(text, "Without effect here")) if not name.startswith("MC_")]
+    same(nothing, [name for name, (_, mark) in flags.items() if mark == "nothing"], "flags without effect")
 
 
 def test_commands_of_the_bench():

@@ -127,6 +127,13 @@ static void test_filters(void **state)
     assert_true(mc_topology_allows(" , ", "x"));
     assert_true(mc_topology_allows(NULL, "x"));
     assert_false(mc_topology_allows("xy,y x_", "x"));
+    setenv("MC_TE_FILTERS_EXCLUDE", "x, z", 1); /* wins */
+    assert_false(mc_topology_allows("x,y", "x"));
+    assert_true(mc_topology_allows("x,y", "y"));
+    assert_false(mc_topology_allows("", "z"));
+    setenv("MC_TE_FILTERS_EXCLUDE", " ,", 1);
+    assert_true(mc_topology_allows("x", "x"));
+    unsetenv("MC_TE_FILTERS_EXCLUDE");
 }
 
 static void test_many(void **state)

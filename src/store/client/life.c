@@ -187,9 +187,13 @@ static void fd_closing(void *context, int fd)
 /* Where there is no device tcp does it. */
 static void start_rdma(struct mc_store *store, const struct mc_store_config *config)
 {
-    struct mc_rdma_options options = {
-        .filter = config->rdma_devices, .fd_opened = fd_opened, .fd_closing = fd_closing, .context = store->paths};
-    if (config->protocol == NULL || strcasecmp(config->protocol, "rdma") != 0)
+    bool is_named = config->rdma_devices != NULL && config->rdma_devices[0] != 0;
+    struct mc_rdma_options options = {.filter = is_named ? config->rdma_devices : mc_variable(MC_MS_FILTERS),
+                                      .fd_opened = fd_opened,
+                                      .fd_closing = fd_closing,
+                                      .context = store->paths};
+    bool is_asked = config->protocol != NULL && strcasecmp(config->protocol, "rdma") == 0;
+    if ((!is_asked && mc_variable(MC_FORCE_HCA) == NULL) || mc_variable(MC_FORCE_TCP) != NULL)
         return;
     int rc = mc_rdma_open(&options, &store->rdma);
     if (rc == 0)

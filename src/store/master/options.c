@@ -41,13 +41,13 @@
     "give store nodes a file system on the device: --enable_offload, and MOONCAKE_OFFLOAD_FILE_STORAGE_PATH there"
 #define CXL "lend memory of the host, under numactl where CXL is a node of it"
 #define EVENTS "nothing is published; engines publish events of their own cache"
-#define LOG_DIR "the log goes to stderr: let whoever starts the process write it to a file"
 
 /* clang-format off */
 static const struct mc_option table[] = {
     ROW("help", BOOL, "false", "shows this text", SECTION("General"), FLAG_ONLY),
     ALIAS("h", "help"),
     ALIAS("helpfull", "help"),
+    ALIAS("helpshort", "help"),
     ROW("version", BOOL, "false", "shows the version", FLAG_ONLY),
     ROW("print_config", BOOL, "false", "shows every setting as it would be used, as a config file, and where it comes from", FLAG_ONLY),
     ROW("config_path", TEXT, "", "settings from this .yaml, .yml or .json file: the same names, nested names joined by a dot; flags override it", FLAG_ONLY),
@@ -82,6 +82,8 @@ static const struct mc_option table[] = {
     ROW("put_start_discard_timeout_sec", S, "30", "a put that was begun and not ended is cut after this", LIMITS(SECOND, YEAR), INTO(core.put_discard_ms)),
     NEEDLESS("put_start_release_timeout_sec", S, "600", "space comes back when its owner confirms that nobody can write it, not by time", LIMITS(SECOND, YEAR)),
     ROW("client_ttl", S, "10", "a member that was silent for so long is gone", LIMITS(100, DAY), .file_name = "client_live_ttl_sec", INTO(core.client_ttl_ms)),
+    NEEDLESS("mmap_arena_pool_size", INT, "8589934592", "there is no arena", LIMITS(0, INT64_MAX)),
+    NEEDLESS("use_mmap_arena_allocator", BOOL, "false", "there is no arena"),
     NEEDLESS("memory_allocator", TEXT, "offset", "there is one allocator, the offset kind", CHOICES("offset|cachelib")),
     ABSENT(STRATEGY, "allocation_strategy", TEXT, "random", "how segments are chosen; now: by free space, at random among equals", CHOICES("random|free_ratio_first|ssd_free_ratio_first|local_first|cxl")),
     ROW("state_dir", TEXT, "", "directory that outlives the process, where the master leaves a note for the next one of its port: who acted last, and until when; empty: $STATE_DIRECTORY, else /tmp/mooncake-UID; none: no note; not used with enable_ha"),
@@ -171,7 +173,8 @@ static const struct mc_option table[] = {
     NEEDLESS("logtostderr", BOOL, "true", "the log goes to stderr"),
     NEEDLESS("alsologtostderr", BOOL, "true", "the log goes to stderr"),
     NEEDLESS("stderrthreshold", INT, "0", "use minloglevel", LIMITS(0, 3)),
-    ABSENT(LOG_DIR, "log_dir", TEXT, "", "directory of log files; now the log goes to stderr only"),
+    ROW("log_dir", TEXT, "", "the log goes also to a file in this directory, mooncake_master.PID.log; MC_LOG_DIR does the same"),
+    FLAGS_OF_ITS_LOG,
 };
 /* clang-format on */
 
@@ -626,6 +629,8 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
     }
     if (rc == 0) {
         config->log_level = mc_log_set_flags(mc_options_int(&options, "v"), mc_options_int(&options, "minloglevel"));
+        if (mc_options_text(&options, "log_dir")[0] != 0)
+            mc_log_to_directory(mc_options_text(&options, "log_dir"));
         mc_variables_tell();
         mc_flags_tell(&options);
         warn_of_disks(&options);

@@ -74,7 +74,7 @@ static const char *const of_others[] = {
 #define TENANTS "all clients share one space of keys: run a master for each tenant"
 #define GENERAL                                                                                                        \
     ROW("help", BOOL, "false", "shows this text", SECTION("General")), ALIAS("h", "help"), ALIAS("helpfull", "help"),  \
-        ROW("version", BOOL, "false", "shows the version"),                                                            \
+        ALIAS("helpshort", "help"), ROW("version", BOOL, "false", "shows the version"),                                \
         ROW("print_config", BOOL, "false", "shows the settings of the store as they would be used, as a config file"), \
         ROW("flagfile", TEXT, "", "flags from this file, one a line, # for comments"),                                 \
         ROW("max_wait_time", REAL, "60", "seconds to keep trying while there is no master yet; then it exits with 1",  \
@@ -90,8 +90,9 @@ static const char *const of_others[] = {
         ROW("minloglevel", INT, "0", "0 info, 1 warnings and errors, 2 errors", LIMITS(0, 3)),                         \
         NEEDLESS("logtostderr", BOOL, "true", "the log goes to stderr"),                                               \
         NEEDLESS("alsologtostderr", BOOL, "true", "the log goes to stderr"),                                           \
-        ABSENT("the log goes to stderr: let whoever starts the process write it to a file", "log_dir", TEXT, "",       \
-               "directory of log files")
+        NEEDLESS("stderrthreshold", INT, "0", "use minloglevel", LIMITS(0, 3)), FLAGS_OF_ITS_LOG,                      \
+        ROW("log_dir", TEXT, "",                                                                                       \
+            "the log goes also to a file in this directory, PROGRAM.PID.log; MC_LOG_DIR does the same")
 
 /* clang-format off */
 static const struct mc_option rest_flags[] = {
@@ -640,6 +641,8 @@ int mc_service_config_load(enum mc_service_command command, int argc, char **arg
         rc = 1;
     }
     if (rc == 0) {
+        if (mc_options_text(&options, "log_dir")[0] != 0)
+            mc_log_to_directory(mc_options_text(&options, "log_dir"));
         mc_variables_tell();
         warn_ignored(&options, config);
     }

@@ -18,6 +18,7 @@
 #include "rdma/topology.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -33,11 +34,11 @@ static bool is_loopback(const char *host)
     return strcmp(host, "::1") == 0 || (inet_pton(AF_INET, host, &v4) == 1 && (ntohl(v4.s_addr) >> 24) == 127);
 }
 
-/* Who we are to others, and where to listen for them. */
-static int choose_names(struct mc_transfer_engine *engine, const char *local_name, const char **listen_host)
+/* Who we are to others, and where to listen for them. port: as the name says, or 0. */
+static int choose_names(struct mc_transfer_engine *engine, const char *local_name, const char **listen_host,
+                        uint16_t *port)
 {
-    uint16_t port = 0;
-    bool is_fine = mc_address_split(local_name, engine->host, sizeof(engine->host) - 8, &port) == 0;
+    bool is_fine = mc_address_split(local_name, engine->host, sizeof(engine->host) - 8, port) == 0;
     if (engine->metadata.is_p2p && !is_fine) {
         mc_log(ERROR, "local_hostname '%.100s': a host, IPv4 or IPv6 address is expected", local_name);
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
@@ -69,13 +70,27 @@ static int open_unix(struct mc_transfer_engine *engine)
     return fd;
 }
 
+/* A port is drawn, but where MC_LEGACY_RPC_PORT_BINDING says that names mean theirs. */
+static int listen_handshakes(struct mc_transfer_engine *engine, const char *host, uint16_t port)
+{
+    if (engine->settings.handshake_port == 0)
+        return mc_network_listen(&engine->settings, host, &engine->rpc_port);
+    engine->rpc_port = port != 0 ? port : engine->settings.handshake_port;
+    int fd = mc_tcp_listen(host, &engine->rpc_port);
+    if (fd < 0)
+        mc_log(ERROR, "port %u, which MC_LEGACY_RPC_PORT_BINDING asks for, cannot be had: %s",
+               (unsigned)engine->rpc_port, strerror(errno));
+    return fd;
+}
+
 static int open_sockets(struct mc_transfer_engine *engine, const char *local_name)
 {
     const char *listen_host;
-    int rc = choose_names(engine, local_name, &listen_host);
+    uint16_t port = 0;
+    int rc = choose_names(engine, local_name, &listen_host, &port);
     if (rc < 0)
         return rc;
-    int rpc = mc_network_listen(&engine->settings, listen_host, &engine->rpc_port);
+    int rpc = listen_handshakes(engine, listen_host, port);
     int data = rpc < 0 ? -1 : mc_network_listen(&engine->settings, listen_host, &engine->data_port);
     if (data < 0) {
         mc_fd_close(rpc);
@@ -155,7 +170,8 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
     struct mc_transfer_engine *engine = allocate();
     if (engine == NULL)
         return MC_TRANSFER_ERR_MEMORY;
-    if (strcmp(protocol, "rdma") == 0 && mc_variable(MC_FORCE_TCP) == NULL)
+    bool wants_rdma = strcmp(protocol, "rdma") == 0 || mc_variable(MC_FORCE_HCA) != NULL;
+    if (wants_rdma && mc_variable(MC_FORCE_TCP) == NULL)
         start_rdma(engine, text_of(config->device_name));
     int rc = mc_metadata_init(&engine->metadata, text_of(config->metadata_server));
     if (rc == 0)

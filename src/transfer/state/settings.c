@@ -19,6 +19,7 @@
 #define PORT_FIRST 15000
 #define PORT_LAST 17000
 #define PORT_TRIES 500
+#define HANDSHAKE_PORT 12001
 
 uint64_t mc_settings_number(enum mc_variable variable, uint64_t initial, uint64_t least, uint64_t most)
 {
@@ -58,6 +59,9 @@ void mc_settings_read(struct mc_settings *settings)
         .port_last = (uint16_t)mc_settings_number(
             MC_VARIABLE_MC_MAX_RPC_PORT, mc_settings_number(MC_VARIABLE_MC_MAX_PRC_PORT, PORT_LAST, 1024, 65535), 1024,
             65535),
+        .handshake_port = mc_variable(MC_LEGACY_RPC_PORT_BINDING) == NULL
+                              ? 0
+                              : (uint16_t)mc_settings_number(MC_VARIABLE_MC_HANDSHAKE_PORT, HANDSHAKE_PORT, 1, 65535),
         .tcp_version = mc_settings_number(MC_VARIABLE_MC_TCP_PROTO, 2, 1, 2) == 1 ? 1 : 2,
         .use_ipv6 = mc_variable(MC_USE_IPV6) != NULL, /* as in the original: there at all is on */
         .allow_local = mc_variable(MC_FORCE_TCP) == NULL && !is_off(MC_VARIABLE_MC_SAME_PROCESS),

@@ -14,6 +14,7 @@ struct mc_settings { /* from the environment */
     uint32_t handshake_connect_ms;
     uint64_t handshake_length_max;
     uint16_t port_first, port_last;
+    uint16_t handshake_port;    /* for a name without a port, when names say it; 0: ports are drawn */
     unsigned lanes, lanes_near; /* of one call; near: to peers of this machine, where more gain nothing */
     unsigned tcp_version;       /* 1: never speak version 2 */
     bool use_ipv6, allow_local, allow_host;
