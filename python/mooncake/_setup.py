@@ -79,7 +79,7 @@ def _is_on(values, name):
 def _warn_ignored(values):
     """Settings of the original that this build accepts without doing what they say: never in silence."""
     if _is_on(values, "enable_client_http_server"):
-        _log_warning("setup: enable_client_http_server changes nothing here: mc_store_rest_server and mooncake_client are stores with an HTTP server")
+        _log_warning("setup: enable_client_http_server (client_http_port) changes nothing here: mc_store_rest_server and mooncake_client are stores with an HTTP server")
     tenant, metadata = values.get("tenant_id", "default"), values.get("metadata_server", "P2PHANDSHAKE")
     if issubclass(type(tenant), str) and tenant != "default":
         _log_warning("setup: tenant_id changes nothing here: all clients share one space of keys: run a master for each tenant")

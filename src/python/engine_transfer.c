@@ -5,8 +5,6 @@
 
 #include "env/log.h"
 
-#include <stdatomic.h>
-
 /* ---- arguments to items ---- */
 
 static int read_opcode(PyObject *object, int *opcode)
@@ -179,9 +177,8 @@ static PyObject *transfer_many(struct mc_py_engine *self, PyObject **values, int
 
 static void hint_say(PyObject *hint)
 {
-    static atomic_bool is_said;
-    if (hint != NULL && PyUnicode_Check(hint) && PyUnicode_GetLength(hint) > 0 && !atomic_exchange(&is_said, true))
-        mc_log(INFO, "transport_hint changes nothing here: the shortest path is taken; MC_FORCE_TCP leaves tcp alone");
+    if (hint != NULL && PyUnicode_Check(hint) && PyUnicode_GetLength(hint) > 0)
+        mc_log_once(INFO, "transport_hint changes nothing here: the shortest path is taken; MC_FORCE_TCP leaves tcp");
 }
 
 /* clang-format off */

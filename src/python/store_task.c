@@ -153,6 +153,11 @@ MC_PY_STORE_CALL(batch_replica_clear, 1, "keys, segment_name=''", batch_replica_
 
 #define MOUNT_STEP ((uint64_t)16 << 20) /* as the original: sizes are rounded up to multiples of it */
 
+static bool is_other(PyObject *text, const char *usual)
+{
+    return text != NULL && PyUnicode_Check(text) && PyUnicode_CompareWithASCIIString(text, usual) != 0;
+}
+
 static PyObject *allocate_and_mount_segment(struct mc_py_store *self, PyObject **values)
 {
     char id[MC_MOUNT_ID_MAX];
@@ -160,6 +165,9 @@ static PyObject *allocate_and_mount_segment(struct mc_py_store *self, PyObject *
     int rc;
     if (mc_py_u64(values[0], &size) < 0)
         return NULL;
+    if (is_other(values[1], "tcp") || is_other(values[2], ""))
+        mc_log_once(INFO, "protocol and location of a mount change nothing here: setup's protocol is that of all "
+                          "memory, which lies where the kernel puts it (numactl)");
     if (size <= UINT64_MAX - MOUNT_STEP)
         size = (size + MOUNT_STEP - 1) / MOUNT_STEP * MOUNT_STEP;
     MC_PY_IN_STORE(self, store, rc, mc_store_mount(store, size, id, &bytes));

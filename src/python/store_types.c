@@ -5,7 +5,6 @@
 
 #include "env/log.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -148,14 +147,6 @@ static int read_names(const struct fields *fields, struct mc_py_replicate *repli
     return 0;
 }
 
-static void say_ttl(void)
-{
-    static atomic_bool is_said;
-    if (!atomic_exchange(&is_said, true))
-        mc_log(WARNING, "soft_pin_ttl_ms changes nothing here: a soft pin lasts as long as the master's "
-                        "--default_kv_soft_pin_ttl says, from the last use");
-}
-
 int mc_py_replicate_acquire(PyObject *object, Py_ssize_t key_count, enum mc_py_put_kind kind,
                             struct mc_py_replicate *replicate)
 {
@@ -186,7 +177,8 @@ int mc_py_replicate_acquire(PyObject *object, Py_ssize_t key_count, enum mc_py_p
     replicate->config.with_soft_pin =
         fields.soft_pin_action == 1 && (fields.soft_pin_ttl_ms == Py_None || fields.ttl_ms > 0);
     if (fields.ttl_ms > 0)
-        say_ttl();
+        mc_log_once(WARNING, "soft_pin_ttl_ms changes nothing here: a soft pin lasts as long as the master's "
+                             "--default_kv_soft_pin_ttl says, from the last use");
     replicate->config.prefer_same_node = fields.prefer_alloc_in_same_node;
     int rc = read_groups(fields.group_ids, replicate);
     return rc == 0 ? read_names(&fields, replicate) : rc;

@@ -251,6 +251,9 @@ static void mount(struct mc_rest *rest, struct mc_web_request *request, size_t p
                (mc_json_member(object, "location", &location) == 1 && location.kind != '"')) {
         reply_error(request, 400, "Invalid protocol or location, must be a string");
     } else {
+        if (strcasecmp(protocol, "tcp") != 0 || mc_json_member(object, "location", &location) == 1)
+            mc_log_once(INFO, "protocol and location of a mount change nothing here: setup's protocol is that of all "
+                              "memory, which lies where the kernel puts it (numactl)");
         /* As the original does: whole steps, so that a small size is not one that holds nothing. */
         uint64_t wanted = ((uint64_t)asked + MC_REST_MOUNT_STEP - 1) / MC_REST_MOUNT_STEP * MC_REST_MOUNT_STEP;
         bool is_known = strcasecmp(protocol, "tcp") == 0 || strcasecmp(protocol, "rdma") == 0;
