@@ -288,6 +288,11 @@ def test_the_table():
     assert {where for kind, where, _ in ORIGINAL if kind == "flag"} <= set(COMMANDS)
     assert len(rows) == len(ORIGINAL) == len(set(ORIGINAL)) > 500
     assert [row for row in rows if row[3] == "silent"] == []
+    told = re.search(r"of (\d+) names of the original \((\d+) variables, (\d+) flags, (\d+) arguments and keys\) (\d+) work, (\d+) are\s+said in the log .*?, "
+                     r"(\d+) flags are refused by name, (\d+) variables are", (SOURCE / "docs" / "status.md").read_text(), re.S)
+    kinds, outcomes = collections.Counter(row[0] for row in rows), collections.Counter(row[3] for row in rows)
+    assert [int(number) for number in told.groups()] == [len(rows), kinds["variable"], kinds["flag"], kinds["argument"] + kinds["key"],
+                                                         *(outcomes[name] for name in ("works", "said", "refused", "is read by others"))]
     assert all(counts[kind, outcome] > 0 for kind in ("variable", "flag", "argument", "key") for outcome in ("works", "said"))
 
 
