@@ -333,6 +333,9 @@ MC_API int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct
  * The same base twice, a base that is not registered, NULL or size 0: MC_ERR_INVALID_PARAMS. */
 MC_API int mc_store_register_buffer(struct mc_store *store, void *base, size_t size);
 MC_API int mc_store_unregister_buffer(struct mc_store *store, void *base);
+/* Bytes from there to the end of the registered buffer that it lies in; of several, the most. UINT64_MAX: it is in
+ * none, and nothing is known of it. */
+MC_API uint64_t mc_store_registered_bytes(struct mc_store *store, const void *address);
 
 /* "host:port" of this member; also the name of its segment. Valid until close. */
 MC_API const char *mc_store_hostname(const struct mc_store *store);

@@ -274,6 +274,7 @@ struct range_call {
     struct mc_range_item *items;
     int64_t *results;  /* in the order of the sizes */
     size_t *result_of; /* item -> result */
+    uint64_t *base_of; /* item -> address of its buffer */
     size_t item_count, result_count;
 };
 
@@ -319,6 +320,7 @@ static int ranges_of_key(struct range_call *call, struct mc_bytes key, uint64_t 
         if (!good)
             continue;
         call->result_of[call->item_count] = at;
+        call->base_of[call->item_count] = base;
         call->items[call->item_count++] = (struct mc_range_item){key, source, size, part.iov_base, STORE_UNSET};
     }
     return 0;
@@ -346,11 +348,36 @@ static int ranges_fill(struct range_call *call)
     return 0;
 }
 
+/* Takes out what reaches beyond its buffer, as far as that is registered; its result stands. */
+static void ranges_bound(struct mc_store *store, struct range_call *call)
+{
+    size_t kept = 0;
+    uint64_t base = 0, bytes = UINT64_MAX;
+    for (size_t i = 0; i < call->item_count; i++) {
+        const struct mc_range_item *item = &call->items[i];
+        if (call->base_of[i] != base) {
+            base = call->base_of[i];
+            bytes = mc_store_registered_bytes(store, (const void *)(uintptr_t)base);
+        }
+        uint64_t offset = (uint64_t)(uintptr_t)item->target - base;
+        if (offset > bytes || item->size > bytes - offset)
+            continue;
+        call->items[kept] = *item;
+        call->result_of[kept++] = call->result_of[i];
+    }
+    call->item_count = kept;
+}
+
+static int ranges_read(struct mc_store *store, struct range_call *call)
+{
+    ranges_bound(store, call);
+    return call->item_count > 0 ? mc_store_get_ranges(store, call->items, call->item_count) : 0;
+}
+
 static void ranges_run(struct mc_py_store *self, struct range_call *call)
 {
     int rc;
-    MC_PY_IN_STORE(self, store, rc,
-                   call->item_count > 0 ? mc_store_get_ranges(store, call->items, call->item_count) : 0);
+    MC_PY_IN_STORE(self, store, rc, ranges_read(store, call));
     for (size_t i = 0; i < call->item_count; i++)
         call->results[call->result_of[i]] = mc_py_result(call->items[i].result, rc);
 }
@@ -382,7 +409,8 @@ static PyObject *ranges_answer(struct mc_py_store *self, struct range_call *call
     call->results = mc_py_scratch_take(&scratch, total, sizeof(*call->results));
     call->items = mc_py_scratch_take(&scratch, total, sizeof(*call->items));
     call->result_of = mc_py_scratch_take(&scratch, total, sizeof(*call->result_of));
-    if (call->results == NULL || call->items == NULL || call->result_of == NULL)
+    call->base_of = mc_py_scratch_take(&scratch, total, sizeof(*call->base_of));
+    if (call->results == NULL || call->items == NULL || call->result_of == NULL || call->base_of == NULL)
         goto out;
     for (size_t i = 0; i < total; i++)
         call->results[i] = MC_ERR_INVALID_PARAMS;
@@ -422,6 +450,6 @@ MC_PY_STORE_CALL(
     "offset all_src_offsets[b][k][r] of\n"
     "object all_keys[b][k] to address buffer_ptrs[b] + all_dst_offsets[b][k][r]. Each part is verified by "
     "its own checksums.\n\n"
-    "Returns lists [b][k][r] of int: the bytes copied, or a negative code; -600 beyond the object's end; "
-    "-600 everywhere when the lists are not\n"
-    "of one shape.")
+    "Returns lists [b][k][r] of int: the bytes copied, or a negative code; -600 beyond the object's end, or the "
+    "end of a buffer that is\n"
+    "registered; -600 everywhere when the lists are not of one shape.")

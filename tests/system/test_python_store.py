@@ -438,6 +438,24 @@ def test_ranges(store):
     assert store.get_into_ranges([address(target)], [["a"]], [[[0]]], [[[2**64 - 1]]], [[[5]]]) == [[[-600]]]
 
 
+def test_a_range_beyond_its_buffer_fails_alone(store):
+    """Of a registered buffer the length is known, also when the address is inside it."""
+    source, target = pattern(1000), bytearray(200)
+    base = address(target)
+    assert store.put("beyond", source) == 0 and store.register_buffer(base, 100) == 0
+
+    def into(start, *offsets, size=4):
+        count = len(offsets)
+        return store.get_into_ranges([start], [["beyond"]], [[list(offsets)]], [[[8] * count]], [[[size] * count]])[0][0]
+    assert into(base, 0, 97, 96, 100, 2000) == [4, -600, 4, -600, -600]
+    assert target[100:] == bytes(100) and target[:4] == source[8:12] == target[96:100] and target[4:96] == bytes(92)
+    assert into(base + 60, 36, 37) == [4, -600] and into(base, 0, size=101) == [-600] and into(base, 100, 101, size=0) == [0, -600]
+    assert into(base + 100, 0) == [4] and target[100:104] == source[8:12], "of memory that is not registered nothing is known"
+    assert store.register_buffer(base + 50, 150) == 0 and into(base + 60, 100) == [4], "the longest of those that it lies in"
+    assert store.unregister_buffer(base + 50) == 0 and into(base + 60, 100) == [-600]
+    assert store.unregister_buffer(base) == 0 and into(base, 97) == [4]
+
+
 @pytest.mark.parametrize("broken", range(5))
 def test_ranges_of_unequal_shape_touch_nothing(store, broken):
     assert store.put("a", pattern(100)) == 0

@@ -53,3 +53,21 @@ int mc_store_unregister_buffer(struct mc_store *store, void *base)
     mc_store_leave(store);
     return rc;
 }
+
+uint64_t mc_store_registered_bytes(struct mc_store *store, const void *address)
+{
+    uint64_t most = UINT64_MAX;
+    if (mc_store_enter(store) < 0)
+        return most;
+    pthread_mutex_lock(&store->lock);
+    for (size_t i = 0; i < store->registered_count; i++) {
+        uintptr_t base = (uintptr_t)store->registered[i].base, at = (uintptr_t)address;
+        if (at < base || at - base >= store->registered[i].size)
+            continue;
+        uint64_t left = store->registered[i].size - (at - base);
+        most = most == UINT64_MAX || left > most ? left : most;
+    }
+    pthread_mutex_unlock(&store->lock);
+    mc_store_leave(store);
+    return most;
+}
