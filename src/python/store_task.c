@@ -50,6 +50,8 @@ static PyObject *create_task(struct mc_py_store *self, struct mc_bytes key, cons
     uint64_t id[2] = {0, 0};
     int rc;
     MC_PY_IN_STORE(self, store, rc, mc_store_task_create(store, key, source, targets, target_count, id));
+    if (rc == MC_ERR_REPLICA_NOT_FOUND)
+        rc = MC_ERR_INVALID_PARAMS; /* as the original has it */
     return Py_BuildValue("((KK)i)", (unsigned long long)id[0], (unsigned long long)id[1], rc);
 }
 
@@ -89,9 +91,9 @@ static PyObject *create_move_task(struct mc_py_store *self, PyObject **values)
 
 MC_PY_STORE_CALL(create_move_task, 3, "key, source, target", create_move_task(self, values),
                  "Moves an object's replica from the segment source to the segment target, in the background.\n\n"
-                 "Returns ((int, int), code): the task's id and 0; -704: no such object; -600: no such segment, or one "
-                 "segment twice; -710: no replica\n"
-                 "on source.")
+                 "Returns ((int, int), code): the task's id and 0; -704: no such object; -600: no such segment, one "
+                 "segment twice, or no\n"
+                 "replica on source.")
 
 static PyObject *query_task(struct mc_py_store *self, PyObject **values)
 {

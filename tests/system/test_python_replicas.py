@@ -73,7 +73,9 @@ def test_refused_tasks(store, second):
     assert store.create_copy_task("key", [here] * 17) == ((0, 0), -600)
     assert store.create_move_task("key", here, here) == ((0, 0), -600)
     assert store.create_move_task("key", here, "x") == ((0, 0), -600)
-    assert store.create_move_task("key", there, here) == ((0, 0), -710)
+    assert store.create_move_task("key", there, here) == ((0, 0), -600), "it is not there"
+    assert store.create_move_task("key", "no such segment", here) == ((0, 0), -600)
+    assert store.create_move_task("missing", "no such segment", here) == ((0, 0), MISSING)
     assert store.query_task((1, 2)) == (None, -1400)
     for bad in (5, (1,), (1, 2, 3), ("a", "b")):
         with pytest.raises(TypeError):
@@ -107,7 +109,7 @@ def test_moves_against_upserts_lose_no_value(store, second):
             while not stop.is_set():
                 for source, target in (names, names[::-1]):
                     task, code = store.create_move_task("key", source, target)
-                    assert code in (0, -710, -900), code
+                    assert code in (0, -600, -900), code
                     if code == 0:
                         tasks.append(ended(store, task))
         except BaseException as error:  # a thread's own end fails no test
@@ -138,6 +140,16 @@ def test_replica_clear(master, store, second):
     assert store.batch_replica_clear(["fresh", "missing"]) == ["fresh"] and store.is_exist("fresh") == 0
     put_on(store, "last", b"x", store)
     assert store.batch_replica_clear(["last"], here) == ["last"] and store.is_exist("last") == 0
+
+
+def test_a_lease_keeps_the_last_replica_only(store, second):
+    """As from a removal. One of several may go: who reads it goes on with another."""
+    here, there = store.get_hostname(), second.get_hostname()
+    assert store.put("leased", pattern(1000), with_fields(replica_num=2)) == 0 and len(places(store, "leased")) == 2
+    assert second.get("leased") == pattern(1000)
+    assert store.batch_replica_clear(["leased"]) == [] and len(places(store, "leased")) == 2
+    assert store.batch_replica_clear(["leased"], there) == ["leased"] and places(store, "leased") == [here]
+    assert store.batch_replica_clear(["leased"], here) == [] and second.get("leased") == pattern(1000)
 
 
 # ---- mounts ----
