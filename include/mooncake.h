@@ -98,11 +98,13 @@ struct mc_store; /* one member of a cluster: a client, a store node, or both */
 
 /* Strings are copied by mc_store_open. A zeroed struct plus local_hostname and master_server_addr is valid. */
 struct mc_store_config {
-    /* "host" or "host:port", under which others reach our segment; port 0 or none: the kernel chooses. */
+    /* "host" or "host:port", under which others reach our segment; port 0 or none: a free one from 12300 to 14300
+     * (MC_STORE_CLIENT_MIN_PORT, MC_STORE_CLIENT_MAX_PORT of the environment). */
     const char *local_hostname;
     /* Accepted for compatibility ("P2PHANDSHAKE", "http://..."); the store needs no second service. */
     const char *metadata_server;
-    /* "tcp" or "rdma", which falls back to tcp with one warning where there is no device; NULL = "tcp". */
+    /* "tcp"; "rdma", which falls back to tcp with one warning where there is no device, and "efa" always; "rpc_only":
+     * only asks what there is, whatever the sizes say. NULL = "tcp". */
     const char *protocol;
     /* RDMA devices to be used, separated by commas; NULL or "" = all. */
     const char *rdma_devices;

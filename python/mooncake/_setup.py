@@ -160,11 +160,12 @@ def setup(self, local_hostname, metadata_server, global_segment_size, local_buff
           enable_ssd_offload=False, ssd_offload_path="", tenant_id="default", enable_client_http_server=False, client_http_port=9300, data_dir=None):
     """Joins a cluster; also setup(config) with one dict of the same names.
 
-    local_hostname       "host" or "host:port" under which others reach this store; no port: the system chooses one.
+    local_hostname       "host" or "host:port" under which others reach this store; no port: a free one from 12300 to 14300
+                         (environment MC_STORE_CLIENT_MIN_PORT, MC_STORE_CLIENT_MAX_PORT).
     metadata_server      accepted ("P2PHANDSHAKE", "http://..."); nothing is asked there.
     global_segment_size  bytes lent to the cluster; 0: none, a pure client.
     local_buffer_size    bytes; 0: a pure server, whose puts and gets return -600.
-    protocol             "tcp" or "rdma".
+    protocol             "tcp"; "rdma", and "efa", which is tcp here; "rpc_only": only asks what there is, whatever the sizes say.
     rdma_devices         to use, separated by commas; "" (all) by default. Other spelling: device_name.
     master_server_addr   "host:port" of mooncake_master. Other spelling: master_server_address.
     engine               accepted; the store has its own transport.

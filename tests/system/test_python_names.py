@@ -5,7 +5,9 @@ import threading
 
 import pytest
 
-from python_cluster import master, node, pattern, store  # noqa: F401
+import cluster
+from ports import free_port
+from python_cluster import joined, master, node, pattern, store  # noqa: F401
 from mooncake import store as module
 from mooncake.store import MooncakeDistributedStore
 
@@ -90,6 +92,47 @@ def test_init_all_is_a_setup(store):
         store.init_all("tcp")
     with pytest.raises(TypeError):
         MooncakeDistributedStore().init_all(5, "")
+
+
+def port_of(store):
+    return int(store.get_hostname().rpartition(":")[2])
+
+
+def test_a_bare_host_has_a_port_that_people_open(master, monkeypatch):
+    first, other = joined(master, 1 << 20), joined(master, 1 << 20)
+    assert 12300 <= port_of(first) <= 14300 and 12300 <= port_of(other) <= 14300 and port_of(first) != port_of(other)
+    assert other.close() == 0
+    only = free_port()
+    for name in ("MIN", "MAX"):
+        monkeypatch.setenv(f"MC_STORE_CLIENT_{name}_PORT", str(only))
+    taken, left = joined(master, 1 << 20), joined(master, 1 << 20)
+    assert port_of(taken) == only != port_of(left), "without a free one the kernel chooses"
+    for name, value in (("MIN", "many"), ("MAX", "70000")):
+        monkeypatch.setenv(f"MC_STORE_CLIENT_{name}_PORT", value)
+    last = joined(master, 1 << 20)
+    assert 12300 <= port_of(last) <= 14300
+    assert [one.close() for one in (first, taken, left, last)] == [0] * 4
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (16 << 20, 1 << 20)])
+def test_one_that_only_asks(master, store, sizes):
+    segments = master.get("/get_all_segments")
+    asker = MooncakeDistributedStore()
+    assert asker.setup(cluster.OWN_NAME, "P2PHANDSHAKE", *sizes, "rpc_only", "", master.address) == 0
+    assert store.put("there", b"value") == 0
+    assert asker.batch_is_exist(["there", "not there"]) == [1, 0] and asker.get_size("there") == 5
+    assert asker.get("there") == b"" and asker.put("new", b"value") == -600 and store.is_exist("new") == 0
+    assert master.get("/get_all_segments") == segments, "it lends nothing"
+    assert asker.remove("there") == 0 and asker.remove("there") == -704 and store.is_exist("there") == 0
+    assert asker.health_check() == 0 and asker.close() == 0
+
+
+def test_efa_is_tcp(master, store):
+    client = MooncakeDistributedStore()
+    assert client.setup(cluster.OWN_NAME, "P2PHANDSHAKE", 0, 1 << 20, "efa", "", master.address) == 0
+    assert client.put("by efa", pattern(100_000)) == 0 and client.get("by efa") == pattern(100_000) == store.get("by efa")
+    assert client.close() == 0
+    assert client.setup(cluster.OWN_NAME, "P2PHANDSHAKE", 0, 1 << 20, "carrier pigeon", "", master.address) == -600
 
 
 class Daemon:

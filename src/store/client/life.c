@@ -128,14 +128,29 @@ static int parse_paths(const char *text, unsigned *allowed)
     return 0;
 }
 
-static int check_protocol(const char *protocol)
+static bool is_protocol(const struct mc_store_config *config, const char *name)
 {
-    if (protocol == NULL || protocol[0] == 0 || strcasecmp(protocol, "tcp") == 0)
+    return config->protocol != NULL && strcasecmp(config->protocol, name) == 0;
+}
+
+/* 0: known. One that only asks has no memory, of its own or of others, to move bytes to. */
+static int take_protocol(struct mc_store *store, const struct mc_store_config *config)
+{
+    bool is_asker = is_protocol(config, "rpc_only");
+    if (is_asker && (config->global_segment_size > 0 || config->local_buffer_size > 0))
+        mc_log(WARNING, "protocol rpc_only: this store only asks what there is; it lends no memory, and puts and gets "
+                        "are refused, whatever global_segment_size and local_buffer_size say");
+    if (is_protocol(config, "efa"))
+        mc_log(WARNING, "protocol efa: there is no EFA in this build; shared memory and tcp are used");
+    store->segment_size = is_asker ? 0 : config->global_segment_size;
+    store->local_buffer_size = is_asker ? 0 : config->local_buffer_size;
+    if (is_asker || config->protocol == NULL || config->protocol[0] == 0 || is_protocol(config, "tcp") ||
+        is_protocol(config, "rdma") || is_protocol(config, "efa"))
         return 0;
-    if (strcasecmp(protocol, "rdma") == 0)
-        return 0;
-    mc_log(ERROR, "unknown protocol \"%s\"; use \"tcp\" or \"rdma\" (same-host peers use shared memory by themselves)",
-           protocol);
+    mc_log(ERROR,
+           "unknown protocol \"%s\"; use \"tcp\" or \"rdma\" (same-host peers use shared memory by themselves), "
+           "or \"rpc_only\"",
+           config->protocol);
     return MC_ERR_INVALID_PARAMS;
 }
 
@@ -166,11 +181,9 @@ static int configure(struct mc_store *store, const struct mc_store_config *confi
         return MC_ERR_INVALID_PARAMS;
     }
     mc_file_limit_raise();
-    int rc = check_protocol(config->protocol);
+    int rc = take_protocol(store, config);
     if (rc == 0)
         rc = parse_paths(paths != NULL ? paths : config->paths != NULL ? config->paths : "", allowed);
-    store->segment_size = config->global_segment_size;
-    store->local_buffer_size = config->local_buffer_size;
     store->call_timeout_ms = config->call_timeout_ms != 0 ? config->call_timeout_ms : timeout_from_environment();
     return rc;
 }
@@ -192,7 +205,7 @@ static void start_rdma(struct mc_store *store, const struct mc_store_config *con
                                       .fd_opened = fd_opened,
                                       .fd_closing = fd_closing,
                                       .context = store->paths};
-    bool is_asked = config->protocol != NULL && strcasecmp(config->protocol, "rdma") == 0;
+    bool is_asked = is_protocol(config, "rdma");
     if ((!is_asked && mc_variable(MC_FORCE_HCA) == NULL) || mc_variable(MC_FORCE_TCP) != NULL)
         return;
     int rc = mc_rdma_open(&options, &store->rdma);

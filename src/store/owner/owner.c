@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #define UNMOUNT_MS 500u
+#define PORT_TRIES 20u
 #define MASTER_ADDRESS_MAX 1024u /* an election has several addresses */
 
 static void on_start(void *argument)
@@ -23,23 +24,53 @@ static void on_start(void *argument)
 
 /* ---- from other threads ---- */
 
+static uint16_t port_of_environment(enum mc_variable variable, uint16_t initial)
+{
+    const char *text = mc_variable_value(variable);
+    char *end;
+    unsigned long value = text == NULL || text[0] == 0 ? initial : strtoul(text, &end, 10);
+    if (text != NULL && text[0] != 0 && (*end != 0 || text[0] == '-' || value == 0 || value > UINT16_MAX)) {
+        mc_log(WARNING, "%s=%s is not a port; %u is used", mc_variable_name(variable), text, (unsigned)initial);
+        return initial;
+    }
+    return (uint16_t)value;
+}
+
+/* The ports that the original takes, and people open in firewalls. 0: enough of them were in use, the kernel chooses.
+ * The steps are a prime, so that no port is tried twice. */
+static uint16_t draw_port(const struct mc_owner_config *config, unsigned tries)
+{
+    uint16_t first = port_of_environment(MC_VARIABLE_MC_STORE_CLIENT_MIN_PORT, MC_OWNER_PORT_FIRST);
+    uint16_t last = port_of_environment(MC_VARIABLE_MC_STORE_CLIENT_MAX_PORT, MC_OWNER_PORT_LAST);
+    if (tries >= PORT_TRIES || last < first || tries > (unsigned)(last - first)) {
+        mc_log(WARNING,
+               "no free port for this store node was found from %u to %u (MC_STORE_CLIENT_MIN_PORT and "
+               "_MAX_PORT): the kernel chooses one",
+               (unsigned)first, (unsigned)last);
+        return 0;
+    }
+    return (uint16_t)(first + (config->node.low % 65536 + tries * 7919u) % (last - first + 1u));
+}
+
 /* An address or port that cannot be had is no reason to lend nothing: the master is told where we really are. */
 static int serve_make(struct mc_owner *owner, const struct mc_owner_config *config)
 {
     struct mc_serve_hooks hooks = {
         .context = owner, .committed = mc_owner_on_committed, .flush = mc_owner_on_flush, .missed = mc_owner_on_missed};
     const char *host = config->bind_host;
-    uint16_t port = config->port;
-    for (unsigned tries = 0; tries < 3; tries++) {
+    unsigned drawn = 0;
+    uint16_t port = config->port != 0 ? config->port : draw_port(config, drawn++);
+    for (unsigned tries = 0; tries < PORT_TRIES + 3; tries++) {
         int rc =
             mc_serve_create(config->node, config->incarnation, host, port, config->unix_allowed, &hooks, &owner->serve);
         if (rc == 0) {
             mc_serve_set_rdma(owner->serve, config->rdma);
             return 0;
         }
-        if (errno == EADDRINUSE && port != 0) {
-            mc_log(WARNING, "port %u is in use; the kernel chooses another for this store node", (unsigned)port);
-            port = 0;
+        if ((errno == EADDRINUSE || errno == EACCES) && port != 0) {
+            if (drawn == 0)
+                mc_log(WARNING, "port %u is in use; this store node takes another", (unsigned)port);
+            port = draw_port(config, drawn++);
         } else if (errno == EADDRNOTAVAIL && host[0] != 0) {
             mc_log(INFO, "%s is not an address of this machine; listening on every interface", host);
             host = "";

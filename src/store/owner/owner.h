@@ -19,6 +19,10 @@ struct mc_owner_disk_config {
     enum mc_disk_io_kind io_kind;
 };
 
+/* Unless the environment says MC_STORE_CLIENT_MIN_PORT or MC_STORE_CLIENT_MAX_PORT. */
+#define MC_OWNER_PORT_FIRST 12300u
+#define MC_OWNER_PORT_LAST 14300u
+
 struct mc_owner_config {
     struct mc_paths *paths;     /* borrowed; outlives the owner */
     struct mc_rdma *rdma;       /* the same; NULL: none */
@@ -28,7 +32,7 @@ struct mc_owner_config {
     uint64_t incarnation;
     const char *advertise_host; /* others reach us here; the segment's name is advertise_host:port */
     const char *bind_host;      /* falls back to every interface when it is not an address of this machine */
-    uint16_t port;              /* 0: the kernel chooses; taken: the kernel chooses, with one log line */
+    uint16_t port;              /* 0: one of MC_OWNER_PORT_*; one that is taken: the same, with one log line */
     bool unix_allowed;
     uint64_t capacity;                  /* bytes, already limited */
     const char *data_dir;               /* memory that outlives the process lies there; NULL or "" = none does */
