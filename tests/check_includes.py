@@ -42,7 +42,7 @@ ALLOWED = {
     # either's interface, and what is measured must be that queue, or a comparison with other tools would say nothing of the tier.
     "tool": (*FLOOR, "store/disk"),
     "policy": (*FLOOR, "tool", "store/wire", "store/core"),  # bench/policy: runs the core in its own process, which no public header offers
-    "python": (*FLOOR, "gpu", "store/client", "transfer/engine"),
+    "python": (*FLOOR, "gpu", "store/client", "store/service", "transfer/engine"),
 }
 # Of a segment these know the layout alone. The master's core is pure besides: no socket, clock, thread or file.
 CORE = "store/core"

@@ -4,11 +4,17 @@
 Import what you need: ``from mooncake.store import MooncakeDistributedStore, ReplicateConfig``.
 """
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what reads types sees what __getattr__ gives
+    from mooncake.store import BufferPool, RegisteredBufferPool, __version__
+
+__all__ = ["BufferPool", "RegisteredBufferPool"]
+
 
 def __getattr__(name):
     # Not at import: `import mooncake` must not load the extension.
-    if name == "__version__":
-        from mooncake.store import __version__
+    if name in ("__version__", *__all__):
+        from mooncake import store
 
-        return __version__
+        return getattr(store, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,11 +1,87 @@
-"""python -m mooncake.http_metadata_server --port N [--host H]: the native command mooncake_http_metadata_server."""
+# SPDX-License-Identifier: Apache-2.0
+"""The metadata server of transfer engines. As a command it is native: ``python -m mooncake.http_metadata_server --port N [--host H]`` becomes
+mooncake_http_metadata_server. KVBootstrapServer runs that beside the process that makes it, and ends with it.
+"""
+
+import enum
+import re
+import subprocess
 import sys
+import threading
+from typing import Optional
 
-from mooncake._native import become
+from mooncake._native import become, find
+
+__all__ = ["KVBootstrapServer", "KVPoll"]
+
+_COMMAND = "mooncake_http_metadata_server"
+_STARTED = re.compile(r"HTTP metadata server started on \S+:(\d+)")
+_CLOSE_S = 10.0
 
 
-def main():
-    become("mooncake_http_metadata_server", sys.argv[1:])
+class KVPoll(enum.Enum):
+    """How a server is."""
+
+    Failed = 0
+    Bootstrapping = 1
+    WaitingForInput = 2
+    Transferring = 3
+    Success = 4
+
+
+class KVBootstrapServer:
+    """A metadata server on host:port. `port` 0: the kernel chooses, and run() writes here which one it is."""
+
+    def __init__(self, port: int, host: str = "0.0.0.0") -> None:
+        self.port = port
+        self.host = host
+        self.thread: Optional[threading.Thread] = None
+        self._process: Optional[subprocess.Popen] = None
+        self._settled = threading.Event()
+
+    def run(self) -> threading.Thread:
+        """Starts it and returns when it listens, or has failed: poll() says which. The thread lives as long as the server."""
+        if self.poll() is KVPoll.Success:
+            raise RuntimeError("this server runs already")
+        self._settled.clear()
+        # Its input ends with this process, however that ends.
+        self._process = subprocess.Popen([find(_COMMAND), f"--port={self.port}", f"--host={self.host}", "--until_stdin_ends"],
+                                         stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+        self.thread = threading.Thread(target=self._follow, args=(self._process,), name="metadata server", daemon=True)
+        self.thread.start()
+        self._settled.wait()
+        return self.thread
+
+    def _follow(self, process: subprocess.Popen) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            sys.stderr.write(line)
+            started = _STARTED.search(line)
+            if started:
+                self.port = int(started.group(1))
+                self._settled.set()
+        process.wait()
+        process.stderr.close()
+        self._settled.set()
+
+    def poll(self) -> KVPoll:
+        """Success while it runs, else Failed."""
+        runs = self.thread is not None and self.thread.is_alive() and self._process is not None and self._process.poll() is None
+        return KVPoll.Success if runs else KVPoll.Failed
+
+    def close(self) -> None:
+        """Ends it; what it kept is gone."""
+        process = self._process
+        if process is None or self.thread is None:
+            return
+        process.terminate()
+        self.thread.join(_CLOSE_S)
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def main() -> None:
+    become(_COMMAND, sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -1,10 +1,104 @@
-"""python -m mooncake.mooncake_store_service --config F --port N: the native command mc_store_rest_server."""
+# SPDX-License-Identifier: Apache-2.0
+"""A store node with a REST API. As a command it is native: ``python -m mooncake.mooncake_store_service --config F --port N`` becomes
+mc_store_rest_server. MooncakeStoreService is the same in a process of one's own, in which `store` may be used too.
+"""
+
+import asyncio
+import logging
 import sys
+import time
+from typing import Any, Dict, List, Optional
 
 from mooncake._native import become
+from mooncake.mooncake_config import MooncakeConfig
+
+__all__ = ["MooncakeStoreService"]
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+_BAD_SETTING = (-600, -1906)  # stays one, however often it is tried
 
 
-def sync_main():
+class MooncakeStoreService:
+    """Joins a cluster with the settings of a JSON file or, without one, of the environment; `cli_config` goes before both.
+
+        service = MooncakeStoreService("mooncake.json")
+        if await service.start_store_service() and await service.start_http_service(8080):
+            ...
+        await service.stop()
+    """
+
+    def __init__(self, config_path: Optional[str] = None, cli_config: Optional[Dict[str, Any]] = None) -> None:
+        self.store: Any = None
+        self.http_port: Optional[int] = None  # where the REST API is, also of port 0
+        self.current_mode = "prefill"  # always: segments of other programs' files are not mounted
+        self.mounted_segment_ids: List[str] = []
+        self.last_mount_info: Dict[str, Any] = {}
+        self.config = MooncakeConfig.from_file(config_path) if config_path else MooncakeConfig.load_from_env()
+        for name, value in (cli_config or {}).items():
+            if hasattr(self.config, name):
+                setattr(self.config, name, value)
+            else:
+                logger.warning("%r is no setting of a store service; it is ignored", name)
+
+    def _settings(self) -> Dict[str, Any]:
+        config = self.config
+        return {
+            "local_hostname": config.local_hostname, "metadata_server": config.metadata_server,
+            "global_segment_size": config.global_segment_size, "local_buffer_size": config.local_buffer_size,
+            "protocol": config.protocol, "rdma_devices": config.device_name, "master_server_addr": config.master_server_address,
+            "enable_ssd_offload": config.enable_ssd_offload, "ssd_offload_path": config.ssd_offload_path, "tenant_id": config.tenant_id,
+            "enable_client_http_server": config.enable_client_http_server, "client_http_port": config.client_http_port,
+        }
+
+    async def start_store_service(self, max_wait_time: float = 60, shutdown_event: Optional[asyncio.Event] = None) -> bool:
+        """Joins, trying again each second for max_wait_time. False: not within that time, or the event was set, or a setting is bad."""
+        from mooncake.store import MooncakeDistributedStore
+
+        until = time.monotonic() + max_wait_time
+        store = MooncakeDistributedStore()
+        while True:
+            if shutdown_event is not None and shutdown_event.is_set():
+                return False
+            code = await asyncio.get_running_loop().run_in_executor(None, store.setup, self._settings())
+            if code == 0:
+                self.store = store
+                if shutdown_event is None or not shutdown_event.is_set():
+                    return True
+                await self.stop()
+                return False
+            left = until - time.monotonic()
+            if code in _BAD_SETTING or left <= 0:
+                logger.error("the store did not join %s: code %d", self.config.master_server_address, code)
+                return False
+            logger.warning("not joined yet (code %d): trying %s again, for %.0f s more", code, self.config.master_server_address, left)
+            await self._pause(min(_RETRY_S, left), shutdown_event)
+
+    @staticmethod
+    async def _pause(seconds: float, event: Optional[asyncio.Event]) -> None:
+        try:
+            await asyncio.wait_for((event or asyncio.Event()).wait(), seconds)
+        except asyncio.TimeoutError:
+            pass
+
+    async def start_http_service(self, port: int = 8080) -> bool:
+        """The REST API on every address; port 0: the kernel chooses, `http_port` says it. OSError: the port cannot be had."""
+        if self.store is None:
+            raise RuntimeError("start_store_service comes first")
+        self.http_port = self.store._serve(port)
+        return True
+
+    async def stop(self) -> None:
+        """Answers what is under way, and leaves the cluster."""
+        store, self.store, self.http_port = self.store, None, None
+        if store is not None:
+            code = await asyncio.get_running_loop().run_in_executor(None, store.close)
+            if code != 0:
+                logger.warning("closing the store gave code %d", code)
+
+
+def sync_main() -> None:
     become("mc_store_rest_server", sys.argv[1:])
 
 

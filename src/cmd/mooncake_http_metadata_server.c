@@ -6,10 +6,13 @@
 #include "store/master/http_server.h"
 #include "store/master/options.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 /* clang-format off */
 static const struct mc_option table[] = {
@@ -18,6 +21,7 @@ static const struct mc_option table[] = {
     ROW("version", BOOL, "false", "shows the version"),
     ROW("port", INT, "8080", "port to listen on; 0: the kernel chooses, the log names it", PORT, TO(mc_master_config, metadata_port)),
     ROW("host", TEXT, "0.0.0.0", "address to listen on", TO(mc_master_config, metadata_host)),
+    ROW("until_stdin_ends", BOOL, "false", "ends, too, when its standard input does: as soon as whoever started it is gone"),
     ROW("max_mib", INT, "1024", "keeps so much in memory (MiB)", LIMITS(1, 1 << 20)),
     ROW("log_level", TEXT, "INFO", "least important lines that are written", CHOICES("DEBUG|INFO|WARNING|ERROR|CRITICAL")),
 };
@@ -28,7 +32,8 @@ static const char help_head[] =
     "Usage: mooncake_http_metadata_server [--port 8080] [--host 0.0.0.0]\n";
 
 /* 0 run, 1 done, negative with a line in error. */
-static int take_flags(int argc, char **argv, struct mc_master_config *config, char *error, size_t error_size)
+static int take_flags(int argc, char **argv, struct mc_master_config *config, bool *until_stdin_ends, char *error,
+                      size_t error_size)
 {
     struct mc_options options;
     struct mc_buffer text = {0};
@@ -43,6 +48,7 @@ static int take_flags(int argc, char **argv, struct mc_master_config *config, ch
         rc = mc_options_store(&options, config, error, error_size);
     if (rc == 0) {
         config->metadata_enabled = true;
+        *until_stdin_ends = mc_options_bool(&options, "until_stdin_ends");
         config->metadata_max_bytes = (size_t)mc_options_int(&options, "max_mib") << 20;
         if (mc_options_source(&options, "log_level") != MC_OPTION_FROM_DEFAULT) {
             (void)mc_log_parse_level(mc_options_text(&options, "log_level"), &level); /* CRITICAL is none of ours */
@@ -55,11 +61,36 @@ static int take_flags(int argc, char **argv, struct mc_master_config *config, ch
     return rc;
 }
 
-static int serve(const struct mc_master_config *config, char *error, size_t error_size)
+/* Until a signal comes, or the input ends. */
+static int wait_for_end(const sigset_t *wanted, bool until_stdin_ends)
+{
+    struct signalfd_siginfo info;
+    char unused[64];
+    int signal_fd = signalfd(-1, wanted, SFD_CLOEXEC);
+    struct pollfd waited[2] = {{.fd = signal_fd, .events = POLLIN},
+                               {.fd = until_stdin_ends ? 0 : -1, .events = POLLIN}};
+    if (signal_fd < 0)
+        return MC_ERR_INTERNAL_ERROR;
+    for (;;) {
+        if (poll(waited, 2, -1) < 0)
+            continue;
+        if (waited[0].revents != 0 && read(signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+            mc_log(INFO, "Received signal %u, shutting down", info.ssi_signo);
+            break;
+        }
+        if (waited[1].revents != 0 && read(0, unused, sizeof(unused)) <= 0) {
+            mc_log(INFO, "Whoever started this server is gone, shutting down");
+            break;
+        }
+    }
+    close(signal_fd);
+    return 0;
+}
+
+static int serve(const struct mc_master_config *config, bool until_stdin_ends, char *error, size_t error_size)
 {
     struct mc_http_server *http = NULL;
     sigset_t wanted;
-    int number = 0;
     sigemptyset(&wanted);
     sigaddset(&wanted, SIGTERM);
     sigaddset(&wanted, SIGINT);
@@ -69,8 +100,8 @@ static int serve(const struct mc_master_config *config, char *error, size_t erro
     int rc = mc_http_create(NULL, config, &http, error, error_size);
     if (rc == 0)
         rc = mc_http_start(http);
-    if (rc == 0 && sigwait(&wanted, &number) == 0)
-        mc_log(INFO, "Received signal %d, shutting down", number);
+    if (rc == 0)
+        rc = wait_for_end(&wanted, until_stdin_ends);
     mc_http_destroy(http);
     return rc;
 }
@@ -79,11 +110,12 @@ int main(int argc, char **argv)
 {
     struct mc_master_config *config = calloc(1, sizeof(*config));
     char error[MC_OPTION_ERROR_MAX] = "";
+    bool until_stdin_ends = false;
     if (config == NULL)
         return 1;
-    int rc = take_flags(argc, argv, config, error, sizeof(error));
+    int rc = take_flags(argc, argv, config, &until_stdin_ends, error, sizeof(error));
     if (rc == 0)
-        rc = serve(config, error, sizeof(error));
+        rc = serve(config, until_stdin_ends, error, sizeof(error));
     if (rc < 0)
         fprintf(stderr, "mooncake_http_metadata_server: %s\n", error[0] != 0 ? error : mc_error_text(rc));
     free(config);

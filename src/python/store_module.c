@@ -4,6 +4,7 @@
  * interpreter with a GIL of its own refuses the import with ImportError. */
 #include "env/log.h"
 #include "python/store_object.h"
+#include "python/store_rest.h"
 #include "python/store_setup.h"
 #include "python/store_types.h"
 
@@ -34,6 +35,8 @@ METHODS(DECLARE)
 #define ROW(name) {#name, MC_PY_METHOD(mc_py_store_##name), MC_PY_KEYWORDS, mc_py_store_doc_##name},
 static PyMethodDef store_methods[] = {
     METHODS(ROW){"_open", mc_py_store_open, METH_VARARGS, NULL},
+    {"_serve", mc_py_store_serve, METH_O, NULL},
+    {"_serve_end", mc_py_store_serve_end, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -5,6 +5,7 @@
 #include "python/store_object.h"
 
 #include "env/log.h"
+#include "python/store_rest.h"
 #include "python/store_types.h"
 
 #include <errno.h>
@@ -62,6 +63,8 @@ static bool is_forked(struct mc_py_store *self)
 static void renew_after_fork(struct mc_py_store *self)
 {
     self->store = NULL;
+    mc_py_rest_forked(self->rest);
+    self->rest = NULL;
     self->running = 0;
     self->opening = false;
     pthread_mutex_init(&self->mutex, NULL);
@@ -164,7 +167,11 @@ static int store_shut(struct mc_py_store *self)
     pthread_mutex_unlock(&self->mutex);
     if (store == NULL)
         return 0;
-    Py_BEGIN_ALLOW_THREADS if (wait_until_idle(self)) rc = mc_store_close(store);
+    Py_BEGIN_ALLOW_THREADS if (wait_until_idle(self) && mc_py_rest_end(self->rest))
+    {
+        self->rest = NULL;
+        rc = mc_store_close(store);
+    }
     Py_END_ALLOW_THREADS return rc;
 }
 

@@ -16,6 +16,7 @@ struct mc_py_store {
     unsigned running;         /* calls that use `store` */
     unsigned fork_generation; /* of the process that set it up */
     bool opening;             /* a setup is under way */
+    struct mc_py_rest *rest;  /* NULL, or the REST API of this store */
     void *pool;               /* memory of alloc_from_mem_pool; stays as long as the object */
     uint64_t pool_size, pool_used;
     PyObject *weak_references;

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The REST API of mc_store_rest_server for a store of this process: mooncake.mooncake_store_service. */
+#ifndef MC_PYTHON_STORE_REST_H
+#define MC_PYTHON_STORE_REST_H
+
+#include "python/store_object.h"
+
+struct mc_py_rest;
+
+/* _serve(port): the port, or OSError; _serve_end(). */
+PyObject *mc_py_store_serve(PyObject *object, PyObject *port);
+PyObject *mc_py_store_serve_end(PyObject *object, PyObject *unused);
+/* Without the GIL: nobody new, those under way are answered. False when some are still under way: then the store that
+ * they use must stay. NULL is allowed. */
+bool mc_py_rest_end(struct mc_py_rest *rest);
+/* In a forked child: its copy of the listener is closed; nothing else is touched. NULL is allowed. */
+void mc_py_rest_forked(struct mc_py_rest *rest);
+
+#endif

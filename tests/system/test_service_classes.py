@@ -1,0 +1,144 @@
+"""The services as classes of Python, in a process of one's own: started, used, stopped, and gone with their process."""
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cluster import request, wait_until
+from ports import free_port
+from python_cluster import SEGMENT, master, wait_until as wait  # noqa: F401
+from service_process import environment
+from mooncake.http_metadata_server import KVBootstrapServer, KVPoll
+from mooncake.mooncake_store_service import MooncakeStoreService
+
+
+@pytest.fixture
+def settings(master, monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("MOONCAKE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("MOONCAKE_MASTER", master.address)
+    monkeypatch.setenv("MOONCAKE_GLOBAL_SEGMENT_SIZE", str(SEGMENT))
+    monkeypatch.setenv("PATH", f"{os.environ['MC_BUILD']}:{os.environ['PATH']}")
+
+
+def is_open(port):
+    try:
+        request(port, "GET", "/health")
+    except OSError:
+        return False
+    return True
+
+
+# ---- MooncakeStoreService ----
+
+
+def test_store_and_rest_are_of_one_process(settings):
+    async def life():
+        service = MooncakeStoreService(cli_config={"local_hostname": "127.0.0.1"})
+        assert service.config.local_hostname == "127.0.0.1" and service.store is None
+        with pytest.raises(RuntimeError):
+            await service.start_http_service(0)
+        assert await service.start_store_service() is True and await service.start_http_service(0) is True
+        port, store = service.http_port, service.store
+        call = asyncio.get_running_loop().run_in_executor
+        body = json.dumps({"key": "by rest", "value": "v"})
+        await call(None, lambda: wait(lambda: request(port, "PUT", "/api/put", body=body)[0] == 200))
+        assert store.get("by rest") == b"v" and store.put("by call", b"w") == 0
+        assert await call(None, request, port, "GET", "/api/get/by%20call") == (200, b"w")
+        with pytest.raises(OSError, match="one already"):
+            await service.start_http_service(0)
+        other = MooncakeStoreService(cli_config={"global_segment_size": 0})
+        assert await other.start_store_service() is True
+        with pytest.raises(OSError, match=str(port)):
+            await other.start_http_service(port)
+        assert await other.start_http_service(0) is True and other.http_port != port
+        await other.stop()
+        await service.stop()
+        assert not is_open(port) and service.store is None and service.http_port is None and store.get("by rest") == b""
+        await service.stop()
+        assert await service.start_store_service() is True, "it can be started again"
+        await service.stop()
+
+    asyncio.run(life())
+
+
+def test_a_store_that_is_dropped_takes_its_rest_along(settings):
+    service = MooncakeStoreService()
+    assert asyncio.run(service.start_store_service()) and asyncio.run(service.start_http_service(0))
+    port = service.http_port
+    assert is_open(port)
+    service.store = None
+    assert not is_open(port)
+
+
+def test_a_service_that_cannot_join(settings):
+    async def tries():
+        nobody = {"master_server_address": f"127.0.0.1:{free_port()}"}
+        assert await MooncakeStoreService(cli_config=nobody).start_store_service(max_wait_time=0) is False
+        assert await MooncakeStoreService(cli_config={"protocol": "carrier pigeon"}).start_store_service(max_wait_time=600) is False
+        asked = asyncio.Event()
+        asked.set()
+        ended = MooncakeStoreService()
+        assert await ended.start_store_service(shutdown_event=asked) is False and ended.store is None
+        later = asyncio.Event()
+        waiting = asyncio.ensure_future(MooncakeStoreService(cli_config=nobody).start_store_service(600, later))
+        asyncio.get_running_loop().call_later(0.2, later.set)
+        assert await waiting is False
+
+    asyncio.run(tries())
+
+
+def test_settings_of_a_file(settings, tmp_path, caplog):
+    file = tmp_path / "mooncake.json"
+    file.write_text(json.dumps({"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "master_server_address": "m:1", "protocol": "tcp"}))
+    service = MooncakeStoreService(str(file), {"master_server_address": "n:2", "nothing": 5})
+    assert service.config.master_server_address == "n:2" and "nothing" in caplog.text
+    assert (service.current_mode, service.mounted_segment_ids, service.last_mount_info) == ("prefill", [], {})
+    with pytest.raises(ValueError):
+        file.write_text("{")
+        MooncakeStoreService(str(file))
+
+
+# ---- KVBootstrapServer ----
+
+
+def test_metadata_server(settings):
+    server = KVBootstrapServer(0, "127.0.0.1")
+    assert server.poll() is KVPoll.Failed
+    thread = server.run()
+    assert thread is server.thread and thread.is_alive() and server.poll() is KVPoll.Success and server.port != 0
+    with pytest.raises(RuntimeError):
+        server.run()
+    assert request(server.port, "PUT", "/metadata?key=a", body=b"1") == (200, b"metadata updated")
+    assert request(server.port, "GET", "/metadata?key=a") == (200, b"1")
+    taken = KVBootstrapServer(server.port, "127.0.0.1")
+    taken.run()
+    assert taken.poll() is KVPoll.Failed
+    server.close()
+    assert server.poll() is KVPoll.Failed and not thread.is_alive() and not is_open(server.port)
+    server.close()
+    assert KVBootstrapServer(0).close() is None
+    server.run()
+    assert request(server.port, "GET", "/metadata?key=a")[0] == 404, "it begins anew"
+    server.close()
+
+
+def test_metadata_server_ends_with_its_process():
+    code = "from mooncake.http_metadata_server import KVBootstrapServer as S; s = S(0, '127.0.0.1'); s.run(); print(s.port, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()) as process:
+        port = int(process.stdout.readline())
+        assert request(port, "GET", "/metadata?key=a")[0] == 404
+        process.send_signal(signal.SIGKILL)
+    wait_until(lambda: not is_open(port), 20)
+
+
+def test_pools_are_names_of_the_package():
+    code = "import sys, mooncake; assert 'mooncake._store' not in sys.modules; from mooncake import BufferPool, RegisteredBufferPool as R;" \
+           "import mooncake.store; assert R is BufferPool is mooncake.store.BufferPool; assert mooncake.__version__; print(hasattr(mooncake, 'no'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert done.stdout == "False\n", done.stderr
