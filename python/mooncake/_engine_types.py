@@ -5,6 +5,7 @@ import operator
 from enum import IntEnum
 
 from mooncake._record import Final, Record, absent, field, made
+from mooncake._shared_segment import SharedSegment  # noqa: F401
 
 __all__ = """CoroRPCInterface InnerTransferEngine Read ReceivedData ReceivedTensor RpcInterface SUPPORT_CUDA SUPPORT_EFA SUPPORT_HIP
 SUPPORT_INTRA_NVLINK SUPPORT_MNNVL SUPPORT_MUSA SharedSegment TransferNotify TransferOpcode Write""".split()
@@ -69,22 +70,11 @@ def _inner(engine):
     return made(InnerTransferEngine, engine)
 
 
-def _no_segment(*args, **keywords):
-    """Raises NotImplementedError."""
-    raise NotImplementedError("SharedSegment.create is not in this build; memory that several processes share is TransferEngine.allocate_managed_buffer's")
-
-
-def _unsupported(*args, **keywords):
-    """False."""
-    return False  # programs ask before they use it
-
-
 def _absent(name, **members):
     return absent(_MODULE, name, f"<class '{_MODULE}.{name}'> is not in this build", Final, **members)
 
 
 CoroRPCInterface, ReceivedData, ReceivedTensor, RpcInterface = map(_absent, ("CoroRPCInterface", "ReceivedData", "ReceivedTensor", "RpcInterface"))
-SharedSegment = _absent("SharedSegment", create=staticmethod(_no_segment), supported=staticmethod(_unsupported))
 
 
 def _no_stream(name):
