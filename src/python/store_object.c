@@ -21,6 +21,7 @@ static _Atomic bool exiting;
 static void on_fork_in_child(void)
 {
     atomic_fetch_add_explicit(&fork_count, 1, memory_order_relaxed);
+    mc_py_rest_forked();
 }
 bool mc_py_exiting(void)
 {
@@ -63,7 +64,6 @@ static bool is_forked(struct mc_py_store *self)
 static void renew_after_fork(struct mc_py_store *self)
 {
     self->store = NULL;
-    mc_py_rest_forked(self->rest);
     self->rest = NULL;
     self->running = 0;
     self->opening = false;

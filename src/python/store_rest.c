@@ -10,6 +10,7 @@
 #include "store/service/rest.h"
 
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -18,6 +19,29 @@
 
 #define REASON_MAX 512
 #define BACKLOG 512
+
+/* Listeners of this process, for its forked children. A slot is emptied before its descriptor is closed, so that a
+ * child never closes a number that is somebody else's by then. */
+#define LISTENERS_MAX 64
+static _Atomic int listeners[LISTENERS_MAX]; /* + 1; 0: empty. Those beyond stay open in children */
+
+static void listener_move(int from, int to)
+{
+    for (int i = 0; i < LISTENERS_MAX; i++) {
+        int seen = from;
+        if (atomic_compare_exchange_strong(&listeners[i], &seen, to))
+            return;
+    }
+}
+
+void mc_py_rest_forked(void)
+{
+    for (int i = 0; i < LISTENERS_MAX; i++) {
+        int fd = atomic_exchange(&listeners[i], 0) - 1;
+        if (fd >= 0)
+            close(fd);
+    }
+}
 
 struct mc_py_rest {
     struct mc_rest rest;
@@ -67,6 +91,7 @@ static struct mc_py_rest *rest_begin(struct mc_store *store, uint16_t *port, cha
     }
     if (mc_thread_start(&rest->thread, "mc-rest", rest_main, rest) != 0)
         goto fail;
+    listener_move(0, rest->listener + 1);
     mc_log(INFO, "REST API started on port %u", (unsigned)*port);
     return rest;
 fail:
@@ -82,6 +107,7 @@ bool mc_py_rest_end(struct mc_py_rest *rest)
     if (rest->listener >= 0) { /* else this is another try */
         mc_assert(write(rest->end_fd, &one, sizeof(one)) == (ssize_t)sizeof(one));
         pthread_join(rest->thread, NULL);
+        listener_move(rest->listener + 1, 0);
         close(rest->listener);
         rest->listener = -1;
     }
@@ -91,12 +117,6 @@ bool mc_py_rest_end(struct mc_py_rest *rest)
     }
     rest_free(rest);
     return true;
-}
-
-void mc_py_rest_forked(struct mc_py_rest *rest)
-{
-    if (rest != NULL && rest->listener >= 0)
-        close(rest->listener);
 }
 
 /* ---- calls ---- */

@@ -14,7 +14,7 @@ PyObject *mc_py_store_serve_end(PyObject *object, PyObject *unused);
 /* Without the GIL: nobody new, those under way are answered. False when some are still under way: then the store that
  * they use must stay. NULL is allowed. */
 bool mc_py_rest_end(struct mc_py_rest *rest);
-/* In a forked child: its copy of the listener is closed; nothing else is touched. NULL is allowed. */
-void mc_py_rest_forked(struct mc_py_rest *rest);
+/* In a forked child: its copies of listeners are closed; nothing else is touched. */
+void mc_py_rest_forked(void);
 
 #endif

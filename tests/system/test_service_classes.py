@@ -3,6 +3,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -27,9 +28,10 @@ def settings(master, monkeypatch):
 
 
 def is_open(port):
+    """Whether anybody listens, be it one who answers nothing."""
     try:
-        request(port, "GET", "/health")
-    except OSError:
+        socket.create_connection(("127.0.0.1", port), 20).close()
+    except ConnectionError:
         return False
     return True
 
@@ -74,6 +76,25 @@ def test_a_store_that_is_dropped_takes_its_rest_along(settings):
     assert is_open(port)
     service.store = None
     assert not is_open(port)
+
+
+def test_a_forked_child_keeps_no_port(settings):
+    service = MooncakeStoreService()
+    assert asyncio.run(service.start_store_service()) and asyncio.run(service.start_http_service(0))
+    port, (ours, theirs) = service.http_port, os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(theirs)
+        os.read(ours, 1)
+        os._exit(0)
+    os.close(ours)
+    try:
+        assert is_open(port)
+        asyncio.run(service.stop())
+        assert not is_open(port)
+    finally:
+        os.close(theirs)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_service_that_cannot_join(settings):
@@ -138,7 +159,7 @@ def test_metadata_server_ends_with_its_process():
 
 
 def test_pools_are_names_of_the_package():
-    code = "import sys, mooncake; assert 'mooncake._store' not in sys.modules; from mooncake import BufferPool, RegisteredBufferPool as R;" \
+    code = "import sys, mooncake; assert {'BufferPool', 'RegisteredBufferPool'} <= set(dir(mooncake)) and 'mooncake._store' not in sys.modules; from mooncake import BufferPool, RegisteredBufferPool as R;" \
            "import mooncake.store; assert R is BufferPool is mooncake.store.BufferPool; assert mooncake.__version__; print(hasattr(mooncake, 'no'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
     assert done.stdout == "False\n", done.stderr
