@@ -11,6 +11,10 @@ if TYPE_CHECKING:  # what reads types sees what __getattr__ gives
 __all__ = ["BufferPool", "RegisteredBufferPool"]
 
 
+def __dir__():
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name):
     # Not at import: `import mooncake` must not load the extension.
     if name in ("__version__", *__all__):

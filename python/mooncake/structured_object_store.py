@@ -13,30 +13,40 @@ A batch lies in bundles, one for each stage that has added fields to it. Dense a
 import copy
 import dataclasses
 import uuid
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Union
 
 import numpy as np
 
 from mooncake import _rows
-from mooncake._bundle import CHUNK_BYTES, BundleRef, Bundles, BundleTransferPolicy, RemoteBundleRef, check_name, decode_json, encode_json
+from mooncake._bundle import CHUNK_BYTES, MISSING, BundleRef, Bundles, BundleTransferPolicy, RemoteBundleRef, check_name, decode_json, encode_json
 from mooncake._dataproto import (DATAPROTO_REF_HANDLE_TYPE, DATAPROTO_REF_HANDLE_VERSION, SECTIONS, STORAGE_GROUP_ID, DataProtoRefLike,
                                  MooncakeDataProtoRef, StructuredFieldLocation, export_dataproto_ref, import_dataproto_ref, is_dataproto_ref_handle,
                                  resolve_ref)
 from mooncake._members import RawDestination, Reader, Rows, StructuredMemberSlice, TensorBuffer, encode
 from mooncake._types import _FIELDS, ReplicateConfig
 
-__all__ = ["BundleTransferPolicy", "DATAPROTO_REF_HANDLE_TYPE", "DATAPROTO_REF_HANDLE_VERSION", "DEFAULT_BUNDLE_CHUNK_BYTES", "DataProtoRefLike", "FieldSchema",
-           "MooncakeBundleTransfer", "MooncakeDataProtoRef", "RemoteBundleRef", "STORAGE_GROUP_ID", "STRUCTURED_FIELD_SPECS_KEY", "StructuredFieldLocation",
+__all__ = ["BundleStore", "BundleTransferPolicy", "MISSING_OBJECT_ERROR", "DATAPROTO_REF_HANDLE_TYPE", "DATAPROTO_REF_HANDLE_VERSION", "DEFAULT_BUNDLE_CHUNK_BYTES",
+           "DataProtoRefLike", "FieldSchema", "MooncakeBundleTransfer", "MooncakeDataProtoRef", "RemoteBundleRef", "STORAGE_GROUP_ID", "STRUCTURED_FIELD_SPECS_KEY", "StructuredFieldLocation",
            "StructuredMemberSlice", "StructuredObjectPayload", "StructuredObjectReadSpec", "StructuredObjectResult", "export_dataproto_ref", "export_ref",
            "import_dataproto_ref", "import_ref", "is_dataproto_ref_handle", "raw_destination", "tensor_object_buffer"]
 
 DEFAULT_BUNDLE_CHUNK_BYTES = CHUNK_BYTES
+MISSING_OBJECT_ERROR = MISSING
 STRUCTURED_FIELD_SPECS_KEY = "__mooncake_structured_fields__"
 _WRAPPED = "__mooncake_wrapped_object__"
 _ALL_SECTIONS = (*SECTIONS, "meta_info")
 
 export_ref = export_dataproto_ref
 import_ref = import_dataproto_ref
+
+
+class BundleStore(Protocol):
+    """What a store must have at least; MooncakeDistributedStore's other calls are used where they are there."""
+
+    def put(self, key: str, value: Any, config: Any = None) -> int: ...
+    def get(self, key: str) -> bytes: ...
+    def remove(self, key: str, force: bool = False) -> int: ...
+    def is_exist(self, key: str) -> int: ...
 
 
 def tensor_object_buffer(ptr: int, size: int, owner: Any = None, batch_size: Optional[int] = None) -> TensorBuffer:
@@ -252,7 +262,7 @@ class MooncakeBundleTransfer:
 
     buffer_pool is accepted: bytes are read straight into what is returned."""
 
-    def __init__(self, store: Any, key_prefix: str = "bundle", default_chunk_bytes: int = DEFAULT_BUNDLE_CHUNK_BYTES, buffer_pool: Any = None) -> None:
+    def __init__(self, store: BundleStore, key_prefix: str = "bundle", default_chunk_bytes: int = DEFAULT_BUNDLE_CHUNK_BYTES, buffer_pool: Any = None) -> None:
         self.store = store
         self._bundles = Bundles(store, key_prefix, default_chunk_bytes)
         self._reader = Reader(self._bundles)
