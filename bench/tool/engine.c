@@ -4,7 +4,7 @@
 #include "tool/bench.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* mooncake_bench: replays traces, measures the machine, its disks, the store and the transfer engine. */
 #include "tool/bench.h"
 
-#include "env/variables.h"
+#include "env/unread.h"
 #include "mooncake.h"
 
 #include <stdio.h>
@@ -45,8 +45,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         if (strcmp(name, commands[i].name) == 0) {
             if (commands[i].help == NULL)
-                mc_variables_told(); /* by the process that started this one */
-            mc_variables_tell();
+                mc_unread_told(); /* by the process that started this one */
+            mc_unread_tell();
             return commands[i].run(argc - 1, argv + 1);
         }
     if (argc > 1)

@@ -70,7 +70,7 @@ class _Ranks:
         if world_size > 1 and group is None:
             raise SharedSegmentError("comm_group is needed when world_size is above 1")
         self.world_size = world_size
-        self.group = getattr(group, "cpu_group", None) or group  # vLLM's coordinator has one for what lies in the host's memory
+        self.group = getattr(group, "cpu_group", None) or group  # a coordinator of several groups has one for what lies in the host's memory
 
     def gather(self, mine: Any) -> List[Any]:
         if self.world_size == 1:

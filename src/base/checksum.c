@@ -7,6 +7,8 @@
  * make up for that. */
 #include "base/checksum.h"
 
+#include "base/variables.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -307,7 +309,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 /* The fastest that is possible; with MC_CHECKSUM_BY none that is faster than the one it names. */
 static void choose(void)
 {
-    const char *wanted = getenv("MC_CHECKSUM_BY");
+    const char *wanted = mc_variable(MC_CHECKSUM_BY);
     size_t first = 0;
     table_fill();
 #if defined(__x86_64__)

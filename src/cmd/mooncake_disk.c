@@ -1,7 +1,8 @@
 /* mooncake_disk: parse, look, print. */
 #include "base/option_rows.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
+#include "env/unread.h"
 #include "store/disk/offline.h"
 
 #include <signal.h>
@@ -70,7 +71,7 @@ int main(int argc, char **argv)
     } else if (count != 2 || kind < 0) {
         fprintf(stderr, "mooncake_disk: check, list or stat, and one path; --help says more\n");
     } else {
-        mc_variables_tell();
+        mc_unread_tell();
         code = (int)mc_disk_look(words[1], (enum mc_disk_look_kind)kind, mc_options_bool(&options, "json"), stdout);
     }
     mc_buffer_free(&text);

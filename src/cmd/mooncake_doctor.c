@@ -3,7 +3,8 @@
 #include "base/option_rows.h"
 #include "doctor/doctor.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
+#include "env/unread.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -46,7 +47,7 @@ static int examine(const struct mc_options *options, const char *peer, struct mc
         .root = mc_options_text(options, "root"),
         .disk = mc_options_text(options, "disk"),
     };
-    mc_variables_told(); /* the report says it */
+    mc_unread_told(); /* the report says it */
     mc_doctor_init(&doctor, &config);
     mc_doctor_run(&doctor);
     if (mc_options_bool(options, "json"))

@@ -2,7 +2,7 @@
 #include "base/error.h"
 #include "base/option_rows.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "env/unread.h"
 #include "store/master/http_server.h"
 #include "store/master/options.h"
 
@@ -54,7 +54,7 @@ static int take_flags(int argc, char **argv, struct mc_master_config *config, bo
             (void)mc_log_parse_level(mc_options_text(&options, "log_level"), &level); /* CRITICAL is none of ours */
             mc_log_set_level(level);
         }
-        mc_variables_tell();
+        mc_unread_tell();
     }
     mc_buffer_free(&text);
     mc_options_free(&options);

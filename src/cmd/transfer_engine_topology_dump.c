@@ -2,7 +2,8 @@
 #include "base/error.h"
 #include "base/option_rows.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
+#include "env/unread.h"
 #include "rdma/topology.h"
 
 #include <stdio.h>
@@ -68,7 +69,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "error: --backend tent: there is one engine here; use te\n");
         code = 1;
     } else {
-        mc_variables_tell();
+        mc_unread_tell();
         code = dump(&options);
     }
     mc_buffer_free(&text);

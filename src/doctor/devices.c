@@ -3,7 +3,7 @@
 #include "doctor/doctor.h"
 
 #include "env/json.h"
-#include "env/variables.h"
+#include "base/variables.h"
 #include "rdma/gid.h"
 #include "rdma/rdma.h"
 #include "rdma/topology.h"

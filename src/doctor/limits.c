@@ -2,7 +2,7 @@
 #include "doctor/doctor.h"
 
 #include "env/json.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "env/etcd.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #include "env/log.h"
 
 #include "env/clock.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* Finding the driver that the process has loaded. */
 #include "gpu/driver.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -5,7 +5,8 @@
 #include "base/option_rows.h"
 #include "env/flags.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
+#include "env/unread.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -352,7 +353,7 @@ int mc_proxy_config_load(int argc, char *const *argv, struct mc_proxy_config *co
     }
     if (rc == 0) {
         (void)mc_log_set_flags(mc_options_int(&options, "v"), 0);
-        mc_variables_tell();
+        mc_unread_tell();
         mc_flags_tell(&options);
     }
     mc_options_free(&options);

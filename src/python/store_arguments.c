@@ -6,7 +6,7 @@
 #include "python/store_arguments.h"
 
 #include "env/log.h"
-#include "env/variables.h"
+#include "env/unread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -462,10 +462,10 @@ void mc_py_variables_tell(void)
 {
     static const char name[] = "_mooncake_variables_told";
     if (PySys_GetObject(name) != NULL)
-        mc_variables_told();
+        mc_unread_told();
     else if (PySys_SetObject(name, Py_True) < 0)
         PyErr_Clear();
-    mc_variables_tell();
+    mc_unread_tell();
 }
 
 /* A function that makes a list of `count` numbers. */

@@ -2,7 +2,7 @@
 #include "rdma/device.h"
 
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
 #include "rdma/topology.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "rdma/settings.h"
 
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 #include <errno.h>
 #include <stdbool.h>

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "env/json.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 #include <ctype.h>
 #include <dirent.h>

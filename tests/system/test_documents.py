@@ -250,7 +250,7 @@ def test_variables_without_effect():
 def test_no_variable_is_read_that_is_not_in_the_table():
     """C reads the environment in one file, which knows the names of the table only; Python's names, and those of tests, are in it."""
     known, sources = known_variables(), [*(SOURCE / "src").rglob("*.[ch]"), *(SOURCE / "bench" / "tool").glob("*.[ch]")]
-    assert [str(path.relative_to(SOURCE)) for path in sources if re.search(r"\b(secure_)?getenv\(", path.read_text())] == ["src/env/variables.c"]
+    assert [str(path.relative_to(SOURCE)) for path in sources if re.search(r"\b(secure_)?getenv\(", path.read_text())] == ["src/base/variables.c"]
     asked = set()
     for path in (*(SOURCE / "python").rglob("*.py"), *(SOURCE / "tests").rglob("*.py"), *(SOURCE / "bench").rglob("*.py"), *(SOURCE / "sim").rglob("*.py")):
         asked.update(re.findall(r"""\b(?:environ(?:\.get|\.setdefault|\.pop)?[\[(]|getenv\()['"]((?:MC|MOONCAKE)_\w+)""", path.read_text()))

@@ -1,7 +1,8 @@
-/* env/variables: what is known, what is near to a wrong name, what Kubernetes sets for services, and what is said once.
+/* base/variables: what is known, what is near to a wrong name, what Kubernetes sets for services, what is said once.
  * stderr is a pipe here. */
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
+#include "env/unread.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -113,7 +114,7 @@ static void said(char *text, size_t size, void (*first)(void), const char *const
             setenv(pairs[0], pairs[1], 1);
         dup2(pipes[1], STDERR_FILENO);
         first();
-        mc_variables_tell();
+        mc_unread_tell();
         _exit(0);
     }
     close(pipes[1]);
@@ -155,16 +156,16 @@ static void each_is_said_once(void **state)
                                         "HOME",
                                         "/",
                                         NULL};
-    said(text, sizeof(text), mc_variables_tell, pairs);
+    said(text, sizeof(text), mc_unread_tell, pairs);
     assert_int_equal(lines(text), 3);
     assert_non_null(
         strstr(text, "MC_TRANSFER_TIMOUT is not known and changes nothing; did you mean MC_TRANSFER_TIMEOUT?"));
     assert_non_null(strstr(text, "MC_WORKERS_PER_CTX changes nothing here: links"));
     assert_non_null(strstr(text, "MOONCAKE_NVME_KV_NSID changes nothing here: NVMe-oF is not here"));
-    said(text, sizeof(text), mc_variables_told, pairs);
+    said(text, sizeof(text), mc_unread_told, pairs);
     assert_string_equal(text, "");
     static const char *const none[] = {NULL};
-    said(text, sizeof(text), mc_variables_tell, none);
+    said(text, sizeof(text), mc_unread_tell, none);
     assert_string_equal(text, "");
 }
 

@@ -3,7 +3,7 @@
 #include "store/client/disks.h"
 
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
 #include "store/disk/disk.h"
 
 #include <ctype.h>

@@ -6,7 +6,8 @@
 #include "env/limits.h"
 #include "env/log.h"
 #include "env/thread.h"
-#include "env/variables.h"
+#include "base/variables.h"
+#include "env/unread.h"
 #include "rdma/rdma.h"
 #include "store/client/disks.h"
 #include "store/client/endpoints.h"
@@ -174,7 +175,7 @@ static int configure(struct mc_store *store, const struct mc_store_config *confi
                      uint16_t *port, unsigned *allowed)
 {
     const char *paths = mc_variable(MC_PATHS);
-    mc_variables_tell();
+    mc_unread_tell();
     if (config->local_hostname == NULL || mc_address_split(config->local_hostname, host, host_size, port) < 0) {
         mc_log(ERROR, "local_hostname \"%s\" is not host or host:port",
                config->local_hostname == NULL ? "" : config->local_hostname);

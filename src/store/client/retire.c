@@ -2,7 +2,7 @@
  * disks that leave alone. */
 #include "env/clock.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
 #include "store/client/calls.h"
 #include "store/client/retire.h"
 #include "store/client/threads.h"

@@ -7,7 +7,8 @@
 #include "env/flags.h"
 #include "env/json.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
+#include "env/unread.h"
 #include "store/core/policy.h"
 
 #include <errno.h>
@@ -631,7 +632,7 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
         config->log_level = mc_log_set_flags(mc_options_int(&options, "v"), mc_options_int(&options, "minloglevel"));
         if (mc_options_text(&options, "log_dir")[0] != 0)
             mc_log_to_directory(mc_options_text(&options, "log_dir"));
-        mc_variables_tell();
+        mc_unread_tell();
         mc_flags_tell(&options);
         warn_of_disks(&options);
     }

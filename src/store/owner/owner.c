@@ -5,7 +5,7 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include "store/path/rdma_stage.h"
 #include "env/clock.h"
 #include "env/thread.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 #include <stdlib.h>
 #include <unistd.h>

@@ -7,7 +7,7 @@
 #include "env/limits.h"
 #include "env/log.h"
 #include "env/thread.h"
-#include "env/variables.h"
+#include "base/variables.h"
 #include "rdma/rdma.h"
 
 #include <errno.h>

@@ -7,7 +7,8 @@
 #include "env/flags.h"
 #include "env/json.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
+#include "env/unread.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -643,7 +644,7 @@ int mc_service_config_load(enum mc_service_command command, int argc, char **arg
     if (rc == 0) {
         if (mc_options_text(&options, "log_dir")[0] != 0)
             mc_log_to_directory(mc_options_text(&options, "log_dir"));
-        mc_variables_tell();
+        mc_unread_tell();
         warn_ignored(&options, config);
     }
     mc_options_free(&options);

@@ -14,7 +14,8 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
+#include "env/unread.h"
 #include "rdma/topology.h"
 
 #include <arpa/inet.h>
@@ -162,7 +163,7 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
     if (config == NULL || out == NULL)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     const char *protocol = text_of(config->protocol);
-    mc_variables_tell();
+    mc_unread_tell();
     if (protocol[0] != 0 && strcmp(protocol, "tcp") != 0 && strcmp(protocol, "rdma") != 0) {
         mc_log(ERROR, "protocol '%.40s': tcp or rdma is expected", protocol);
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;

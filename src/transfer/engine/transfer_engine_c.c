@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 #include <stdio.h>
 #include <stdlib.h>

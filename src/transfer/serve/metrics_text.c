@@ -6,7 +6,7 @@
 
 #include "env/clock.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
 #define MC_TRANSFER_STATE_SETTINGS_H
 
 #include "env/socket.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 struct ifaddrs;
 

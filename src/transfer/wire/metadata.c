@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "env/variables.h"
+#include "base/variables.h"
 #include "mooncake_engine.h"
 
 #include <stdio.h>

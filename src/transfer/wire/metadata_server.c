@@ -6,7 +6,7 @@
 #include "env/http.h"
 #include "env/log.h"
 #include "env/redis.h"
-#include "env/variables.h"
+#include "base/variables.h"
 
 #include <ctype.h>
 #include <errno.h>

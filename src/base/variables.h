@@ -2,8 +2,8 @@
  * Nothing else reads the environment, so what is not in the table cannot be read: there is no name for it here. A
  * variable that begins with MC_ or MOONCAKE_, is set, and is not in the table is named once by each process; so is one
  * that is known and changes nothing. */
-#ifndef MC_ENV_VARIABLES_H
-#define MC_ENV_VARIABLES_H
+#ifndef MC_BASE_VARIABLES_H
+#define MC_BASE_VARIABLES_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@ enum mc_variable {
     MC_VARIABLE_NONE,
 #define X(name, use, text) MC_VARIABLE_##name,
 #define F(prefix, use, text)
-#include "env/variables.def"
+#include "base/variables.def"
 #undef X
 #undef F
     MC_VARIABLE_COUNT
@@ -45,10 +45,5 @@ const char *mc_variable_nearest(const char *name);
 bool mc_variable_is_setting(const char *name, const char *value);
 /* Rows from 0 on; NULL behind the last. */
 const struct mc_variable_row *mc_variable_row(size_t index);
-
-/* Says in the log what is set and not read; the first call of a process only. */
-void mc_variables_tell(void);
-/* It is said elsewhere: the log of this process does not. */
-void mc_variables_told(void);
 
 #endif

@@ -1,12 +1,9 @@
-/* What the environment says, and what is said of it. */
-#include "env/variables.h"
+/* What the environment says. */
+#include "base/variables.h"
 
 #include "base/error.h"
 #include "base/nearest.h"
-#include "env/log.h"
 
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,16 +39,12 @@
 #define SAY_VENDOR                                                                                                     \
     "memory of the host and of CUDA's GPUs only, by RDMA, tcp and shared memory: keep the original for this hardware"
 
-#define NAME_BYTES 128 /* longer ones are nobody's */
-
-extern char **environ;
-
 static const char *const prefixes[] = {"MC_", "MOONCAKE_"};
 
 static const struct mc_variable_row rows[] = {
 #define X(name, use, text) {#name, MC_VARIABLE_##use, text, false},
 #define F(prefix, use, text) {#prefix, MC_VARIABLE_##use, text, true},
-#include "env/variables.def"
+#include "base/variables.def"
 #undef X
 #undef F
 };
@@ -60,7 +53,7 @@ static const char *const names[] = {
     "",
 #define X(name, use, text) #name,
 #define F(prefix, use, text)
-#include "env/variables.def"
+#include "base/variables.def"
 #undef X
 #undef F
 };
@@ -137,42 +130,4 @@ static bool is_of_a_service(const char *name, const char *value)
 bool mc_variable_is_setting(const char *name, const char *value)
 {
     return behind_prefix(name) != NULL && !is_of_a_service(name, value);
-}
-
-static void tell_of(const char *name)
-{
-    const struct mc_variable_row *row = mc_variable_find(name);
-    if (row == NULL) {
-        const char *nearest = mc_variable_nearest(name);
-        mc_log(WARNING, "environment: %s is not known and changes nothing%s%s%s", name,
-               nearest == NULL ? "" : "; did you mean ", nearest == NULL ? "" : nearest, nearest == NULL ? "" : "?");
-    } else if (row->use == MC_VARIABLE_NEEDLESS) {
-        mc_log(INFO, "environment: %s changes nothing here: %s", name, row->text);
-    } else if (row->use == MC_VARIABLE_ABSENT) {
-        mc_log(WARNING, "environment: %s changes nothing here: %s", name, row->text);
-    }
-}
-
-static atomic_bool is_told;
-
-void mc_variables_told(void)
-{
-    atomic_store(&is_told, true);
-}
-
-void mc_variables_tell(void)
-{
-    if (atomic_exchange(&is_told, true))
-        return;
-    for (char **one = environ; one != NULL && *one != NULL; one++) {
-        char name[NAME_BYTES];
-        const char *equals = strchr(*one, '=');
-        size_t length = equals == NULL ? sizeof(name) : (size_t)(equals - *one);
-        if (length >= sizeof(name) || equals[1] == 0)
-            continue;
-        memcpy(name, *one, length);
-        name[length] = 0;
-        if (mc_variable_is_setting(name, equals + 1))
-            tell_of(name);
-    }
 }

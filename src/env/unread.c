@@ -1,0 +1,51 @@
+#include "env/unread.h"
+
+#include "base/variables.h"
+#include "env/log.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#define NAME_BYTES 128 /* longer ones are nobody's */
+
+extern char **environ;
+
+static void tell_of(const char *name)
+{
+    const struct mc_variable_row *row = mc_variable_find(name);
+    if (row == NULL) {
+        const char *nearest = mc_variable_nearest(name);
+        mc_log(WARNING, "environment: %s is not known and changes nothing%s%s%s", name,
+               nearest == NULL ? "" : "; did you mean ", nearest == NULL ? "" : nearest, nearest == NULL ? "" : "?");
+    } else if (row->use == MC_VARIABLE_NEEDLESS) {
+        mc_log(INFO, "environment: %s changes nothing here: %s", name, row->text);
+    } else if (row->use == MC_VARIABLE_ABSENT) {
+        mc_log(WARNING, "environment: %s changes nothing here: %s", name, row->text);
+    }
+}
+
+static atomic_bool is_told;
+
+void mc_unread_told(void)
+{
+    atomic_store(&is_told, true);
+}
+
+void mc_unread_tell(void)
+{
+    if (atomic_exchange(&is_told, true))
+        return;
+    for (char **one = environ; one != NULL && *one != NULL; one++) {
+        char name[NAME_BYTES];
+        const char *equals = strchr(*one, '=');
+        size_t length = equals == NULL ? sizeof(name) : (size_t)(equals - *one);
+        if (length >= sizeof(name) || equals[1] == 0)
+            continue;
+        memcpy(name, *one, length);
+        name[length] = 0;
+        if (mc_variable_is_setting(name, equals + 1))
+            tell_of(name);
+    }
+}
