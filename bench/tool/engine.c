@@ -1,10 +1,10 @@
 /* `mooncake_bench engine`: the transfer engine between two processes, in the columns of the original's tebench. */
 #include "tool/engine.h"
 
-#include "tool/bench.h"
+#include "base/variables.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "base/variables.h"
+#include "tool/bench.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* mooncake_disk: parse, look, print. */
 #include "base/option_rows.h"
-#include "env/log.h"
 #include "base/variables.h"
+#include "env/log.h"
 #include "env/unread.h"
 #include "store/disk/offline.h"
 

@@ -1,9 +1,9 @@
 /* mooncake_doctor: parse, run, print. */
 #include "base/error.h"
 #include "base/option_rows.h"
+#include "base/variables.h"
 #include "doctor/doctor.h"
 #include "env/log.h"
-#include "base/variables.h"
 #include "env/unread.h"
 
 #include <signal.h>

@@ -1,8 +1,8 @@
 /* transfer_engine_topology_dump: which RDMA devices are near which memory, with the original's flags. */
 #include "base/error.h"
 #include "base/option_rows.h"
-#include "env/log.h"
 #include "base/variables.h"
+#include "env/log.h"
 #include "env/unread.h"
 #include "rdma/topology.h"
 

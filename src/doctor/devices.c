@@ -2,8 +2,8 @@
  * device as an engine would see it, opened and closed again. */
 #include "doctor/doctor.h"
 
-#include "env/json.h"
 #include "base/variables.h"
+#include "env/json.h"
 #include "rdma/gid.h"
 #include "rdma/rdma.h"
 #include "rdma/topology.h"

@@ -1,8 +1,8 @@
 /* What this process may do: memory it may lock, descriptors, other processes' memory; and what the environment says. */
 #include "doctor/doctor.h"
 
-#include "env/json.h"
 #include "base/variables.h"
+#include "env/json.h"
 
 #include <errno.h>
 #include <inttypes.h>

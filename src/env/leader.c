@@ -2,8 +2,8 @@
 #include "env/leader.h"
 
 #include "base/error.h"
-#include "env/etcd.h"
 #include "base/variables.h"
+#include "env/etcd.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* Log lines in glog's form, one write(2) each. */
 #include "env/log.h"
 
-#include "env/clock.h"
 #include "base/variables.h"
+#include "env/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -99,7 +99,8 @@ void mc_log_write(enum mc_log_level level, const char *file, int line, const cha
         length = sizeof(text) - 2;
     text[length++] = '\n';
     int file_fd = atomic_load_explicit(&log_fd, memory_order_relaxed);
-    if (write(STDERR_FILENO, text, length) < 0 || (file_fd >= 0 && write(file_fd, text, length) < 0))
+    bool is_lost = write(STDERR_FILENO, text, length) < 0; /* a closed stderr does not cost the file its line */
+    if ((file_fd >= 0 && write(file_fd, text, length) < 0) || is_lost)
         return; /* nowhere to complain */
 }
 

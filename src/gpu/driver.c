@@ -1,6 +1,6 @@
 /* Finding the driver that the process has loaded. */
-#include "gpu/driver.h"
 #include "base/variables.h"
+#include "gpu/driver.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

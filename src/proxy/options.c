@@ -3,9 +3,9 @@
 
 #include "base/error.h"
 #include "base/option_rows.h"
+#include "base/variables.h"
 #include "env/flags.h"
 #include "env/log.h"
-#include "base/variables.h"
 #include "env/unread.h"
 
 #include <stdio.h>

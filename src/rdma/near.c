@@ -1,8 +1,8 @@
 /* Which of the devices in use are near a piece of memory: by the priority matrix that was given, else by sysfs. */
 #include "rdma/device.h"
 
-#include "env/log.h"
 #include "base/variables.h"
+#include "env/log.h"
 #include "rdma/topology.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* Reads the settings of RDMA from the environment. */
 #include "rdma/settings.h"
 
-#include "env/log.h"
 #include "base/variables.h"
+#include "env/log.h"
 
 #include <errno.h>
 #include <stdbool.h>

@@ -2,9 +2,9 @@
 #include "rdma/topology.h"
 
 #include "base/error.h"
+#include "base/variables.h"
 #include "env/json.h"
 #include "env/log.h"
-#include "base/variables.h"
 
 #include <ctype.h>
 #include <dirent.h>

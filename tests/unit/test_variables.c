@@ -1,7 +1,7 @@
 /* base/variables: what is known, what is near to a wrong name, what Kubernetes sets for services, what is said once.
  * stderr is a pipe here. */
-#include "env/log.h"
 #include "base/variables.h"
+#include "env/log.h"
 #include "env/unread.h"
 
 #include <fcntl.h>

@@ -10,7 +10,7 @@ struct mc_master_link;
 /* mc_store_describe, and what else the master says of the value. with_disks: replicas on disks too, at the end. */
 struct mc_described {
     uint64_t version;
-    uint8_t pins; /* enum mc_put_flags */
+    uint8_t pins; /* enum mc_put_flags, and MC_FOUND_LEASED */
 };
 int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, bool with_disks, uint64_t deadline_ns,
                      struct mc_replica_description *descriptions, size_t capacity, struct mc_described *described);

@@ -174,6 +174,9 @@ static int clear_one(struct mc_store *store, struct mc_bytes key, const char *se
         rc = describe_layout(store, key, &layout);
         if (rc == 0 && !is_on(&layout, segment))
             rc = MC_ERR_REPLICA_NOT_FOUND;
+        bool is_read = (layout.described.pins & MC_FOUND_LEASED) != 0 && again == 0; /* later it may be by us */
+        if (rc == 0 && is_read)
+            rc = MC_ERR_OBJECT_HAS_LEASE;
         if (rc < 0)
             return rc;
         size_t count = wanted(&layout, segment, NULL, 0, names);

@@ -2,8 +2,8 @@
  * make no sense are said in the log once and ignored: a node with fewer settings is better than none. */
 #include "store/client/disks.h"
 
-#include "env/log.h"
 #include "base/variables.h"
+#include "env/log.h"
 #include "store/disk/disk.h"
 
 #include <ctype.h>

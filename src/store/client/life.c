@@ -2,11 +2,11 @@
 #include "store/client/life.h"
 
 #include "base/address.h"
+#include "base/variables.h"
 #include "env/clock.h"
 #include "env/limits.h"
 #include "env/log.h"
 #include "env/thread.h"
-#include "base/variables.h"
 #include "env/unread.h"
 #include "rdma/rdma.h"
 #include "store/client/disks.h"

@@ -1,8 +1,8 @@
 /* A store that is going to be closed: what lies in its memory only comes to its disks before, or to other nodes; and
  * disks that leave alone. */
+#include "base/variables.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "base/variables.h"
 #include "store/client/calls.h"
 #include "store/client/retire.h"
 #include "store/client/threads.h"

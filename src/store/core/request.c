@@ -145,6 +145,8 @@ static struct mc_wire_found find_one(struct mc_core *core, struct mc_span key, c
     else
         count = mc_object_coming(core, object, replicas, MC_REPLICA_COUNT_MAX);
     uint8_t pins = (uint8_t)((object->hard ? MC_PUT_HARD_PIN : 0) | (object->soft ? MC_PUT_SOFT_PIN : 0));
+    if (!leased && mc_object_is_leased(core, object))
+        pins |= MC_FOUND_LEASED;
     if (count == 0 && object->visible && mc_object_stored(core, object)) /* on a disk */
         return (struct mc_wire_found){.code = leased ? ON_DISK : 0, .length = object->length, .pins = pins};
     if (count == 0)

@@ -3,11 +3,11 @@
 
 #include "base/error.h"
 #include "base/option_rows.h"
+#include "base/variables.h"
 #include "env/file.h"
 #include "env/flags.h"
 #include "env/json.h"
 #include "env/log.h"
-#include "base/variables.h"
 #include "env/unread.h"
 #include "store/core/policy.h"
 

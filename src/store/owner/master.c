@@ -2,9 +2,9 @@
 #include "store/owner/inside.h"
 
 #include "base/error.h"
+#include "base/variables.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "base/variables.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,10 +2,10 @@
 #include "store/owner/inside.h"
 
 #include "base/error.h"
+#include "base/variables.h"
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"
-#include "base/variables.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,12 +1,12 @@
 /* What one process has of paths: who it is, own segments, descriptors. */
 #include "base/error.h"
-#include "store/segment/memory.h"
+#include "base/variables.h"
+#include "env/clock.h"
+#include "env/thread.h"
 #include "store/path/path.h"
 #include "store/path/paths.h"
 #include "store/path/rdma_stage.h"
-#include "env/clock.h"
-#include "env/thread.h"
-#include "base/variables.h"
+#include "store/segment/memory.h"
 
 #include <stdlib.h>
 #include <unistd.h>

@@ -2,13 +2,13 @@
 #include "store/segment/serve.h"
 
 #include "base/error.h"
-#include "store/segment/serve_inside.h"
+#include "base/variables.h"
 #include "env/clock.h"
 #include "env/limits.h"
 #include "env/log.h"
 #include "env/thread.h"
-#include "base/variables.h"
 #include "rdma/rdma.h"
+#include "store/segment/serve_inside.h"
 
 #include <errno.h>
 #include <event2/event.h>

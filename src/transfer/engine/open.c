@@ -12,9 +12,9 @@
 #include "transfer/wire/metadata.h"
 
 #include "base/error.h"
+#include "base/variables.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "base/variables.h"
 #include "env/unread.h"
 #include "rdma/topology.h"
 

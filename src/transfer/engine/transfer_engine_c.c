@@ -9,8 +9,8 @@
 #include "transfer/state/region.h"
 
 #include "base/error.h"
-#include "env/log.h"
 #include "base/variables.h"
+#include "env/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,9 +4,9 @@
 #include "transfer/state/settings.h"
 #include "transfer/state/metrics.h"
 
+#include "base/variables.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "base/variables.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -3,9 +3,9 @@
 #include "transfer/wire/handshake.h"
 
 #include "base/error.h"
+#include "base/variables.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "base/variables.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

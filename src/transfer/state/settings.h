@@ -2,8 +2,8 @@
 #ifndef MC_TRANSFER_STATE_SETTINGS_H
 #define MC_TRANSFER_STATE_SETTINGS_H
 
-#include "env/socket.h"
 #include "base/variables.h"
+#include "env/socket.h"
 
 struct ifaddrs;
 

@@ -2,9 +2,9 @@
 #include "transfer/wire/metadata.h"
 
 #include "base/error.h"
+#include "base/variables.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "base/variables.h"
 #include "mooncake_engine.h"
 
 #include <stdio.h>

@@ -2,11 +2,11 @@
 #include "transfer/wire/metadata.h"
 
 #include "base/error.h"
+#include "base/variables.h"
 #include "env/etcd.h"
 #include "env/http.h"
 #include "env/log.h"
 #include "env/redis.h"
-#include "base/variables.h"
 
 #include <ctype.h>
 #include <errno.h>
