@@ -4,10 +4,12 @@ mooncake_http_metadata_server. KVBootstrapServer runs that beside the process th
 """
 
 import enum
+import os
 import re
 import subprocess
 import sys
 import threading
+import weakref
 from typing import Optional
 
 from mooncake._native import become, find
@@ -17,6 +19,25 @@ __all__ = ["KVBootstrapServer", "KVPoll"]
 _COMMAND = "mooncake_http_metadata_server"
 _STARTED = re.compile(r"HTTP metadata server started on \S+:(\d+)")
 _CLOSE_S = 10.0
+
+# Inputs of servers, which end when their input does: a forked child must not keep them open.
+_inputs: "weakref.WeakSet" = weakref.WeakSet()
+
+
+def _close_inputs() -> None:
+    for one in list(_inputs):
+        one.close()
+
+
+os.register_at_fork(after_in_child=_close_inputs)
+
+
+def _say(line: str) -> None:
+    """To stderr; where that is closed, or there is none, nowhere: the server's pipe must be read all the same."""
+    try:
+        sys.stderr.write(line)
+    except (AttributeError, OSError, ValueError):
+        pass
 
 
 class KVPoll(enum.Enum):
@@ -44,9 +65,11 @@ class KVBootstrapServer:
         if self.poll() is KVPoll.Success:
             raise RuntimeError("this server runs already")
         self._settled.clear()
-        # Its input ends with this process, however that ends.
-        self._process = subprocess.Popen([find(_COMMAND), f"--port={self.port}", f"--host={self.host}", "--until_stdin_ends"],
+        # Its input ends with this process, however that ends. The level: a line of the log tells that it listens.
+        self._process = subprocess.Popen([find(_COMMAND), f"--port={self.port}", f"--host={self.host}", "--until_stdin_ends", "--log_level=INFO"],
                                          stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+        assert self._process.stdin is not None
+        _inputs.add(self._process.stdin)
         self.thread = threading.Thread(target=self._follow, args=(self._process,), name="metadata server", daemon=True)
         self.thread.start()
         self._settled.wait()
@@ -55,7 +78,7 @@ class KVBootstrapServer:
     def _follow(self, process: subprocess.Popen) -> None:
         assert process.stderr is not None
         for line in process.stderr:
-            sys.stderr.write(line)
+            _say(line)
             started = _STARTED.search(line)
             if started:
                 self.port = int(started.group(1))
