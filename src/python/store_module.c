@@ -36,7 +36,6 @@ METHODS(DECLARE)
 static PyMethodDef store_methods[] = {
     METHODS(ROW){"_open", mc_py_store_open, METH_VARARGS, NULL},
     {"_serve", mc_py_store_serve, METH_O, NULL},
-    {"_serve_end", mc_py_store_serve_end, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

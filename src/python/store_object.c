@@ -167,8 +167,10 @@ static int store_shut(struct mc_py_store *self)
     pthread_mutex_unlock(&self->mutex);
     if (store == NULL)
         return 0;
-    Py_BEGIN_ALLOW_THREADS if (wait_until_idle(self) && mc_py_rest_end(self->rest))
-    {
+    Py_BEGIN_ALLOW_THREADS bool is_idle = wait_until_idle(self), has_ended = false;
+    while (is_idle && !(has_ended = mc_py_rest_end(self->rest)) && !mc_py_exiting())
+        ; /* it waits for seconds at a time, and says so */
+    if (has_ended) {
         self->rest = NULL;
         rc = mc_store_close(store);
     }

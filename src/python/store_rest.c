@@ -20,24 +20,40 @@
 #define REASON_MAX 512
 #define BACKLOG 512
 
-/* Listeners of this process, for its forked children. A slot is emptied before its descriptor is closed, so that a
- * child never closes a number that is somebody else's by then. */
-#define LISTENERS_MAX 64
-static _Atomic int listeners[LISTENERS_MAX]; /* + 1; 0: empty. Those beyond stay open in children */
+/* Listeners and eventfds of this process, for its forked children. A slot is emptied before its descriptor is closed,
+ * so that a child never closes a number that is somebody else's by then. */
+#define KEPT_MAX 128
+static _Atomic int kept[KEPT_MAX]; /* + 1; 0: empty. Those beyond stay open in children */
 
-static void listener_move(int from, int to)
+static void kept_move(int from, int to)
 {
-    for (int i = 0; i < LISTENERS_MAX; i++) {
+    for (int i = 0; i < KEPT_MAX; i++) {
         int seen = from;
-        if (atomic_compare_exchange_strong(&listeners[i], &seen, to))
+        if (atomic_compare_exchange_strong(&kept[i], &seen, to))
             return;
     }
 }
 
+static int keep(int fd)
+{
+    if (fd >= 0)
+        kept_move(0, fd + 1);
+    return fd;
+}
+
+static void drop(int *fd)
+{
+    if (*fd < 0)
+        return;
+    kept_move(*fd + 1, 0);
+    close(*fd);
+    *fd = -1;
+}
+
 void mc_py_rest_forked(void)
 {
-    for (int i = 0; i < LISTENERS_MAX; i++) {
-        int fd = atomic_exchange(&listeners[i], 0) - 1;
+    for (int i = 0; i < KEPT_MAX; i++) {
+        int fd = atomic_exchange(&kept[i], 0) - 1;
         if (fd >= 0)
             close(fd);
     }
@@ -63,8 +79,8 @@ static void *rest_main(void *argument)
 
 static void rest_free(struct mc_py_rest *rest)
 {
-    mc_fd_close(rest->listener);
-    mc_fd_close(rest->end_fd);
+    drop(&rest->listener);
+    drop(&rest->end_fd);
     mc_web_destroy(rest->web);
     free(rest);
 }
@@ -78,11 +94,11 @@ static struct mc_py_rest *rest_begin(struct mc_store *store, uint16_t *port, cha
         return NULL;
     rest->rest.store = store;
     rest->listener = -1;
-    rest->end_fd = eventfd(0, EFD_CLOEXEC);
+    rest->end_fd = keep(eventfd(0, EFD_CLOEXEC));
     rest->web = mc_web_create();
     if (rest->end_fd < 0 || rest->web == NULL)
         goto fail;
-    rest->listener = mc_web_bind("0.0.0.0", port, "port", reason, REASON_MAX);
+    rest->listener = keep(mc_web_bind("0.0.0.0", port, "port", reason, REASON_MAX));
     if (rest->listener < 0)
         goto fail;
     if (listen(rest->listener, BACKLOG) != 0) {
@@ -91,7 +107,6 @@ static struct mc_py_rest *rest_begin(struct mc_store *store, uint16_t *port, cha
     }
     if (mc_thread_start(&rest->thread, "mc-rest", rest_main, rest) != 0)
         goto fail;
-    listener_move(0, rest->listener + 1);
     mc_log(INFO, "REST API started on port %u", (unsigned)*port);
     return rest;
 fail:
@@ -107,9 +122,7 @@ bool mc_py_rest_end(struct mc_py_rest *rest)
     if (rest->listener >= 0) { /* else this is another try */
         mc_assert(write(rest->end_fd, &one, sizeof(one)) == (ssize_t)sizeof(one));
         pthread_join(rest->thread, NULL);
-        listener_move(rest->listener + 1, 0);
-        close(rest->listener);
-        rest->listener = -1;
+        drop(&rest->listener);
     }
     if (!mc_web_stop(rest->web)) {
         mc_log(WARNING, "some requests of the REST API are still under way: not waiting for them");
@@ -132,21 +145,12 @@ static bool rest_give(struct mc_py_store *self, struct mc_py_rest *rest)
     return is_first;
 }
 
-static struct mc_py_rest *rest_take(struct mc_py_store *self)
-{
-    pthread_mutex_lock(&self->mutex);
-    struct mc_py_rest *rest = self->rest;
-    self->rest = NULL;
-    pthread_mutex_unlock(&self->mutex);
-    return rest;
-}
-
 PyObject *mc_py_store_serve(PyObject *object, PyObject *number)
 {
     struct mc_py_store *self = (struct mc_py_store *)object;
     struct mc_store *store;
     struct mc_py_rest *rest = NULL;
-    char reason[REASON_MAX] = "there is one already";
+    char reason[REASON_MAX];
     uint64_t wanted;
     if (mc_py_u64(number, &wanted) < 0)
         return NULL;
@@ -157,26 +161,14 @@ PyObject *mc_py_store_serve(PyObject *object, PyObject *number)
     if (rc < 0)
         return PyErr_Format(PyExc_OSError, "no REST API: %s", mc_error_text(rc));
     bool is_given = false;
-    Py_BEGIN_ALLOW_THREADS if (self->rest == NULL) rest = rest_begin(store, &port, reason);
-    is_given = rest != NULL && rest_give(self, rest);
+    Py_BEGIN_ALLOW_THREADS rest = rest_begin(store, &port, reason);
+    if (rest != NULL) {
+        is_given = rest_give(self, rest);
+        snprintf(reason, sizeof(reason), "there is one already");
+    }
     if (!is_given)
-        (void)mc_py_rest_end(rest); /* of another thread's that was faster, nobody has asked */
+        (void)mc_py_rest_end(rest); /* there is one, and nobody has asked this one */
     mc_py_store_leave(self);
     Py_END_ALLOW_THREADS return is_given ? PyLong_FromLong(port)
                                          : PyErr_Format(PyExc_OSError, "no REST API: %s", reason);
-}
-
-PyObject *mc_py_store_serve_end(PyObject *object, PyObject *Py_UNUSED(unused))
-{
-    struct mc_py_store *self = (struct mc_py_store *)object;
-    struct mc_store *store;
-    if (mc_py_store_enter(self, &store) < 0)
-        Py_RETURN_TRUE;
-    bool is_ended;
-    Py_BEGIN_ALLOW_THREADS struct mc_py_rest *rest = rest_take(self);
-    is_ended = mc_py_rest_end(rest);
-    if (!is_ended)
-        (void)rest_give(self, rest); /* close tries again */
-    mc_py_store_leave(self);
-    Py_END_ALLOW_THREADS return PyBool_FromLong(is_ended);
 }

@@ -8,9 +8,8 @@
 
 struct mc_py_rest;
 
-/* _serve(port): the port, or OSError; _serve_end(). */
+/* _serve(port): the port, or OSError. It ends with the store. */
 PyObject *mc_py_store_serve(PyObject *object, PyObject *port);
-PyObject *mc_py_store_serve_end(PyObject *object, PyObject *unused);
 /* Without the GIL: nobody new, those under way are answered. False when some are still under way: then the store that
  * they use must stay. NULL is allowed. */
 bool mc_py_rest_end(struct mc_py_rest *rest);

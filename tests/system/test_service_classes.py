@@ -82,19 +82,27 @@ def test_a_forked_child_keeps_no_port(settings):
     service = MooncakeStoreService()
     assert asyncio.run(service.start_store_service()) and asyncio.run(service.start_http_service(0))
     port, (ours, theirs) = service.http_port, os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(theirs)
-        os.read(ours, 1)
-        os._exit(0)
-    os.close(ours)
-    try:
-        assert is_open(port)
-        asyncio.run(service.stop())
-        assert not is_open(port)
-    finally:
-        os.close(theirs)
-        assert os.waitpid(child, 0)[1] == 0
+    with socket.create_connection(("127.0.0.1", port), 20) as kept:
+        kept.settimeout(20)
+        kept.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert kept.recv(4096).startswith(b"HTTP/1.1 200"), "so it is taken before the fork"
+        child = os.fork()
+        if child == 0:
+            kept.close()
+            os.close(theirs)
+            os.read(ours, 1)
+            os._exit(0)
+        os.close(ours)
+        try:
+            assert is_open(port)
+            kept.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            while kept.recv(4096):
+                pass  # the child's copy of the connection does not keep it open
+            asyncio.run(service.stop())
+            assert not is_open(port)
+        finally:
+            os.close(theirs)
+            assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_service_that_cannot_join(settings):
@@ -149,13 +157,30 @@ def test_metadata_server(settings):
     server.close()
 
 
+@pytest.mark.parametrize("stderr", ["None", "open(__import__('os').devnull)", "sys.stderr"])
+def test_metadata_server_whose_log_goes_nowhere(stderr):
+    """Neither a level that hides the line by which it is known that the server listens, nor a stderr that cannot be written to, stops anybody."""
+    code = f"import sys; sys.stderr = {stderr}; from mooncake.http_metadata_server import KVBootstrapServer as S; s = S(0, '127.0.0.1'); s.run(); print(s.poll().name, s.port); s.close()"
+    done = subprocess.run([sys.executable, "-c", code], env={**environment(), "MC_LOG_LEVEL": "WARNING"}, capture_output=True, text=True, timeout=60)
+    name, port = done.stdout.split()
+    assert name == "Success" and int(port) > 0
+
+
 def test_metadata_server_ends_with_its_process():
-    code = "from mooncake.http_metadata_server import KVBootstrapServer as S; s = S(0, '127.0.0.1'); s.run(); print(s.port, flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()) as process:
+    """Also when a forked child of that process lives on."""
+    ours, theirs = os.pipe()
+    code = (f"import os; from mooncake.http_metadata_server import KVBootstrapServer as S; s = S(0, '127.0.0.1'); s.run()\n"
+            f"if os.fork() == 0: os.read({ours}, 1); os._exit(0)\n"
+            f"print(s.port, flush=True); input()")
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment(),
+                          pass_fds=[ours]) as process:
         port = int(process.stdout.readline())
         assert request(port, "GET", "/metadata?key=a")[0] == 404
         process.send_signal(signal.SIGKILL)
+    os.close(ours)
     wait_until(lambda: not is_open(port), 20)
+    os.write(theirs, b"x")  # the child is still there to read it, or this raises
+    os.close(theirs)
 
 
 def test_pools_are_names_of_the_package():

@@ -436,7 +436,8 @@ static void forget(struct mc_web *web, struct mc_web_connection *connection)
             break;
         }
     }
-    close(connection->fd); /* under the lock: nobody shuts down a descriptor that is somebody else's by now */
+    (void)shutdown(connection->fd, SHUT_RDWR); /* a forked child may have a copy, and nobody reads there */
+    close(connection->fd);                     /* under the lock: nobody shuts down what is somebody else's by now */
     free(connection);
     pthread_cond_broadcast(&web->changed);
     pthread_mutex_unlock(&web->lock); /* the last use of web by this thread */
