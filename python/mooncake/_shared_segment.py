@@ -31,7 +31,7 @@ def _fingerprint(name, size, world_size, owner_rank):
 
 def _make(name, size):
     """A descriptor of sealed memory."""
-    fd = os.memfd_create(name[:100].replace("\0", "_").encode("utf-8", "replace").decode(), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = os.memfd_create(name.replace("\0", "_").encode("utf-8", "replace")[:200].decode("utf-8", "ignore"), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)

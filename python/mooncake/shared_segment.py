@@ -120,30 +120,30 @@ def shared_segment_supported(mmap: bool = True, host_register: bool = False) -> 
 def create_shared_segment(name: str, blocks: Mapping[str, Mapping[str, Any]], world_size: int, rank_id: int, owner_rank: int = 0,
                           device_id: Optional[int] = None, comm_group: Any = None, mmap: bool = True, host_register: bool = False, *,
                           tp_group: Any = None) -> SharedSegment:
-    """The segment, when every rank has it; each calls this with the same declaration, or all get a SharedSegmentError.
+    """The segment, when every rank has it; each calls this with the same declaration, or all get a SharedSegmentError (a rank without a group
+    gets it alone).
 
     blocks      by name a dict of count, shape and dtype.
     owner_rank  whose memory it is: it counts for that process, and is on its NUMA node.
     comm_group  torch's process group, or an object with one in cpu_group; not needed by a rank that is alone. tp_group: an older name.
     device_id, mmap, host_register  as in the original; only mmap=True, host_register=False is possible here."""
-    if tp_group is not None and comm_group is not None and tp_group is not comm_group:
-        raise SharedSegmentError("tp_group is an older name of comm_group: give one of them")
-    if not shared_segment_supported(mmap, host_register):
-        raise SharedSegmentError("shared segments of this build are plain memory: mmap=True, host_register=False")
     ranks = _Ranks(world_size, tp_group if comm_group is None else comm_group)
-    laid, stride, size = _lay_out(blocks)
-    declared = ";".join(f"{one}:{block.count}:{block.shape}:{block.dtype}" for one, block in laid.items())
-    memory, blob, error = None, b"", None
+    made, blob, error = None, b"", None
     try:
+        if tp_group is not None and comm_group is not None and tp_group is not comm_group:
+            raise SharedSegmentError("tp_group is an older name of comm_group: give one of them")
+        laid, stride, size = _lay_out(blocks)
+        declared = ";".join(f"{one}:{block.count}:{block.shape}:{block.dtype}" for one, block in laid.items())
         memory, blob = _Memory.create(f"{name}|{declared}", size, world_size, rank_id, owner_rank, device_id or 0, mmap, host_register)
-    except RuntimeError as failed:
-        error = str(failed)
+        made = SharedSegment(memory, laid, stride)
+    except Exception as failed:  # whatever it is: the others wait to hear of it
+        error = str(failed) or type(failed).__name__
     ranks.agree("create", error)
-    assert memory is not None
+    assert made is not None
     blobs = ranks.gather(blob)
     try:
-        memory.complete(blobs)
-    except RuntimeError as failed:
-        error = str(failed)
+        made._memory.complete(blobs)
+    except Exception as failed:
+        error = str(failed) or type(failed).__name__
     ranks.agree("complete", error)
-    return SharedSegment(memory, laid, stride)
+    return made

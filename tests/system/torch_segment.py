@@ -78,6 +78,9 @@ def rank_main(rank, meeting):
     # One that has declared another shape is told to all.
     other = {**BLOCKS, "k": dict(count=4, shape=(2000, 2 if rank == 0 else 3), dtype=torch.float32)}
     refuses("another segment", "other", other, WORLD, rank, comm_group=group)
+    # So is what one cannot make at all: the others hear of it instead of waiting.
+    refuses("rank 0: block 'k'", "bad block", {**BLOCKS, "k": dict(count=0 if rank == 0 else 4, shape=(5,), dtype=torch.float32)}, WORLD, rank, comm_group=group)
+    refuses("rank 2: shared segments", "devices", BLOCKS, WORLD, rank, comm_group=group, mmap=rank != 2)
     refuses("rank 0:", "bad owner", BLOCKS, WORLD, rank, owner_rank=9 if rank == 0 else 0, comm_group=group)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
