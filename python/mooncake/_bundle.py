@@ -321,8 +321,12 @@ class Bundles:
         self._remove_keys([one for one in self.keys(ref) if one not in kept], strict=True)
 
     def _remove_keys(self, keys, strict):
+        """strict: RuntimeError when one stays; then the last, by which the others are found again, stays too."""
         failed = []
-        for key in dict.fromkeys(keys):
+        keys = list(dict.fromkeys(keys))
+        for key in keys:
+            if failed and strict and key == keys[-1]:
+                break
             try:
                 code = self.store.remove(key, True)
             except Exception:

@@ -165,6 +165,9 @@ class DataProtoCatalog:
         missing = [key for key in keys if key not in rows]
         if missing:
             return f"keys {missing} were not found in partition {partition!r}"
+        for number, key in enumerate(keys):
+            if any(rows[key].fields.get(field) != (fragment_id, number) for field in before.field_index):
+                return f"stale rows: {key!r} has fields of another batch by now, or is another row of this one"
         known.handle = normal
         for number, key in enumerate(keys):
             for field in ref.field_index:

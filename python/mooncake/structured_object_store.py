@@ -208,7 +208,7 @@ def _of_flat_dict(data, schemas):
     batch, others, meta = {}, {}, {}
     for name, value in data.items():
         section = schemas[name].section(name) if name in schemas else None
-        is_row_field = rows > 0 and (_is_dense(value) or _is_list(value) or isinstance(value, np.ndarray)) and len(value) == rows
+        is_row_field = rows > 0 and (_is_dense(value) or _is_list(value) or isinstance(value, np.ndarray) and value.ndim > 0) and len(value) == rows
         if section == "batch" or section is None and is_row_field and _is_dense(value):
             batch[name] = value
         elif section == "non_tensor_batch" or section is None and is_row_field:

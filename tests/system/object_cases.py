@@ -218,6 +218,9 @@ def batches(store, transfer):
             assert list(got) == ["step", "names", *DENSE, *OTHERS]
             assert all(same(list(map(np.asarray, picked(value, rows))), [np.asarray(one) for one in got[name]]) for name, value in DENSE.items())
             assert all(same(picked(value, rows), got[name]) for name, value in OTHERS.items()), rows
+    mixed = transfer.put({"ids": np.arange(3), "step": np.array(3)}, type="dict", partition="train")
+    assert transfer.get(mixed, type="dict")["step"] == 3, "what has no rows is no field"
+    transfer.cleanup_dataproto(mixed)
     assert same(transfer.get(handle, type="dict", rows=StructuredMemberSlice(0, 1, 9, 2), fields=["mask"])["mask"], DENSE["mask"][1:9:2].copy())
     sections = transfer.get(ref, fields=["prompt", "ids"], rows=[3, 1], meta_info_keys=["step"])
     assert list(sections["batch"]) == ["ids"] and sections["non_tensor_batch"]["prompt"].tolist() == picked(OTHERS["prompt"], [3, 1]) and sections["meta_info"] == {"step": 3}

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from python_cluster import master  # noqa: F401
+from mooncake._bundle import Bundles, RemoteBundleRef
 from mooncake.dataproto_catalog import DataProtoCatalog, DataProtoCatalogTransfer
 
 PYTHON = os.environ.get("MC_TORCH_PYTHON") or (sys.executable if importlib.util.find_spec("numpy") else None)
@@ -24,6 +25,37 @@ def test_at_a_cluster(master):
                           env={**os.environ, "PYTHONPATH": os.environ["MC_PYTHONPATH"]})
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("passed")] == CASES
+
+
+def test_a_removal_that_fails_can_be_tried_again():
+    """The manifest stays as long as a piece does: by it the piece is found again."""
+    class Store(dict):
+        refused = set()
+
+        def put(self, key, value):
+            self[key] = value
+            return 0
+
+        def get(self, key):
+            return dict.get(self, key, b"")
+
+        def is_exist(self, key):
+            return int(key in self)
+
+        def remove(self, key, _force):
+            return -900 if key in self.refused else 0 if self.pop(key, None) is not None else -704
+
+    store = Store()
+    bundles = Bundles(store, "t", 10)
+    ref = bundles.put(b"meta", {"one": b"x" * 25}, "p", None, None, None)
+    assert len(store) == 5
+    store.refused = {ref.manifest["buffers"]["one"]["chunks"][1]["key"]}
+    with pytest.raises(RuntimeError, match="-900"):
+        bundles.remove(RemoteBundleRef(ref.manifest_key, {}))
+    assert set(store) == store.refused | {ref.manifest_key}
+    store.refused = set()
+    bundles.remove(RemoteBundleRef(ref.manifest_key, {}))
+    assert not store
 
 
 # ---- the catalog ----
@@ -125,7 +157,11 @@ def test_an_append_replaces_the_handle_that_it_knew():
                catalog.publish_append("keys", "one", "p", ["a", "c"], previous_handle=after, handle=after),
                catalog.publish_append("fields", "one", "p", ["a", "b"], previous_handle=after, handle=before)]
     assert all(list(one) == ["append_rejected"] for one in refused)
-    assert names_of(catalog.remove("p", ["a", "b"])) == ["one, longer"]
+    assert list(catalog.publish_append("order", "one", "p", ["b", "a"], previous_handle=after, handle=after)) == ["append_rejected"]
+    catalog.publish("new a", "p", ["a"], handle=handle("two", ["x"], 1))
+    told = catalog.publish_append("joined", "one", "p", ["a", "b"], previous_handle=after, handle=after)
+    assert "stale rows: 'a'" in told["append_rejected"], "a has the x of another batch: it gets no y of this one"
+    assert sorted(names_of(catalog.remove("p", ["a", "b"]))) == ["one, longer", "two"]
     assert "drained" in (catalog.drain() and catalog.publish_append("end", "one", "p", ["a"], previous_handle=before, handle=after)["append_rejected"])
 
 
