@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define UNMOUNT_MS 500u
 #define PORT_TRIES 20u
@@ -24,32 +25,56 @@ static void on_start(void *argument)
 
 /* ---- from other threads ---- */
 
-static uint16_t port_of_environment(enum mc_variable variable, uint16_t initial)
+static uint16_t port_of_environment(enum mc_variable variable)
 {
     const char *text = mc_variable_value(variable);
     char *end;
-    unsigned long value = text == NULL || text[0] == 0 ? initial : strtoul(text, &end, 10);
-    if (text != NULL && text[0] != 0 && (*end != 0 || text[0] == '-' || value == 0 || value > UINT16_MAX)) {
-        mc_log(WARNING, "%s=%s is not a port; %u is used", mc_variable_name(variable), text, (unsigned)initial);
-        return initial;
-    }
-    return (uint16_t)value;
+    if (text == NULL || text[0] == 0)
+        return 0;
+    unsigned long value = strtoul(text, &end, 10);
+    if (*end == 0 && text[0] != '-' && value > 0 && value <= UINT16_MAX)
+        return (uint16_t)value;
+    mc_log(WARNING, "%s=%.40s is not a port and ignored", mc_variable_name(variable), text);
+    return 0;
 }
 
-/* The ports that the original takes, and people open in firewalls. 0: enough of them were in use, the kernel chooses.
- * The steps are a prime, so that no port is tried twice. */
-static uint16_t draw_port(const struct mc_owner_config *config, unsigned tries)
+/* The ports that the original takes, and people open in firewalls. */
+struct ports {
+    uint16_t first, last;
+    unsigned drawn;
+};
+
+static struct ports ports_read(void)
 {
-    uint16_t first = port_of_environment(MC_VARIABLE_MC_STORE_CLIENT_MIN_PORT, MC_OWNER_PORT_FIRST);
-    uint16_t last = port_of_environment(MC_VARIABLE_MC_STORE_CLIENT_MAX_PORT, MC_OWNER_PORT_LAST);
-    if (tries >= PORT_TRIES || last < first || tries > (unsigned)(last - first)) {
+    const unsigned width = MC_OWNER_PORT_LAST - MC_OWNER_PORT_FIRST;
+    uint16_t first = port_of_environment(MC_VARIABLE_MC_STORE_CLIENT_MIN_PORT);
+    uint16_t last = port_of_environment(MC_VARIABLE_MC_STORE_CLIENT_MAX_PORT);
+    if (first == 0)
+        first = last == 0 || last >= MC_OWNER_PORT_FIRST ? MC_OWNER_PORT_FIRST
+                                                         : (uint16_t)(last > width ? last - width : 1);
+    if (last == 0)
+        last = (uint16_t)(first + width > UINT16_MAX ? UINT16_MAX : first + width);
+    if (last < first)
+        mc_log(WARNING, "MC_STORE_CLIENT_MIN_PORT %u is above MC_STORE_CLIENT_MAX_PORT %u: the kernel chooses ports",
+               (unsigned)first, (unsigned)last);
+    return (struct ports){first, last, 0};
+}
+
+/* The next port, another one for each node first; 0: enough of them were in use, the kernel chooses. */
+static uint16_t port_draw(struct ports *ports, uint64_t seed)
+{
+    unsigned count = ports->last < ports->first ? 0 : ports->last - ports->first + 1u;
+    if (count == 0)
+        return 0;
+    if (ports->drawn >= PORT_TRIES || ports->drawn >= count) {
         mc_log(WARNING,
                "no free port for this store node was found from %u to %u (MC_STORE_CLIENT_MIN_PORT and "
                "_MAX_PORT): the kernel chooses one",
-               (unsigned)first, (unsigned)last);
+               (unsigned)ports->first, (unsigned)ports->last);
         return 0;
     }
-    return (uint16_t)(first + (config->node.low % 65536 + tries * 7919u) % (last - first + 1u));
+    unsigned step = count > PORT_TRIES ? count / PORT_TRIES : 1; /* not once around in all tries: none is tried twice */
+    return (uint16_t)(ports->first + (seed % count + ports->drawn++ * step) % count);
 }
 
 /* An address or port that cannot be had is no reason to lend nothing: the master is told where we really are. */
@@ -58,8 +83,8 @@ static int serve_make(struct mc_owner *owner, const struct mc_owner_config *conf
     struct mc_serve_hooks hooks = {
         .context = owner, .committed = mc_owner_on_committed, .flush = mc_owner_on_flush, .missed = mc_owner_on_missed};
     const char *host = config->bind_host;
-    unsigned drawn = 0;
-    uint16_t port = config->port != 0 ? config->port : draw_port(config, drawn++);
+    struct ports ports = ports_read();
+    uint16_t port = config->port != 0 ? config->port : port_draw(&ports, config->node.low);
     for (unsigned tries = 0; tries < PORT_TRIES + 3; tries++) {
         int rc =
             mc_serve_create(config->node, config->incarnation, host, port, config->unix_allowed, &hooks, &owner->serve);
@@ -68,9 +93,10 @@ static int serve_make(struct mc_owner *owner, const struct mc_owner_config *conf
             return 0;
         }
         if ((errno == EADDRINUSE || errno == EACCES) && port != 0) {
-            if (drawn == 0)
-                mc_log(WARNING, "port %u is in use; this store node takes another", (unsigned)port);
-            port = draw_port(config, drawn++);
+            if (ports.drawn == 0)
+                mc_log(WARNING, "port %u cannot be had (%s); this store node takes another", (unsigned)port,
+                       strerror(errno));
+            port = port_draw(&ports, config->node.low);
         } else if (errno == EADDRNOTAVAIL && host[0] != 0) {
             mc_log(INFO, "%s is not an address of this machine; listening on every interface", host);
             host = "";
