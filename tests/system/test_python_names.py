@@ -111,7 +111,11 @@ def test_a_bare_host_has_a_port_that_people_open(master, monkeypatch):
         monkeypatch.setenv(f"MC_STORE_CLIENT_{name}_PORT", value)
     last = joined(master, 1 << 20)
     assert 12300 <= port_of(last) <= 14300
-    assert [one.close() for one in (first, taken, left, last)] == [0] * 4
+    monkeypatch.setenv("MC_STORE_CLIENT_MIN_PORT", "20000")
+    monkeypatch.delenv("MC_STORE_CLIENT_MAX_PORT")
+    above = joined(master, 1 << 20)
+    assert 20000 <= port_of(above) <= 22000, "one bound moves the range"
+    assert [one.close() for one in (first, taken, left, last, above)] == [0] * 5
 
 
 @pytest.mark.parametrize("sizes", [(0, 0), (16 << 20, 1 << 20)])
@@ -122,6 +126,7 @@ def test_one_that_only_asks(master, store, sizes):
     assert store.put("there", b"value") == 0
     assert asker.batch_is_exist(["there", "not there"]) == [1, 0] and asker.get_size("there") == 5
     assert asker.get("there") == b"" and asker.put("new", b"value") == -600 and store.is_exist("new") == 0
+    assert asker.allocate_and_mount_segment(16 << 20)["ret"] == -600
     assert master.get("/get_all_segments") == segments, "it lends nothing"
     assert asker.remove("there") == 0 and asker.remove("there") == -704 and store.is_exist("there") == 0
     assert asker.health_check() == 0 and asker.close() == 0

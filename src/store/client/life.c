@@ -143,6 +143,7 @@ static int take_protocol(struct mc_store *store, const struct mc_store_config *c
                         "are refused, whatever global_segment_size and local_buffer_size say");
     if (is_protocol(config, "efa"))
         mc_log(WARNING, "protocol efa: there is no EFA in this build; shared memory and tcp are used");
+    store->only_asks = is_asker;
     store->segment_size = is_asker ? 0 : config->global_segment_size;
     store->local_buffer_size = is_asker ? 0 : config->local_buffer_size;
     if (is_asker || config->protocol == NULL || config->protocol[0] == 0 || is_protocol(config, "tcp") ||

@@ -124,7 +124,7 @@ int mc_store_mount(struct mc_store *store, uint64_t size, char id[MC_MOUNT_ID_MA
         return rc;
     struct mc_mounts *mounts = mounts_of(store);
     struct segment_mount *mount = NULL;
-    rc = size == 0 ? MC_ERR_INVALID_PARAMS : mounts == NULL ? MC_ERR_NO_MEMORY : 0;
+    rc = size == 0 || store->only_asks ? MC_ERR_INVALID_PARAMS : mounts == NULL ? MC_ERR_NO_MEMORY : 0;
     if (rc == 0) {
         pthread_mutex_lock(&mounts->sleeper.lock);
         for (size_t i = 0; i < MC_MOUNTS_MAX && mount == NULL; i++)

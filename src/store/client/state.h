@@ -56,6 +56,7 @@ struct mc_store {
     char hostname[MC_ADDRESS_MAX]; /* "host:port" advertised */
     struct mc_master_address master;
     uint64_t segment_size, local_buffer_size;
+    bool only_asks; /* protocol rpc_only: it lends nothing */
     uint32_t call_timeout_ms;
     struct mc_id node, host;
     uint64_t incarnation;
