@@ -333,6 +333,14 @@ static inline const struct kernel *kernel(void)
     return found;
 }
 
+bool mc_crc32c_knows(const char *way)
+{
+    for (size_t i = 0; i < KERNEL_COUNT; i++)
+        if (strcmp(way, kernels[i]->name) == 0)
+            return true;
+    return false;
+}
+
 const char *mc_crc32c_way(void)
 {
     return kernel()->name;

@@ -2,6 +2,7 @@
 #ifndef MC_BASE_CHECKSUM_H
 #define MC_BASE_CHECKSUM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -9,6 +10,8 @@
 uint32_t mc_crc32c(uint32_t crc, const void *data, size_t length);
 /* How this process does it: "avx512", "sse4.2", "armv8-crc" or "table". */
 const char *mc_crc32c_way(void);
+/* Is there a way of that name in this build, whether this processor has it or not? */
+bool mc_crc32c_knows(const char *way);
 /* memcpy and CRC in one pass through the cache; returns the continued CRC of the copy, not of what
  * `source` may have become. */
 uint32_t mc_copy_crc32c(void *target, const void *source, size_t length, uint32_t crc);

@@ -1,5 +1,6 @@
 #include "env/unread.h"
 
+#include "base/checksum.h"
 #include "base/variables.h"
 #include "env/log.h"
 
@@ -37,6 +38,9 @@ void mc_unread_tell(void)
 {
     if (atomic_exchange(&is_told, true))
         return;
+    const char *way = mc_variable(MC_CHECKSUM_BY), *chosen = mc_crc32c_way();
+    if (way != NULL && way[0] != 0 && !mc_crc32c_knows(way))
+        mc_log(WARNING, "MC_CHECKSUM_BY=%.40s is no way of this build; %s is used", way, chosen);
     for (char **one = environ; one != NULL && *one != NULL; one++) {
         char name[NAME_BYTES];
         const char *equals = strchr(*one, '=');
