@@ -11,6 +11,10 @@
     }
 #define NEEDLESS(...) ROW(__VA_ARGS__, .status = MC_OPTION_NEEDLESS)
 #define ABSENT(sentence, ...) ROW(__VA_ARGS__, .status = MC_OPTION_ABSENT, .instead = sentence)
+/* What mc_options_answer looks for, beside --help. */
+#define VERSION(...)                                                                                                   \
+    ROW("version", BOOL, "false", "shows the version", __VA_ARGS__),                                                   \
+        ROW("verbose", BOOL, "false", "shows the version, the build, and the libraries in it", __VA_ARGS__)
 #define ALIAS(flag, target) ROW(flag, TEXT, "", "", .alias_of = target)
 /* Flags that the original's commands have from the library that writes their log. */
 #define LOG_FORM "a line of the log has one form, and is written at once"

@@ -1,6 +1,7 @@
 /* Command line options: one table, one parser, help and config out of the same rows. */
 #include "base/options.h"
 
+#include "base/build.h"
 #include "base/error.h"
 #include "base/nearest.h"
 
@@ -476,11 +477,14 @@ int mc_options_store(const struct mc_options *options, void *config, char *error
 bool mc_options_answer(const struct mc_options *options, const char *command, const char *head, struct mc_buffer *out)
 {
     bool wants_help = mc_options_bool(options, "help");
-    if (!wants_help && !mc_options_bool(options, "version"))
+    bool wants_all = mc_options_bool(options, "verbose");
+    if (!wants_help && !wants_all && !mc_options_bool(options, "version"))
         return false;
     mc_buffer_printf(out, wants_help ? "%s" : "%s " MC_VERSION "\n", wants_help ? head : command);
     if (wants_help)
         mc_options_help(options, out);
+    else if (wants_all)
+        mc_buffer_printf(out, "built as %s, with these libraries in it:\n%s", mc_build(), mc_build_parts());
     return true;
 }
 

@@ -102,7 +102,8 @@ bool mc_options_changed(const struct mc_options *options, size_t index);
  * is MC_ERR_INVALID_PARAMS with the line in error. */
 int mc_options_store(const struct mc_options *options, void *config, char *error, size_t error_size);
 
-/* --help and --version, which every command has: the answer, with `head` above the flags. False: neither was given. */
+/* --help, --version and --verbose, which every command has (VERSION in option_rows.h): the answer, with `head` above
+ * the flags. False: none was given. */
 bool mc_options_answer(const struct mc_options *options, const char *command, const char *head, struct mc_buffer *out);
 /* Appends a line per row with type, default, range and status. */
 void mc_options_help(const struct mc_options *options, struct mc_buffer *out);

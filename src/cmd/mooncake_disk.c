@@ -12,7 +12,7 @@
 static const struct mc_option table[] = {
     ROW("help", BOOL, "false", "shows this text"),
     ALIAS("h", "help"),
-    ROW("version", BOOL, "false", "shows the version"),
+    VERSION(),
     ROW("json", BOOL, "false", "the same as JSON, one element of a list for each disk"),
 };
 /* clang-format on */

@@ -14,7 +14,7 @@
 static const struct mc_option table[] = {
     ROW("help", BOOL, "false", "shows this text"),
     ALIAS("h", "help"),
-    ROW("version", BOOL, "false", "shows the version"),
+    VERSION(),
     ROW("peer", TEXT, "", "an engine to reach: host:port of its handshakes, or its name at the metadata server; may be given without --peer"),
     ROW("master", TEXT, "", "the master to ask: host:port, or etcd://host:port"),
     ROW("admin", TEXT, "", "its metrics_port, host:port, when that is not 9003 on the same host"),

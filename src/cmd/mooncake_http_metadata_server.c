@@ -18,7 +18,7 @@
 static const struct mc_option table[] = {
     ROW("help", BOOL, "false", "shows this text"),
     ALIAS("h", "help"),
-    ROW("version", BOOL, "false", "shows the version"),
+    VERSION(),
     ROW("port", INT, "8080", "port to listen on; 0: the kernel chooses, the log names it", PORT, TO(mc_master_config, metadata_port)),
     ROW("host", TEXT, "0.0.0.0", "address to listen on", TO(mc_master_config, metadata_host)),
     ROW("until_stdin_ends", BOOL, "false", "ends, too, when its standard input does: as soon as whoever started it is gone"),

@@ -14,7 +14,7 @@
 static const struct mc_option table[] = {
     ROW("help", BOOL, "false", "shows this text"),
     ALIAS("h", "help"),
-    ROW("version", BOOL, "false", "shows the version"),
+    VERSION(),
     ROW("device_name", TEXT, "", "only these devices, separated by commas"),
     ROW("backend", TEXT, "auto", "there is one engine here, te; tent is refused", CHOICES("auto|te|tent")),
     ROW("use_custom_topo", BOOL, "false", "uses the file that MC_CUSTOM_TOPO_JSON names; without this flag, sysfs alone"),

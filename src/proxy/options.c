@@ -23,7 +23,7 @@
 static const struct mc_option table[] = {
     ROW("help", BOOL, "false", "shows this text", SECTION("General")),
     ALIAS("h", "help"),
-    ROW("version", BOOL, "false", "shows the version"),
+    VERSION(),
     ROW("print_config", BOOL, "false", "shows every setting as it would be used"),
     ROW("v", INT, "0", "1: more in the log, 2: everything", LIMITS(0, 2)),
 

@@ -56,6 +56,14 @@ def test_version():
     assert re.fullmatch(r"mooncake_master \d+\.\d+\.\d+\S*\n", result.stdout)
 
 
+def test_version_with_what_is_linked_in():
+    short, head, *parts = run("--version", "--verbose").stdout.splitlines()
+    version = short.removeprefix("mooncake_master ")
+    assert re.fullmatch(rf"built as {re.escape(version)}( \(git \w+\))?, with these libraries in it:", head)
+    assert [re.fullmatch(r"  (\S+) \d\S+ \([\w., -]+\)", line)[1] for line in parts] == ["hiredis", "libevent", "libyaml", "pcre2", "xxhash", "zlib"]
+    assert run("--verbose").stdout.splitlines() == [short, head, *parts]
+
+
 def test_unknown_flag_names_the_nearest():
     assert one_line_error("--rcp_port=1") == "mooncake_master: unknown flag --rcp_port; did you mean --rpc_port?"
 

@@ -1,6 +1,7 @@
 """A newcomer's first minute with an installed wheel: start the command, join, put, get, leave. Standard library only: it also runs
 where there is nothing but Python. Usage: python3 smoke.py; exits 0 when everything was as it must be."""
 import importlib.metadata
+import json
 import os
 import pathlib
 import re
@@ -98,12 +99,25 @@ def put_and_get(port):
     assert store.close() == 0
 
 
+def see_parts(command, version):
+    """What is linked in: the installed list, what the command says, and a licence text for each."""
+    (found,) = (file for file in importlib.metadata.files("mooncake-transfer-engine") if file.name == "sbom.cdx.json")
+    parts = {part["name"]: part["version"] for part in json.loads(found.read_text(encoding="utf-8"))["components"]}
+    assert len(parts) == 6, parts
+    said = subprocess.run([command, "--version", "--verbose"], capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout.splitlines()
+    assert said[0] == f"mooncake_master {version}" and said[1].startswith(f"built as {version}"), said
+    assert dict(line.split()[:2] for line in said[2:]) == parts, (said, parts)
+    texts = {file.stem for file in importlib.metadata.files("mooncake-transfer-engine") if "licenses" in file.parts}
+    assert texts == {"LICENSE", "NOTICE", *parts}, texts
+
+
 def main():
     version = importlib.metadata.version("mooncake-transfer-engine")
     assert "+" in version, f"{version} has no local label"
     command = find_master()
     said = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
     assert version.split("+")[0] in said, (version, said)
+    see_parts(command, version)
     for name in ("mooncake_proxy", "mooncake_disk", "mooncake_doctor", "transfer_engine_topology_dump"):
         other = str(pathlib.Path(command).with_name(name))
         said = subprocess.run([other, "--version"], capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout

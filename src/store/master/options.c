@@ -49,7 +49,7 @@ static const struct mc_option table[] = {
     ALIAS("h", "help"),
     ALIAS("helpfull", "help"),
     ALIAS("helpshort", "help"),
-    ROW("version", BOOL, "false", "shows the version", FLAG_ONLY),
+    VERSION(FLAG_ONLY),
     ROW("print_config", BOOL, "false", "shows every setting as it would be used, as a config file, and where it comes from", FLAG_ONLY),
     ROW("config_path", TEXT, "", "settings from this .yaml, .yml or .json file: the same names, nested names joined by a dot; flags override it", FLAG_ONLY),
     ROW("flagfile", TEXT, "", "flags from this file, one a line, # for comments", FLAG_ONLY),

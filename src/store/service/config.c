@@ -75,7 +75,7 @@ static const char *const of_others[] = {
 #define TENANTS "all clients share one space of keys: run a master for each tenant"
 #define GENERAL                                                                                                        \
     ROW("help", BOOL, "false", "shows this text", SECTION("General")), ALIAS("h", "help"), ALIAS("helpfull", "help"),  \
-        ALIAS("helpshort", "help"), ROW("version", BOOL, "false", "shows the version"),                                \
+        ALIAS("helpshort", "help"), VERSION(),                                                                         \
         ROW("print_config", BOOL, "false", "shows the settings of the store as they would be used, as a config file"), \
         ROW("flagfile", TEXT, "", "flags from this file, one a line, # for comments"),                                 \
         ROW("max_wait_time", REAL, "60", "seconds to keep trying while there is no master yet; then it exits with 1",  \
