@@ -60,11 +60,10 @@ static PyObject *open_engine(struct mc_py_engine *self, const char **texts)
     const struct mc_transfer_config config = {texts[0], texts[1], texts[2], texts[3]};
     struct mc_transfer_engine *engine = NULL;
     int rc;
-    if (self->is_opening || self->engine != NULL) {
+    if (atomic_exchange(&self->is_opening, true) || self->engine != NULL) {
         mc_log(ERROR, "initialize: this transfer engine is initialised already");
         return PyLong_FromLong(-1);
     }
-    self->is_opening = true;
     mc_py_variables_tell();
     Py_BEGIN_ALLOW_THREADS rc = mc_transfer_open(&config, &engine);
     Py_END_ALLOW_THREADS self->engine = engine;

@@ -10,8 +10,8 @@
 #include "mooncake_engine.h"
 
 struct mc_py_engine {
-    PyObject_HEAD struct mc_transfer_engine *engine; /* NULL: not initialised */
-    bool is_opening;
+    PyObject_HEAD struct mc_transfer_engine *_Atomic engine; /* NULL: not initialised; set once */
+    _Atomic bool is_opening;
     PyObject *weak_references;
 };
 

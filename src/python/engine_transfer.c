@@ -93,14 +93,20 @@ static void note_release(struct note *note)
     Py_XDECREF(note->held[1]);
 }
 
+static PyObject *engine_type_of(const char *name)
+{
+    return PyObject_GetAttrString(mc_py_engine_types, name);
+}
+
 /* -1 with an exception. Release in every case. */
 static int note_acquire(PyObject *object, struct note *note)
 {
-    static PyObject *type;
+    static _Atomic(PyObject *) type_known;
     *note = (struct note){.given = NULL};
     if (object == NULL || object == Py_None)
         return 0;
-    if (type == NULL && (type = PyObject_GetAttrString(mc_py_engine_types, "TransferNotify")) == NULL)
+    PyObject *type = mc_py_known(&type_known, engine_type_of, "TransferNotify");
+    if (type == NULL)
         return -1;
     /* By its type: isinstance() would believe a mock. */
     if (!PyObject_TypeCheck(object, (PyTypeObject *)type)) {

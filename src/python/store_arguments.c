@@ -63,16 +63,17 @@ static int name_missing(const struct mc_py_signature *signature, Py_ssize_t at)
 int mc_py_arguments(struct mc_py_signature *signature, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
                     PyObject **values)
 {
-    if (signature->most == 0 && signature->parameters[0] != 0) {
-        signature->most = 1;
+    Py_ssize_t most = atomic_load_explicit(&signature->most, memory_order_relaxed);
+    if (most == 0 && signature->parameters[0] != 0) {
+        most = 1;
         for (const char *at = signature->parameters; (at = strchr(at, ',')) != NULL; at++)
-            signature->most++;
+            most++;
+        atomic_store_explicit(&signature->most, most, memory_order_relaxed);
     }
-    for (Py_ssize_t i = 0; i < signature->most; i++)
+    for (Py_ssize_t i = 0; i < most; i++)
         values[i] = i < count ? args[i] : NULL;
-    if (count > signature->most) {
-        PyErr_Format(PyExc_TypeError, "%s() takes at most %zd arguments (%zd given)", signature->method,
-                     signature->most, count);
+    if (count > most) {
+        PyErr_Format(PyExc_TypeError, "%s() takes at most %zd arguments (%zd given)", signature->method, most, count);
         return -1;
     }
     if (keywords != NULL && take_keywords(signature, args + count, keywords, values) < 0)
@@ -425,9 +426,24 @@ int mc_py_module_add(PyObject *module, const char *name, PyObject *value)
     return rc;
 }
 
+PyObject *mc_py_known(_Atomic(PyObject *) *known, PyObject *(*find)(const char *), const char *name)
+{
+    PyObject *seen = atomic_load(known), *found;
+    if (seen != NULL || (found = find(name)) == NULL)
+        return seen;
+    if (atomic_compare_exchange_strong(known, &seen, found))
+        return found;
+    Py_DECREF(found); /* another thread was faster */
+    return seen;
+}
+
 PyObject *mc_py_module_made(PyObject *module, const char *name, bool is_whole)
 {
     PyObject *type, *value, *trace;
+#ifdef Py_GIL_DISABLED
+    if (is_whole && PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED) < 0)
+        is_whole = false;
+#endif
     if (is_whole)
         return module;
     PyErr_Fetch(&type, &value, &trace);

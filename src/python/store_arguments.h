@@ -9,8 +9,8 @@
  * caller's to keep.)
  *   - Library calls are made only between mc_py_store_enter and mc_py_store_leave, with the GIL released.
  *
- * Built for the limited API of 3.11 (abi3) or, from the same source, for one version from 3.9 on. Own names are
- * not exported; only PyInit__store is.
+ * Built for the limited API of 3.11 (abi3) or, from the same source, for one version from 3.9 on, also for one without
+ * a GIL: nothing here may rest on it. Own names are not exported; only PyInit__store is.
  */
 #ifndef MC_PYTHON_STORE_ARGUMENTS_H
 #define MC_PYTHON_STORE_ARGUMENTS_H
@@ -26,6 +26,8 @@
 
 #include "mooncake.h"
 
+#include <stdatomic.h>
+
 #define STORE_BATCH_MAX (1u << 20) /* keys, parts or ranges of one call */
 #define STORE_SCRATCH_INLINE 8192  /* bytes of a call's work space that come from the stack */
 #define STORE_SCRATCH_BLOCKS 10    /* arrays of one call */
@@ -40,7 +42,8 @@
  * counted. */
 struct mc_py_signature {
     const char *method, *parameters;
-    Py_ssize_t required, most;
+    Py_ssize_t required;
+    _Atomic Py_ssize_t most;
 };
 /* Spreads a fastcall's arguments over values[] (borrowed; NULL = not given). -1 with TypeError that names the argument.
  */
@@ -135,6 +138,8 @@ struct mc_py_bytes {
 int mc_py_bytes_acquire(PyObject *object, bool parts_only, struct mc_py_bytes *bytes);
 void mc_py_bytes_release(struct mc_py_bytes *bytes);
 
+/* What find(name) gave the first time, kept in *known for ever; borrowed. NULL with an exception. */
+PyObject *mc_py_known(_Atomic(PyObject *) *known, PyObject *(*find)(const char *), const char *name);
 /* Adds a new reference to the module; drops it also on failure. */
 int mc_py_module_add(PyObject *module, const char *name, PyObject *value);
 /* What PyInit returns: the module, or NULL with ImportError, whatever the exception was: engines catch no other. */

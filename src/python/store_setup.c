@@ -132,16 +132,18 @@ static int ask_daemon(const char *address, char master[DAEMON_LINE_MAX])
 /* Once for each object: the addresses given away stay valid over close and another setup. */
 static int make_pool(struct mc_py_store *self, uint64_t size)
 {
-    if (self->pool != NULL || size == 0)
-        return 0;
-    if (size > PY_SSIZE_T_MAX)
-        return MC_ERR_INVALID_PARAMS;
-    void *pool = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (pool == MAP_FAILED)
-        return MC_ERR_NO_MEMORY;
-    self->pool = pool;
-    self->pool_size = size;
-    return 0;
+    int rc = size > PY_SSIZE_T_MAX ? MC_ERR_INVALID_PARAMS : 0;
+    pthread_mutex_lock(&self->mutex);
+    if (self->pool != NULL || size == 0) {
+        rc = 0;
+    } else if (rc == 0) {
+        void *pool = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        rc = pool == MAP_FAILED ? MC_ERR_NO_MEMORY : 0;
+        self->pool = rc == 0 ? pool : NULL;
+        self->pool_size = size;
+    }
+    pthread_mutex_unlock(&self->mutex);
+    return rc;
 }
 
 static PyObject *setup_dummy(struct mc_py_store *self, PyObject **values)

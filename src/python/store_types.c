@@ -44,15 +44,19 @@ struct fields {
 };
 
 /* The fields, borrowed from *values, which is a new reference. -1 with an exception. Those read last are remembered:
- * a tuple does not change, and most programs have one config. */
+ * a tuple does not change, and most programs have one config; not without a GIL, which keeps both in step. */
+#ifdef Py_GIL_DISABLED
+#define REMEMBERS false
+#else
+#define REMEMBERS true
+#endif
 static int read_fields(PyObject *object, PyObject **values, struct fields *fields)
 {
-    static PyObject *type, *name, *last;
+    static _Atomic(PyObject *) type_known, name_known;
+    static PyObject *last;
     static struct fields of_last;
-    if (type == NULL)
-        type = mc_py_type("ReplicateConfig");
-    if (name == NULL)
-        name = PyUnicode_InternFromString("_values");
+    PyObject *type = mc_py_known(&type_known, mc_py_type, "ReplicateConfig");
+    PyObject *name = mc_py_known(&name_known, PyUnicode_InternFromString, "_values");
     if (type == NULL || name == NULL)
         return -1;
     /* By its type, not by isinstance(), which believes what an object says of itself. */
@@ -61,7 +65,7 @@ static int read_fields(PyObject *object, PyObject **values, struct fields *field
         return -1;
     }
     *values = PyObject_GetAttr(object, name);
-    if (*values == last && last != NULL) {
+    if (REMEMBERS && *values == last && last != NULL) {
         *fields = of_last;
         return 0;
     }
@@ -77,11 +81,13 @@ static int read_fields(PyObject *object, PyObject **values, struct fields *field
     fields->ttl_ms = fields->soft_pin_ttl_ms == Py_None ? 0 : PyLong_AsUnsignedLongLong(fields->soft_pin_ttl_ms);
     if (PyErr_Occurred() != NULL)
         return -1;
-    PyObject *old = last;
-    last = *values;
-    Py_INCREF(last);
-    of_last = *fields;
-    Py_XDECREF(old);
+    if (REMEMBERS) {
+        PyObject *old = last;
+        last = *values;
+        Py_INCREF(last);
+        of_last = *fields;
+        Py_XDECREF(old);
+    }
     return 0;
 }
 
@@ -290,9 +296,8 @@ static PyType_Spec handle_spec = {
 
 PyObject *mc_py_descriptors(const struct mc_replica_description *descriptions, int count)
 {
-    static PyObject *make;
-    if (make == NULL)
-        make = mc_py_type("_replica");
+    static _Atomic(PyObject *) make_known;
+    PyObject *make = mc_py_known(&make_known, mc_py_type, "_replica");
     PyObject *list = make == NULL ? NULL : PyList_New(count);
     for (int i = 0; list != NULL && i < count; i++) {
         const struct mc_replica_description *one = &descriptions[i];

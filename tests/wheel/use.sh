@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# use.sh WHEELS VENV PYTHON: installs the one wheel in WHEELS into a new environment and uses it; looks at whether its tag is true, and at what its binaries export.
+# use.sh WHEELS VENV PYTHON: installs WHEELS, or the one wheel in the folder WHEELS, into a new environment and uses it; looks at whether its tag is true, and at what its binaries export.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 wheels=$1 venv=$2 python=$3
@@ -9,7 +9,8 @@ fail() {
     exit 1
 }
 
-files=("$wheels"/*.whl)
+files=("$wheels")
+[ ! -d "$wheels" ] || files=("$wheels"/*.whl)
 [ ${#files[@]} -eq 1 ] && [ -f "${files[0]}" ] || fail "not exactly one wheel in $wheels"
 echo "$(basename "${files[0]}"): $(stat -c %s "${files[0]}") bytes"
 python3 -B "$here/floor.py" "${files[0]}" || fail "its tag is not true"
@@ -39,3 +40,4 @@ MC_TCP_BIND_ADDRESS=127.0.0.1 "$venv/user"
 # Far from the checkout, so that nothing of it can be imported by chance.
 cd /
 "$venv/bin/python" -I "$here/smoke.py"
+"$venv/bin/python" -B "$here/threads.py"
