@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Builds wheels for every system with glibc 2.28 or newer and every Python from 3.9 on, on Debian 12: one for each architecture.
+"""Builds wheels for every system with glibc 2.17 or newer and every Python from 3.9 on, on Debian 12: one for each architecture, and one for the
+free-threaded Python 3.13 of this machine's.
 
-portable.py CACHE TARGET [ARCHITECTURE...]      x86_64 and aarch64, unless some are named; the wheels go to the folder TARGET
+portable.py CACHE TARGET [ARCHITECTURE...]      x86_64, aarch64 and free-threaded, unless some are named; the wheels go to the folder TARGET
+portable.py CACHE --prepare                     what is downloaded or only needed to build: compiler, sources, the free-threaded Python
+portable.py CACHE --tests ARCHITECTURE WRAPPER  the unit tests for that one, in CACHE/ARCHITECTURE-tests/build; WRAPPER runs a program of it here
 
 The compiler is zig's, from PyPI: it has the C library's headers and symbols of each version and architecture. The libraries that are linked
 in are Debian 12's sources, security patches too, compiled for the same floor. CACHE keeps compiler, sources and libraries for the next time.
@@ -10,16 +13,20 @@ tests/wheel/floor.py then judges what came out.
 import concurrent.futures
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ZIG, WHEEL = "ziglang==0.15.2", "wheel>=0.40"  # from PyPI
-GLIBC = (2, 28)
+GLIBC = (2, 17)
 OLDEST_PYTHON = "cp39"
 SUITE = "bookworm"
+FREE_THREADED = "free-threaded"  # beside architectures: this machine's, for a Python that Debian has the source of, but no package
+FREE_PYTHON, FREE_SUITE = "python3.13", "trixie"
 # Zig tells clang which features are not there, each by its name, and so also functions that are compiled for more (base/checksum.c). The two of
 # x86-64 that such a function cannot bring itself; without those that it does bring neither makes the compiler use an instruction.
 ARCHITECTURES = {"x86_64": "x86_64+evex512+crc32", "aarch64": "generic"}
@@ -45,6 +52,13 @@ LIBRARIES = {
     "hiredis": (("hiredis", "alloc.c read.c sds.c", "", (), {"hiredis": "*.h"}),),  # its reader
 }
 
+LIBRARIES_OF_TESTS = {
+    "cmocka": (("cmocka", "src/cmocka.c", "", ("-Iinclude", *(f"-DHAVE_{what}" for what in (
+        "MALLOC_H", "INTTYPES_H", "SIGNAL_H", "STRINGS_H", "GCC_THREAD_LOCAL_STORAGE", "CLOCK_REALTIME", "SIGLONGJMP", "STRSIGNAL", "STRUCT_TIMESPEC"))),
+                {".": "include/*.h"}),),
+    "jansson": (("jansson", "src/*.c", "", ("-DHAVE_CONFIG_H", "-Iandroid", "-Isrc"), {".": "src/jansson.h android/jansson_config.h"}),),
+}
+
 
 def run(*command, **options):
     subprocess.run([str(word) for word in command], check=True, stdin=subprocess.DEVNULL, **options)
@@ -67,9 +81,9 @@ def need_tools(cache):
     return next(venv.glob("lib/python*/site-packages/ziglang")) / "zig", venv / "bin/python"
 
 
-def apt_options(cache):
-    """A configuration of apt's own, which knows sources only; the machine's is left alone."""
-    folder = cache / "apt"
+def apt_options(cache, kind="deb-src", suite=SUITE):
+    """A configuration of apt's own, which knows sources only (or packages: "deb"); the machine's is left alone."""
+    folder = cache / f"apt-{kind}-{suite}"
     for name in ("lists/partial", "cache/archives/partial", "parts"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     found = pathlib.Path("/etc/apt/sources.list.d/debian.sources")
@@ -77,31 +91,45 @@ def apt_options(cache):
     main = next((uri for uri in uris if "security" not in uri), "http://deb.debian.org/debian")
     security = next((uri for uri in uris if "security" in uri), "http://deb.debian.org/debian-security")
     key = "Components: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
-    (folder / "parts/debian.sources").write_text(f"Types: deb-src\nURIs: {main}\nSuites: {SUITE} {SUITE}-updates\n{key}\n"
-                                                 f"Types: deb-src\nURIs: {security}\nSuites: {SUITE}-security\n{key}", encoding="utf-8")
+    (folder / "parts/debian.sources").write_text(f"Types: {kind}\nURIs: {main}\nSuites: {suite} {suite}-updates\n{key}\n"
+                                                 f"Types: {kind}\nURIs: {security}\nSuites: {suite}-security\n{key}", encoding="utf-8")
     return [word for name, value in (("Dir::Etc::sourcelist", "/dev/null"), ("Dir::Etc::sourceparts", folder / "parts"), ("Dir::State::lists", folder / "lists"),
                                      ("Dir::Cache", folder / "cache"), ("APT::Sandbox::User", "root")) for word in ("-o", f"{name}={value}")]
 
 
-def need_sources(cache):
+def need_sources(cache, packages, suite=SUITE):
     """{source package: its folder, unpacked and patched}. Apt checks signatures and sums."""
-    folder, options = cache / "source", apt_options(cache)
-    stamp = folder / f"of-{SUITE}"
+    folder, options = cache / "source" / f"{suite}-{'-'.join(packages)}", apt_options(cache, suite=suite)
+    stamp = folder / "stamp"
     if not stamp.exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         run("apt-get", *options, "-q", "update")
         said = ""
-        for package in LIBRARIES:
+        for package in packages:
             try:
                 run("apt-get", *options, "-q", "source", package, cwd=folder)
             except subprocess.CalledProcessError:  # a mirror whose list is ahead of its files
-                run("apt-get", *options, "-q", "source", f"{package}/{SUITE}", cwd=folder)
+                run("apt-get", *options, "-q", "source", f"{package}/{suite}", cwd=folder)
                 said += f"WARNING: the mirror lists a newer {package} and has not got it: this one is without the last security update\n"
             said += next(folder.glob(f"{package}_*.dsc")).stem + "\n"
         stamp.write_text(said, encoding="utf-8")
     print(stamp.read_text(encoding="utf-8"), end="")  # each time: what is linked in, and what is wrong with it
-    return {package: next(path for path in folder.glob(f"{package}-*") if path.is_dir()) for package in LIBRARIES}
+    return {package: next(path for path in folder.glob(f"{package}-*") if path.is_dir()) for package in packages}
+
+
+def need_free_python(cache):
+    """The interpreter, without pip and the libraries that need others; for this machine."""
+    source = need_sources(cache, (FREE_PYTHON,), FREE_SUITE)[FREE_PYTHON]
+    place, stamp = cache / "free-python", cache / "free-python/stamp"
+    if not is_made(stamp, source.name):
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(source, place / "build", symlinks=True)
+        run("./configure", "--quiet", "--disable-gil", "--disable-test-modules", "--without-ensurepip", f"--prefix={place}", cwd=place / "build")
+        run("make", "--silent", f"-j{len(os.sched_getaffinity(0))}", "install", cwd=place / "build", stdout=subprocess.DEVNULL)
+        shutil.rmtree(place / "build")
+        stamp.write_text(source.name, encoding="utf-8")
+    return place / f"bin/{FREE_PYTHON}t"
 
 
 def configure(package, folder, compiler, architecture):
@@ -109,6 +137,8 @@ def configure(package, folder, compiler, architecture):
     if package == "pcre2":
         for name, given in (("config.h", "config.h.generic"), ("pcre2.h", "pcre2.h.generic"), ("pcre2_chartables.c", "pcre2_chartables.c.dist")):
             shutil.copyfile(folder / "src" / given, folder / "src" / name)
+    if package == "jansson":
+        (folder / "src/jansson_private_config.h").write_text("#define HAVE_STDINT_H 1\n", encoding="ascii")
     if package == "libevent":
         run("./configure", f"--host={architecture}-linux-gnu", "--disable-openssl", "--disable-samples", "--disable-libevent-regress", "--disable-shared",
             "--disable-dependency-tracking", f"CC={' '.join(compiler)}", f"CFLAGS={' '.join(FLAGS)}", cwd=folder, stdout=subprocess.DEVNULL)
@@ -116,8 +146,8 @@ def configure(package, folder, compiler, architecture):
             run("sed", "-f", "make-event-config.sed", "config.h", cwd=folder, stdout=target)
 
 
-def compile_library(library, folder, prefix, zig, compiler):
-    """One static archive with its headers, and the file by which pkg-config finds it."""
+def compile_library(library, version, folder, prefix, zig, compiler):
+    """One static archive with its headers, and the file by which pkg-config finds it, with Debian's version."""
     name, sources, unwanted, flags, headers = library
     files = [path for pattern in sources.split() for path in sorted(folder.glob(pattern)) if path.name not in unwanted.split()]
     objects = [path.with_suffix(".o") for path in files]
@@ -127,26 +157,27 @@ def compile_library(library, folder, prefix, zig, compiler):
     archive = prefix / "lib" / f"lib{name.removeprefix('lib')}.a"
     archive.unlink(missing_ok=True)
     run(zig, "ar", "rcs", archive, *objects)
-    for place, pattern in headers.items():
+    for place, patterns in headers.items():
         (prefix / "include" / place).mkdir(parents=True, exist_ok=True)
-        for header in folder.glob(pattern):
+        for header in (path for pattern in patterns.split() for path in folder.glob(pattern)):
             shutil.copy(header, prefix / "include" / place)
-    (prefix / f"{name}.pc").write_text(f"Name: {name}\nDescription: {name}\nVersion: 0\nLibs: -L{prefix}/lib -l{name.removeprefix('lib')}\n"
+    (prefix / f"{name}.pc").write_text(f"debian_release={SUITE}\nName: {name}\nDescription: {name}\nVersion: {version}\nLibs: -L{prefix}/lib -l{name.removeprefix('lib')}\n"
                                        f"Cflags: -I{prefix}/include\n", encoding="utf-8")
 
 
-def need_libraries(cache, architecture, zig, compiler, sources):
+def need_libraries(cache, architecture, zig, compiler, sources, libraries):
     """The folder with archives, headers and files for pkg-config."""
     prefix = cache / architecture / "prefix"
     for package, source in sources.items():
-        stamp, wanted = prefix / f"{package}.stamp", f"{ZIG} {GLIBC} {source.name} {FLAGS} {LIBRARIES[package]}"
+        version = next(source.parent.glob(f"{package}_*.dsc")).stem.partition("_")[2]
+        stamp, wanted = prefix / f"{package}.stamp", f"{ZIG} {GLIBC} {version} {FLAGS} {libraries[package]}"
         if not is_made(stamp, wanted):
             folder = cache / architecture / source.name
             shutil.rmtree(folder, ignore_errors=True)
             shutil.copytree(source, folder, symlinks=True)
             configure(package, folder, compiler, architecture)
-            for library in LIBRARIES[package]:
-                compile_library(library, folder, prefix, zig, compiler)
+            for library in libraries[package]:
+                compile_library(library, version, folder, prefix, zig, compiler)
             stamp.write_text(wanted, encoding="utf-8")
     copy_headers(prefix / "include", architecture)
     return prefix
@@ -164,15 +195,16 @@ def copy_headers(include, architecture):
         shutil.copy2(found, target)
 
 
-def cross_file(prefix, architecture, archiver, compiler):
+def cross_file(prefix, architecture, archiver, compiler, wrapper):
     words = ", ".join(f"'{word}'" for word in compiler)
     return f"""[binaries]
 c = [{words}]
 ar = '{archiver}'
 pkg-config = 'pkg-config'
 strip = 'true'
+{f"exe_wrapper = '{wrapper}'" if wrapper else ''}
 [built-in options]
-c_args = ['-isystem', '{prefix}/include']
+c_args = ['-isystem', '{prefix}/include', '-include', '{ROOT}/packaging/older_libc.h']
 c_link_args = ['-s']
 [properties]
 pkg_config_libdir = '{prefix}'
@@ -184,24 +216,42 @@ endian = 'little'
 """
 
 
-def build_wheel(cache, target, architecture):
+def setup_build(cache, architecture, name, wrapper=None, *more):
+    """(Python with `wheel`, cross file, build folder): all that a build of that name needs; its folder is empty if it was for another. more: libraries
+    beside those of a wheel."""
     zig, python = need_tools(cache)
     compiler = [str(zig), "cc", "-target", f"{architecture}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}", f"-mcpu={ARCHITECTURES[architecture]}", "-fno-sanitize=undefined"]
-    prefix = need_libraries(cache, architecture, zig, compiler, need_sources(cache))
-    cross, build, made = (cache / architecture / name for name in ("cross.ini", "build", "wheel"))
+    for libraries in (LIBRARIES, *more):
+        prefix = need_libraries(cache, architecture, zig, compiler, need_sources(cache, tuple(libraries)), libraries)
+    cross, build = cache / name / "cross.ini", cache / name / "build"
     # Meson makes thin archives where `ar -h` offers them, which zig's linker does not read.
     archiver = cache / "ar"
     archiver.write_text(f"#!/bin/sh\n[ \"$1\" = -h ] || exec {zig} ar \"$@\"\n", encoding="ascii")
     archiver.chmod(0o755)
-    wanted = cross_file(prefix, architecture, archiver, compiler)
+    wanted = cross_file(prefix, architecture, archiver, compiler, wrapper)
     if not is_made(cross, wanted):
         shutil.rmtree(build, ignore_errors=True)
+        cross.parent.mkdir(exist_ok=True)
         cross.write_text(wanted, encoding="utf-8")
+    return python, cross, build
+
+
+def build_wheel(cache, target, name):
+    """name: an architecture, or FREE_THREADED."""
+    architecture = platform.machine() if name == FREE_THREADED else name
+    python, cross, build = setup_build(cache, architecture, name)
+    made, settings = cache / name / "wheel", [f"--cross-file={cross}"]
+    builder, tags = sys.executable, ["--python-tag", OLDEST_PYTHON]
+    if name == FREE_THREADED:  # it has no stable interface, so its own tag stays
+        builder, tags = need_free_python(cache), []
+        settings.append("-Dpython.allow_limited_api=false")
     shutil.rmtree(made, ignore_errors=True)
-    run(sys.executable, "-m", "pip", "wheel", ROOT, "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", made,
-        f"--config-settings=build-dir={build}", f"--config-settings=setup-args=--cross-file={cross}")
+    made.mkdir()
+    # By the running Python's packages, which are written in Python.
+    run(builder, "-c", f"import mesonpy; mesonpy.build_wheel({str(made)!r}, {{'build-dir': {str(build)!r}, 'setup-args': {settings!r}}})", cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": sysconfig.get_path("purelib"), "PYTHONDONTWRITEBYTECODE": "1"})
     # The build's own tag names this machine's Python and no floor.
-    run(python, "-m", "wheel", "tags", "--remove", "--python-tag", OLDEST_PYTHON, "--platform-tag", f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{architecture}",
+    run(python, "-m", "wheel", "tags", "--remove", *tags, "--platform-tag", f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{architecture}",
         *made.glob("*.whl"), stdout=subprocess.DEVNULL)
     wheel = next(made.glob("*.whl"))
     run(sys.executable, "-B", ROOT / "tests/wheel/floor.py", wheel)
@@ -209,13 +259,30 @@ def build_wheel(cache, target, architecture):
     shutil.copy(wheel, target)
 
 
-def main(cache, target, *architectures):
+def build_tests(cache, architecture, wrapper):
+    """The folder with the unit tests, not run."""
+    name = f"{architecture}-tests"
+    _, cross, build = setup_build(cache, architecture, name, wrapper, LIBRARIES_OF_TESTS)
+    if not (build / "build.ninja").exists():
+        run("meson", "setup", build, ROOT, f"--cross-file={cross}", "-Dbuildtype=release", "-Dwerror=false")
+    run("ninja", "-C", build)
+
+
+def main(cache, target, *words):
     if sys.version_info < (3, 11):
         sys.exit("portable.py: Python 3.11 or newer is needed: the first whose stable interface has buffers")
-    if set(architectures) - set(ARCHITECTURES):
-        sys.exit(f"portable.py: architectures: {' '.join(ARCHITECTURES)}")
-    for architecture in architectures or ARCHITECTURES:
-        build_wheel(pathlib.Path(cache).resolve(), pathlib.Path(target).resolve(), architecture)
+    cache, known = pathlib.Path(cache).resolve(), [*ARCHITECTURES, FREE_THREADED]
+    if target == "--prepare":
+        need_tools(cache)
+        need_sources(cache, tuple(LIBRARIES))
+        need_free_python(cache)
+    elif target == "--tests":
+        build_tests(cache, *words)
+    elif set(words) - set(known):
+        sys.exit(f"portable.py: architectures: {' '.join(known)}")
+    else:
+        for name in words or known:
+            build_wheel(cache, pathlib.Path(target).resolve(), name)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,38 @@
+/* Included before all else where a wheel is built for a C library that is older than what the source is written for (portable.py): calls of the
+ * kernel that it has no function for. A kernel without them says ENOSYS, as it does with a newer library. */
+#ifndef MC_PACKAGING_OLDER_LIBC_H
+#define MC_PACKAGING_OLDER_LIBC_H
+
+#include <features.h>
+
+#if !__GLIBC_PREREQ(2, 28)
+#include <linux/memfd.h>
+#include <linux/random.h>
+#include <linux/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#define OLDER_LIBC __attribute__((unused)) static inline
+
+#if !__GLIBC_PREREQ(2, 25)
+OLDER_LIBC ssize_t getrandom(void *buffer, size_t length, unsigned flags)
+{
+    return syscall(SYS_getrandom, buffer, length, flags);
+}
+#endif
+
+#if !__GLIBC_PREREQ(2, 27)
+OLDER_LIBC int memfd_create(const char *name, unsigned flags)
+{
+    return (int)syscall(SYS_memfd_create, name, flags);
+}
+#endif
+
+OLDER_LIBC int statx(int folder, const char *path, int flags, unsigned mask, struct statx *status)
+{
+    return (int)syscall(SYS_statx, folder, path, flags, mask, status);
+}
+#endif
+
+#endif

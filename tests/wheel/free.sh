@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# free.sh WHEEL VENV PYTHON: installs the wheel for a free-threaded Python into a new environment of that one, and uses it from many threads.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+wheel=$1 venv=$2 python=$3
+python3 -B "$here/floor.py" "$wheel"
+rm -rf "$venv"
+"$python" -m venv --without-pip "$venv"
+pip=$(find "$(python3 -c 'import ensurepip, os; print(os.path.dirname(ensurepip.__file__))')" /usr/share/python-wheels -name 'pip-*.whl' 2>/dev/null | head -n 1)
+"$venv/bin/python" "$pip/pip" install --quiet --no-index --no-deps "$wheel"
+cd /
+"$venv/bin/python" -c 'import sys; print(sys.version)'
+"$venv/bin/python" -B -W error "$here/smoke.py"
+"$venv/bin/python" -B -W error "$here/threads.py"
