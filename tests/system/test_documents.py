@@ -349,9 +349,10 @@ def test_links():
 
 def test_files_that_are_named():
     """A file or folder of ours that a page names is there: a whole path, or the end of one."""
-    files = [str(path.relative_to(SOURCE)) for room in ROOMS if (SOURCE / room).is_dir() for path in (SOURCE / room, *(SOURCE / room).rglob("*"))]
+    rooms = [*ROOMS, "packaging"]
+    files = [str(path.relative_to(SOURCE)) for room in rooms if (SOURCE / room).is_dir() for path in (SOURCE / room, *(SOURCE / room).rglob("*"))]
     for path in pages():
-        for name in re.findall(rf"`((?:(?:{'|'.join(ROOMS)})/[\w./-]*)|(?:[\w-]+/)*[\w-]+\.(?:c|h|def))`", path.read_text()):
+        for name in re.findall(rf"`((?:(?:{'|'.join(rooms)})/[\w./-]*)|(?:[\w-]+/)*[\w-]+\.(?:c|h|def))`", path.read_text()):
             assert "NAME" in name or any(f"/{file}".endswith(f"/{name.rstrip('/')}") for file in files), f"{path}: no {name}"
 
 

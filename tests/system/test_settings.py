@@ -175,7 +175,7 @@ def test_flags_that_work_are_read():
     sources = {"mooncake_master": ["src/store/master/options.c"], "mooncake_client": ["src/store/service/config.c"], "mc_store_rest_server": ["src/store/service/config.c"],
                "mooncake_http_metadata_server": ["src/cmd/mooncake_http_metadata_server.c"], "transfer_engine_topology_dump": ["src/cmd/transfer_engine_topology_dump.c"],
                "mooncake_proxy": ["src/proxy/options.c"], "transfer_engine_bench": ["bench/tool/transfer_engine_bench.c", "bench/tool/common.c"]}
-    everywhere = {"help", "version", "flagfile"}  # base/options.c
+    everywhere = {"help", "version", "verbose", "flagfile"}  # base/options.c
     for command, files in sources.items():
         text, flags = "".join((SOURCE / file).read_text() for file in files), flags_of(command)
         for name in flags:
