@@ -3,8 +3,8 @@
 
 environments.py FOLDER NAME...     builds FOLDER/NAME for each, unless it is there as its list tests/clients/NAME.txt asks
 
-The lists are whole: pip installs them without looking at dependencies, so that what a client is run with is what stands there. `original` and
-`lmcache_old` are folders to import from; the others are virtual environments. A build that does not end in time, or finds no package index, is an
+The lists are whole: pip installs them without looking at dependencies, so that what a client is run with is what stands there. Some
+are folders to import from; the others are virtual environments. A build that does not end in time, or finds no package index, is an
 error: a lane that cannot run is never a lane that passed.
 """
 import hashlib
@@ -17,7 +17,7 @@ import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-FOLDERS = ("original", "lmcache_old")  # installed by --target, into no environment of their own
+FOLDERS = ("original", "lmcache_old", "suites", "verl")  # installed by --target, into no environment of their own
 BUILD_SECONDS_MAX = int(os.environ.get("MC_CLIENTS_BUILD_SECONDS", 1800))
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"  # where torch's builds for the CPU lie, if the configured index has none
 
