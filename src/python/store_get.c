@@ -272,35 +272,51 @@ static const int range_depth[RANGE_LISTS] = {1, 2, 3, 3, 3};
 struct range_call {
     PyObject *tuples[RANGE_LISTS];
     struct mc_range_item *items;
-    int64_t *results;  /* in the order of the sizes */
+    int64_t *results;  /* in the order of the targets */
     size_t *result_of; /* item -> result */
     uint64_t *base_of; /* item -> address of its buffer */
-    size_t item_count, result_count;
+    size_t item_count, result_count, mismatch_count;
 };
 
-static size_t count_ranges(PyObject *sizes)
+static PyObject *inner(PyObject *tuple, Py_ssize_t i)
+{
+    return tuple != NULL && i < PyTuple_Size(tuple) ? PyTuple_GetItem(tuple, i) : NULL;
+}
+
+/* What the lists do not say is one: so that what fits nowhere has its result too. */
+static Py_ssize_t key_count(PyObject **tuples, Py_ssize_t buffer)
+{
+    PyObject *keys = inner(tuples[RANGE_KEYS], buffer);
+    return keys == NULL ? 1 : PyTuple_Size(keys);
+}
+
+static Py_ssize_t range_count(PyObject **tuples, Py_ssize_t buffer, Py_ssize_t key)
+{
+    PyObject *targets = inner(inner(tuples[RANGE_TARGETS], buffer), key);
+    return targets == NULL ? 1 : PyTuple_Size(targets);
+}
+
+static size_t count_ranges(PyObject **tuples)
 {
     size_t total = 0;
-    for (Py_ssize_t i = 0; i < PyTuple_Size(sizes); i++)
-        total += mc_py_count_inner(PyTuple_GetItem(sizes, i));
+    for (Py_ssize_t b = 0; b < PyTuple_Size(tuples[RANGE_BUFFERS]); b++)
+        for (Py_ssize_t k = 0; k < key_count(tuples, b); k++)
+            total += (size_t)range_count(tuples, b, k);
     return total;
 }
 
-static bool have_one_shape(PyObject *one, PyObject *other, int depth)
-{
-    Py_ssize_t count = PyTuple_Size(one);
-    bool same = PyTuple_Size(other) == count;
-    for (Py_ssize_t i = 0; same && depth > 1 && i < count; i++)
-        same = have_one_shape(PyTuple_GetItem(one, i), PyTuple_GetItem(other, i), depth - 1);
-    return same;
-}
-
-/* Is each list, as deep as it is, of the sizes' shape? */
-static bool ranges_match(PyObject **tuples)
+/* Are the lists as long as each other: the outer ones, those of this buffer, those of this key? */
+static bool ranges_match(PyObject **tuples, Py_ssize_t buffer, Py_ssize_t key)
 {
     bool match = true;
     for (int i = 0; match && i < RANGE_SIZES; i++)
-        match = have_one_shape(tuples[i], tuples[RANGE_SIZES], range_depth[i]);
+        match = PyTuple_Size(tuples[i]) == PyTuple_Size(tuples[RANGE_SIZES]);
+    PyObject *sizes = match ? inner(tuples[RANGE_SIZES], buffer) : NULL;
+    for (int i = RANGE_KEYS; match && i < RANGE_SIZES; i++)
+        match = PyTuple_Size(inner(tuples[i], buffer)) == PyTuple_Size(sizes);
+    sizes = match ? inner(sizes, key) : NULL;
+    for (int i = RANGE_TARGETS; match && i < RANGE_SIZES; i++)
+        match = PyTuple_Size(inner(inner(tuples[i], buffer), key)) == PyTuple_Size(sizes);
     return match;
 }
 
@@ -330,18 +346,18 @@ static int ranges_fill(struct range_call *call)
 {
     PyObject **tuples = call->tuples;
     for (Py_ssize_t b = 0; b < PyTuple_Size(tuples[RANGE_BUFFERS]); b++) {
-        PyObject *keys = PyTuple_GetItem(tuples[RANGE_KEYS], b);
-        PyObject *targets = PyTuple_GetItem(tuples[RANGE_TARGETS], b),
-                 *sources = PyTuple_GetItem(tuples[RANGE_SOURCES], b);
-        PyObject *sizes = PyTuple_GetItem(tuples[RANGE_SIZES], b);
         uint64_t base;
         if (mc_py_u64(PyTuple_GetItem(tuples[RANGE_BUFFERS], b), &base) < 0)
             return -1;
-        for (Py_ssize_t k = 0; k < PyTuple_Size(keys); k++) {
+        for (Py_ssize_t k = 0; k < key_count(tuples, b); k++) {
             struct mc_bytes key;
-            if (mc_py_key(PyTuple_GetItem(keys, k), &key) < 0 ||
-                ranges_of_key(call, key, base, PyTuple_GetItem(targets, k), PyTuple_GetItem(sources, k),
-                              PyTuple_GetItem(sizes, k)) < 0)
+            if (!ranges_match(tuples, b, k)) {
+                call->mismatch_count++;
+                call->result_count += (size_t)range_count(tuples, b, k);
+            } else if (mc_py_key(inner(inner(tuples[RANGE_KEYS], b), k), &key) < 0 ||
+                       ranges_of_key(call, key, base, inner(inner(tuples[RANGE_TARGETS], b), k),
+                                     inner(inner(tuples[RANGE_SOURCES], b), k),
+                                     inner(inner(tuples[RANGE_SIZES], b), k)) < 0)
                 return -1;
         }
     }
@@ -382,19 +398,26 @@ static void ranges_run(struct mc_py_store *self, struct range_call *call)
         call->results[call->result_of[i]] = mc_py_result(call->items[i].result, rc);
 }
 
-/* Results in the shape of the sizes. */
-static PyObject *ranges_shape(PyObject *shape, int depth, const int64_t **results)
+static PyObject *results_of_buffer(struct range_call *call, Py_ssize_t buffer, const int64_t **results)
 {
-    Py_ssize_t count = PyTuple_Size(shape);
-    if (depth == 1) {
+    PyObject *list = PyList_New(key_count(call->tuples, buffer));
+    for (Py_ssize_t k = 0; list != NULL && k < PyList_Size(list); k++) {
+        Py_ssize_t count = range_count(call->tuples, buffer, k);
         PyObject *leaf = mc_py_list_of_i64(*results, count);
         *results += count;
-        return leaf;
+        if (leaf == NULL || PyList_SetItem(list, k, leaf) < 0)
+            Py_CLEAR(list);
     }
-    PyObject *list = PyList_New(count);
-    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
-        PyObject *inner = ranges_shape(PyTuple_GetItem(shape, i), depth - 1, results);
-        if (inner == NULL || PyList_SetItem(list, i, inner) < 0)
+    return list;
+}
+
+static PyObject *ranges_results(struct range_call *call)
+{
+    const int64_t *results = call->results;
+    PyObject *list = PyList_New(PyTuple_Size(call->tuples[RANGE_BUFFERS]));
+    for (Py_ssize_t b = 0; list != NULL && b < PyList_Size(list); b++) {
+        PyObject *of_buffer = results_of_buffer(call, b, &results);
+        if (of_buffer == NULL || PyList_SetItem(list, b, of_buffer) < 0)
             Py_CLEAR(list);
     }
     return list;
@@ -404,7 +427,7 @@ static PyObject *ranges_answer(struct mc_py_store *self, struct range_call *call
 {
     struct mc_py_scratch scratch;
     PyObject *answer = NULL;
-    size_t total = count_ranges(call->tuples[RANGE_SIZES]);
+    size_t total = count_ranges(call->tuples);
     mc_py_scratch_init(&scratch);
     call->results = mc_py_scratch_take(&scratch, total, sizeof(*call->results));
     call->items = mc_py_scratch_take(&scratch, total, sizeof(*call->items));
@@ -414,15 +437,13 @@ static PyObject *ranges_answer(struct mc_py_store *self, struct range_call *call
         goto out;
     for (size_t i = 0; i < total; i++)
         call->results[i] = MC_ERR_INVALID_PARAMS;
-    if (!ranges_match(call->tuples))
+    if (ranges_fill(call) < 0)
+        goto out;
+    if (call->mismatch_count > 0)
         mc_log(ERROR, "get_into_ranges: the lists are not of one shape: buffer_ptrs[b], all_keys[b][k], offsets and "
                       "sizes [b][k][r]");
-    else if (ranges_fill(call) == 0)
-        ranges_run(self, call);
-    else
-        goto out;
-    const int64_t *results = call->results;
-    answer = ranges_shape(call->tuples[RANGE_SIZES], range_depth[RANGE_SIZES], &results);
+    ranges_run(self, call);
+    answer = ranges_results(call);
 out:
     mc_py_scratch_free(&scratch);
     return answer;

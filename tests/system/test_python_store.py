@@ -438,6 +438,22 @@ def test_ranges(store):
     assert store.get_into_ranges([address(target)], [["a"]], [[[0]]], [[[2**64 - 1]]], [[[5]]]) == [[[-600]]]
 
 
+def test_ranges_of_several_shapes(store):
+    """What does not fit fails alone, with a result for each of its targets; the other keys are read."""
+    assert store.put("a", pattern(100)) == 0
+    target = bytearray(32)
+    base = address(target)
+    assert store.get_into_ranges([base], [["a", "a"]], [[[0], [8]]], [[[0], [0, 1]]], [[[4], [4]]]) == [[[4], [-600]]]
+    assert target[:4] == pattern(100)[:4] and target[4:] == bytes(28)
+    assert store.get_into_ranges([base], [["a", "a"]], [[[0], []]], [[[0, 1], []]], [[[], []]]) == [[[-600], []]]
+    assert store.get_into_ranges([base], [["a"]], [[[0, 1]]], [[[0]]], [[[1]]]) == [[[-600, -600]]]
+    assert store.get_into_ranges([base], [["a", "a"]], [[[0, 1, 2]]], [[[0]]], [[[1]]]) == [[[-600, -600, -600], [-600]]], "no second list"
+    rest = store.get_into_ranges([base, base], [["a"], ["a"]], [[[0]], [[8]]], [[[0], [0]], [[0]]], [[[4]], [[4]]])
+    assert rest == [[[-600]], [[4]]], "another buffer's lists are not its matter"
+    assert store.get_into_ranges([base], [["a"]], [], [], []) == [[[-600]]]
+    assert store.get_into_ranges([base, base], [["a"]], [[[0]]], [[[0]]], [[[1]]]) == [[[-600]], [[-600]]]
+
+
 def test_a_range_beyond_its_buffer_fails_alone(store):
     """Of a registered buffer the length is known, also when the address is inside it."""
     source, target = pattern(1000), bytearray(200)
