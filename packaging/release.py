@@ -4,29 +4,36 @@
 release.py CACHE TARGET      the artefacts, CHANGELOG.md, toolchain.txt and SHA256SUMS go to TARGET, if all went well
 
 What a release consists of is the table STEPS. Each step runs in a clone of the commit, with SOURCE_DATE_EPOCH, and leaves files in the folder
-{out}; {cache} is kept within one of both builds only. The tests of the artefacts are not here but in ./dev release.
+{out}; {cache} is kept within one of both builds only. What a step is made of must be in the tree, else it is no part of this tree's release, and that
+is said. The tests of the artefacts are not here but in ./dev release.
 """
 import collections
+import gzip
 import hashlib
+import io
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-Step = collections.namedtuple("Step", "name command leaves")
+Step = collections.namedtuple("Step", "name made_of command leaves")
 PYTHON = sys.executable
 
-# name, what is run in the clone, what must be in {out} afterwards: one file for each pattern
+# name, a path in the tree, what is run in the clone, what must be in {out} afterwards: one file for each pattern
 STEPS = (
-    Step("wheels", (PYTHON, "-B", "packaging/portable.py", "{cache}/portable", "{out}"), ("*-abi3-manylinux_*_x86_64.whl", "*-abi3-manylinux_*_aarch64.whl", "*-cp313t-manylinux_*.whl")),
-    Step("sdist", (PYTHON, "-B", "-c", "import mesonpy; mesonpy.build_sdist('{out}')"), ("*.tar.gz",)),
-    Step("parts", (PYTHON, "-B", "packaging/release.py", "--parts", "{out}"), ("*-abi3-*_x86_64.whl.cdx.json", "*-abi3-*_aarch64.whl.cdx.json", "*-cp313t-*.whl.cdx.json")),
-    Step("changelog", (PYTHON, "-B", "packaging/release.py", "--changelog", "{out}/CHANGELOG.md"), ("CHANGELOG.md",)),
-    Step("toolchain", (PYTHON, "-B", "packaging/release.py", "--toolchain", "{out}/toolchain.txt"), ("toolchain.txt",)),
+    Step("wheels", "packaging/portable.py", (PYTHON, "-B", "packaging/portable.py", "{cache}/portable", "{out}"), ("*-abi3-manylinux_*_x86_64.whl", "*-abi3-manylinux_*_aarch64.whl", "*-cp313t-manylinux_*.whl")),
+    Step("sdist", "pyproject.toml", (PYTHON, "-B", "-c", "import mesonpy; mesonpy.build_sdist('{out}')"), ("*.tar.gz",)),
+    Step("image", "packaging/image.py", (PYTHON, "-B", "packaging/image.py", "{cache}/portable", "{out}"), ("mooncake-*-x86_64.tar", "mooncake-*-aarch64.tar")),
+    Step("deb", "packaging/deb.py", (PYTHON, "-B", "packaging/deb.py", "{cache}/portable", "{out}"), ("mooncake_*_amd64.deb", "mooncake_*_arm64.deb")),
+    Step("chart", "packaging/kubernetes/mooncake", (PYTHON, "-B", "packaging/release.py", "--chart", "{out}"), ("mooncake-*.tgz",)),
+    Step("parts", "packaging/parts.py", (PYTHON, "-B", "packaging/release.py", "--parts", "{out}"), ("*-abi3-*_x86_64.whl.cdx.json", "*-abi3-*_aarch64.whl.cdx.json", "*-cp313t-*.whl.cdx.json")),
+    Step("changelog", "tests/released.py", (PYTHON, "-B", "packaging/release.py", "--changelog", "{out}/CHANGELOG.md"), ("CHANGELOG.md",)),
+    Step("toolchain", "packaging/release.py", (PYTHON, "-B", "packaging/release.py", "--toolchain", "{out}/toolchain.txt"), ("toolchain.txt",)),
 )
 # The two builds have these apart, beside their folders and the time.
 SURROUNDINGS = ({"TZ": "UTC", "LC_ALL": "C"}, {"TZ": "Pacific/Kiritimati", "LC_ALL": "C.UTF-8"})
@@ -77,6 +84,19 @@ def write_parts(folder):
             pathlib.Path(f"{wheel}.cdx.json").write_bytes(archive.read("mooncake/sbom.cdx.json"))
 
 
+def write_chart(folder):
+    """Helm's archive of the chart, whose name has its own version, not ours."""
+    chart = ROOT / "packaging/kubernetes/mooncake"
+    number = re.search(r"^version: (\S+)$", (chart / "Chart.yaml").read_text(encoding="utf-8"), re.M)[1]
+    time = int(os.environ.get("SOURCE_DATE_EPOCH", 0))
+    with open(pathlib.Path(folder) / f"mooncake-{number}.tgz", "wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=time) as packed, \
+            tarfile.open(fileobj=packed, mode="w") as archive:
+        for path in sorted(path for path in chart.rglob("*") if path.is_file()):
+            entry = tarfile.TarInfo(f"mooncake/{path.relative_to(chart)}")
+            entry.size, entry.mtime = path.stat().st_size, time
+            archive.addfile(entry, io.BytesIO(path.read_bytes()))
+
+
 def write_toolchain(path):
     """With other versions of these the bytes may be others."""
     listed = subprocess.run([PYTHON, "-m", "pip", "list", "--format=freeze"], check=True, capture_output=True, text=True).stdout.splitlines()
@@ -102,7 +122,10 @@ def build(steps, place, commit, surroundings, keep):
             (cache / name).symlink_to(found)
     environment = {**os.environ, **surroundings, "SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct", folder=tree)}
     for step in steps:
-        print(f"{place.name}: {step.name}", flush=True)
+        is_there = (tree / step.made_of).exists()
+        print(f"{place.name}: {step.name}{'' if is_there else f': left out, {step.made_of} is not in this tree'}", flush=True)
+        if not is_there:
+            continue
         command = [word.format(out=out, cache=cache) for word in step.command]
         subprocess.run(command, cwd=tree, env=environment, stdin=subprocess.DEVNULL, check=True)
         for pattern in step.leaves:
@@ -142,7 +165,7 @@ def make(steps, cache, target, keep):
 
 
 def main(words):
-    small = {"--changelog": write_changelog, "--parts": write_parts, "--toolchain": write_toolchain}
+    small = {"--changelog": write_changelog, "--parts": write_parts, "--toolchain": write_toolchain, "--chart": write_chart}
     if len(words) == 2 and words[0] in small:
         small[words[0]](words[1])
         return 0

@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tarfile
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -34,7 +35,7 @@ def make_repository(tmp_path, monkeypatch):
 
 def make(tmp_path, *scripts):
     """make() with a step for each shell script, which leaves a file `made`."""
-    steps = [release.Step(f"step{i}", ("sh", "-euc", script), ("made",)) for i, script in enumerate(scripts)]
+    steps = [release.Step(f"step{i}", "file", ("sh", "-euc", script), ("made",)) for i, script in enumerate(scripts)]
     return release.make(steps, tmp_path / "cache", tmp_path / "target", {})
 
 
@@ -77,10 +78,34 @@ def test_the_changelog_groups_by_the_first_word():
     assert text == "# 1.0, 2026-01-01\n\n## Disk\n- one\n- three: four\n\n## Other\n- plain\n- Store: two\n- Wheels: five\n"
 
 
+@pytest.mark.usefixtures("repository")
+def test_a_step_whose_material_is_not_in_the_tree_is_left_out_and_said(tmp_path, capsys):
+    steps = [release.Step("one", "file", ("touch", "{out}/made"), ("made",)), release.Step("two", "other", ("false",), ("more",))]
+    assert release.make(steps, tmp_path / "cache", tmp_path / "target", {}) == 0
+    assert capsys.readouterr().out.count(": two: left out, other is not in this tree\n") == 2
+
+
+def test_the_chart_has_the_same_bytes_at_any_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    chart = tmp_path / "packaging/kubernetes/mooncake"
+    (chart / "templates").mkdir(parents=True)
+    (chart / "templates/a.yaml").write_text("a: 1\n", encoding="ascii")
+    (chart / "Chart.yaml").write_text("name: mooncake\nversion: 1.2.3\n", encoding="ascii")
+    made = []
+    for time in (1, 2000000000):
+        os.utime(chart / "Chart.yaml", (time, time))
+        release.write_chart(tmp_path)
+        made.append((tmp_path / "mooncake-1.2.3.tgz").read_bytes())
+    assert made[0] == made[1]
+    with tarfile.open(tmp_path / "mooncake-1.2.3.tgz") as archive:
+        assert archive.getnames() == ["mooncake/Chart.yaml", "mooncake/templates/a.yaml"]
+
+
 def test_the_steps_are_there():
+    assert {"wheels", "sdist", "parts", "changelog", "toolchain"} <= {step.name for step in release.STEPS if (ROOT / step.made_of).exists()}
     for step in release.STEPS:
         script = next((word for word in step.command if re.fullmatch(r"[\w./-]+\.(py|sh)|\./dev", word)), None)
-        assert script is None or (ROOT / script).is_file(), step
+        assert script is None or (ROOT / script).is_file() == (ROOT / step.made_of).exists() or script == "packaging/release.py", step
         assert step.leaves, step
     assert re.fullmatch(r"[0-9a-f]{7,40}", release.released())
 
