@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The original transfer engine's C interface, for programs that were written for it: the same names, signatures and
- * layouts over libmooncake's engine (mooncake_engine.h, which says more and can more). Link with libmooncake.
+ * layouts over libmooncake's engine (mooncake_engine.h, which says more and can more). Link with
+ * libtransfer_engine, as with the original, or with libmooncake.
  *
  * Texts are copied before a call returns. Engines, batch ids and segment ids that are not valid (any more), and NULL
  * where something is needed, are errors and touch nothing; handles are numbers, never pointers. Every function may be
@@ -159,6 +160,16 @@ MC_ORIGINAL_API void enableGracefulShutdown(transfer_engine_t engine);
 /* RDMA devices, ports, peers and the path to each: lines to be read, cut where they do not fit, or JSON
  * (mc_transfer_links), which is never cut: -1 when it does not fit. */
 MC_ORIGINAL_API int showLinks(transfer_engine_t engine, char *buf_out, size_t buf_len, int json);
+
+struct nic_load_stat {
+    char device_name[64];
+    uint64_t inflight_bytes;
+    double ewma_bandwidth_bps;
+};
+typedef struct nic_load_stat nic_load_stat_t;
+/* Sets *count, how many there were room for, to how many there are: none, as with the original's engine unless
+ * MC_USE_TENT is set. What each path has moved is in showLinks. 0; -1: NULL. */
+MC_ORIGINAL_API int getNicLoadStats(transfer_engine_t engine, nic_load_stat_t *stats, size_t *count);
 
 #ifdef __cplusplus
 }

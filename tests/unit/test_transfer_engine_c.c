@@ -1,4 +1,5 @@
-/* The original's C names, used as its users use them: nothing but transfer_engine_c.h and libmooncake.so. */
+/* The original's C names, used as its users use them: nothing but transfer_engine_c.h and libtransfer_engine.so, whose
+ * functions are those of libmooncake.so. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +29,9 @@ _Static_assert(sizeof(struct transfer_request) == 40 && offsetof(struct transfer
                "the original's layout");
 _Static_assert(sizeof(struct transfer_status) == 16 && offsetof(struct transfer_status, transferred_bytes) == 8 &&
                    sizeof(struct notify_msg) == 16 && sizeof(struct buffer_entry) == 16 &&
-                   sizeof(struct segment_desc) == 48,
+                   sizeof(struct segment_desc) == 48 && sizeof(struct nic_load_stat) == 80 &&
+                   offsetof(struct nic_load_stat, inflight_bytes) == 64 &&
+                   offsetof(struct nic_load_stat, ewma_bandwidth_bps) == 72,
                "the original's layouts");
 
 struct world {
@@ -287,6 +290,8 @@ static void every_call(transfer_engine_t engine, struct world *world)
     notify_msg_t note = {(char *)(uintptr_t) "a", (char *)(uintptr_t) "b"};
     buffer_entry_t buffer = {world->near_memory, 1};
     void *address = world->near_memory;
+    nic_load_stat_t load;
+    size_t count = 1;
     char text[64];
     int size = 5;
     assert_int_equal(discoverTopology(engine), -1);
@@ -313,6 +318,8 @@ static void every_call(transfer_engine_t engine, struct world *world)
     assert_true(warmupEfaSegment(engine, "a") < 0);
     text[0] = 'x';
     assert_int_equal(showLinks(engine, text, sizeof(text), 0), -1);
+    assert_int_equal(getNicLoadStats(engine, &load, &count), -1);
+    assert_int_equal(count, 1);
     enableGracefulShutdown(engine);
     destroyTransferEngine(engine);
 }
@@ -556,6 +563,13 @@ static void links(void **state)
     assert_int_equal(showLinks(world.near, NULL, 10, 0), -1);
     assert_int_equal(showLinks(world.near, text, 0, 0), -1);
     assert_int_equal(warmupEfaSegment(world.near, world.far_name), 0);
+    nic_load_stat_t loads[2];
+    size_t count = 2;
+    assert_int_equal(getNicLoadStats(world.near, NULL, &count), -1);
+    assert_int_equal(getNicLoadStats(world.near, loads, NULL), -1);
+    assert_int_equal(count, 2);
+    assert_int_equal(getNicLoadStats(world.near, loads, &count), 0);
+    assert_int_equal(count, 0);
     world_close(&world);
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Is a wheel's tag true? Every ELF file in it is for the tag's processor, needs no library but those of glibc, and no symbol of them that is
-newer than the glibc of the tag (manylinux_2_28_x86_64: 2.28): the loader of such a system finds all it asks for.
+"""Is a wheel's tag true? Every ELF file in it is for the tag's processor, needs no library but those of glibc and those that it finds beside itself,
+and no symbol of glibc's that is newer than the glibc of the tag (manylinux_2_28_x86_64: 2.28): the loader of such a system finds all it asks for.
 
 floor.py WHEEL...     exits 1 and names each symbol, library or file that breaks the promise
 """
@@ -18,6 +18,7 @@ NEEDED = re.compile(r"\(NEEDED\) .*\[(.*)\]")
 SEARCHED = re.compile(r"\((?:RPATH|RUNPATH)\) .*\[(.*)\]")
 VERSION = re.compile(r" Name: (\S+) +Flags: ")
 # value, size, type, binding, visibility, UND, name[@version]
+DEFINED = re.compile(r"^ *\d+: [0-9a-f]+ +\S+ +\S+ +(?:GLOBAL|WEAK) +\S+ +\d+ ([^@\s]+)", re.M)
 UNDEFINED = re.compile(r"^ *\d+: [0-9a-f]+ +\S+ +\S+ +(\S+) +\S+ +UND ([^@\s]+)(?:@+(\S+))?", re.M)
 
 
@@ -34,13 +35,16 @@ def is_above(version, floor):
     return number is None or (int(number[1]), int(number[2])) > floor
 
 
-def problems_of(text, floor, machine):
-    """What keeps a file with these headers from being loaded on a system of that floor."""
+def problems_of(text, floor, machine, others):
+    """What keeps a file with these headers from being loaded on a system of that floor. others: those of the wheel's files in its folder, by name."""
+    is_searched = any(part.rstrip("/") == "$ORIGIN" for path in SEARCHED.findall(text) for part in path.split(":"))
+    beside = {name: other for name, other in others.items() if is_searched and name in NEEDED.findall(text)}
+    offered = {name for other in beside.values() for name in DEFINED.findall(other)}
     found = MACHINE.search(text)
     if found is None or found[1] != MACHINES[machine]:
         yield f"is for {found and found[1]}, not {machine}"
     for library in NEEDED.findall(text):
-        if library not in LIBRARIES:
+        if library not in LIBRARIES and library not in beside:
             yield f"needs {library}"
     for path in SEARCHED.findall(text):
         if any(not part.startswith("$ORIGIN") for part in path.split(":")):
@@ -51,7 +55,7 @@ def problems_of(text, floor, machine):
             named.add(version)
             if is_above(version, floor):
                 yield f"needs {name}, {version}"
-        elif binding != "WEAK" and not re.match("_?Py", name):
+        elif binding != "WEAK" and not re.match("_?Py", name) and name not in offered:
             yield f"needs {name}, of no library's version"
     for version in set(VERSION.findall(text)) - named:  # the loader wants it though no symbol has it
         if is_above(version, floor):
@@ -63,19 +67,22 @@ def check(wheel):
     tag = TAG.search(wheel)
     if tag is None or tag[3] not in MACHINES:
         return [f"{wheel}: its tag promises nothing: no manylinux_2_NN_ARCHITECTURE"], 0, ""
-    floor, problems, count, newest = (int(tag[1]), int(tag[2])), [], 0, (0, 0)
+    floor, texts, newest = (int(tag[1]), int(tag[2])), {}, (0, 0)
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             content = archive.read(name)
             if content[:4] != b"\x7fELF":
                 continue
-            count += 1
             with tempfile.NamedTemporaryFile() as file:
                 file.write(content)
                 file.flush()
-                text = readelf(file.name)
-            problems += [f"{wheel}: {name} {problem}" for problem in problems_of(text, floor, tag[3])]
-            newest = max([newest, *((int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", text))])
+                texts[name] = readelf(file.name)
+            newest = max([newest, *((int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", texts[name]))])
+    problems, count = [], len(texts)
+    for name, text in texts.items():
+        folder = name.rpartition("/")[0]
+        others = {path.rpartition("/")[2]: other for path, other in texts.items() if path.rpartition("/")[0] == folder}
+        problems += [f"{wheel}: {name} {problem}" for problem in problems_of(text, floor, tag[3], others)]
     if count == 0:
         problems.append(f"{wheel}: holds no ELF file")
     return problems, count, "%d.%d" % newest

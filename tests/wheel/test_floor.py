@@ -24,17 +24,19 @@ def link(folder, name, source, *options):
 
 @pytest.fixture(name="make")
 def make_wheel(tmp_path):
-    """make(source, *options, tag): a wheel with one library of that source, linked against the stand-in for libc."""
+    """make(source, *options, tag, beside): a wheel with one library of that source, linked against the stand-in for libc, and with files beside it."""
     (tmp_path / "map").write_text(STAND_IN, encoding="ascii")
     libc = link(tmp_path, "libc.so.6", "void old(void){} void middle(void){} void recent(void){} void inner(void){}", "-Wl,-soname,libc.so.6",
                 f"-Wl,--version-script={tmp_path / 'map'}")
 
-    def make(source, *options, tag=f"manylinux_2_28_{MACHINE}"):
+    def make(source, *options, tag=f"manylinux_2_28_{MACHINE}", beside=()):
         wheel = tmp_path / f"thing-1-cp311-abi3-{tag}.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
             archive.writestr("thing/__init__.py", "")
             if source:
                 archive.write(link(tmp_path, "thing.so", source, libc, *options), "thing/thing.so")
+            for path, name in beside:
+                archive.write(path, name)
         return str(wheel)
 
     return make
@@ -76,6 +78,19 @@ def test_a_library_from_elsewhere(make, tmp_path, capsys):
     assert code == 1 and "needs libother.so.1" in text, text
 
 
+def test_a_library_of_the_wheel_s_own(make, tmp_path, capsys):
+    """It must lie in the same folder, be looked for there, and have the symbol."""
+    other = link(tmp_path, "libother.so.1", "void other(void){}", "-Wl,-soname,libother.so.1")
+    options = ("-Wl,--no-as-needed", str(other), "-Wl,-rpath,$ORIGIN")
+    source = "void other(void); void f(void) { other(); }"
+    code, text = said(capsys, make(source, *options, beside=[(other, "thing/libother.so.1")]))
+    assert code == 0 and "2 ELF files" in text, text
+    for bad, options_of_it, place in ((source, options, "elsewhere/libother.so.1"), (source, options[:2], "thing/libother.so.1"),
+                                      ("void nowhere(void); void f(void) { nowhere(); }", options, "thing/libother.so.1")):
+        code, text = said(capsys, make(bad, *options_of_it, beside=[(other, place)]))
+        assert code == 1 and ("needs libother.so.1" in text or "needs nowhere" in text), text
+
+
 def test_tags_that_promise_nothing_or_another_processor(make, capsys):
     source = "void old(void); void f(void) { old(); }"
     code, text = said(capsys, make(source, tag=f"linux_{MACHINE}"))
@@ -94,7 +109,7 @@ def test_nothing_to_judge_is_not_right(make, capsys):
 def test_a_version_that_no_symbol_has(make):
     """As -z pack-relative-relocs leaves it, for the loader alone."""
     text = floor.readelf(str(pathlib.Path(make("void old(void); void f(void) { old(); }")).parent / "thing.so"))
-    assert list(floor.problems_of(text, (2, 28), MACHINE)) == []
+    assert list(floor.problems_of(text, (2, 28), MACHINE, {})) == []
     asked = text.replace("Name: GLIBC_2.17 ", "Name: GLIBC_ABI_DT_RELR ")
     assert asked != text
-    assert list(floor.problems_of(asked, (2, 28), MACHINE)) == ["needs the version GLIBC_ABI_DT_RELR"]
+    assert list(floor.problems_of(asked, (2, 28), MACHINE, {})) == ["needs the version GLIBC_ABI_DT_RELR"]

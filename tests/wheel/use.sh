@@ -20,18 +20,25 @@ rm -rf "$venv"
 package=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/mooncake
 
 for extension in "$package"/*.so; do
-    case $extension in */libmooncake.so*) continue ;; esac
+    case $extension in */lib*.so) continue ;; esac
     exports=$(nm -D --defined-only "$extension" | awk '{print $3}' | grep -v '^PyInit_' || true)
     [ -z "$exports" ] || fail "$extension exports more than its init function: $exports"
     nm -D --defined-only "$extension" | grep -q ' PyInit_' || fail "$extension has no init function"
 done
 library=$(find "$package" -name 'libmooncake.so*' | head -n 1)
 [ -n "$library" ] || fail "the wheel holds no libmooncake"
-# Its own names, and the original's C interface: all that its header declares, and nothing else.
-original=$(sed -n 's/.*MC_ORIGINAL_API .*[ *]\([a-zA-Z]*\)(.*/\1/p' "$package/include/transfer_engine_c.h" | sort)
-[ "$(wc -l <<<"$original")" -gt 20 ] || fail "transfer_engine_c.h is not understood: $original"
-exports=$(nm -D --defined-only "$library" | awk '{print $3}' | grep -v '^mc_' | sort)
-[ "$exports" = "$original" ] || fail "libmooncake exports what is not of its API, or not all of it: $(diff <(echo "$exports") <(echo "$original"))"
+# Its own names, and the original's C interfaces: all that their headers declare, and nothing else.
+declared() { # HEADER: the functions that it declares
+    sed -n 's/.*MC_ORIGINAL_[A-Z_]*API .*[ *]\([a-zA-Z_]*\)(.*/\1/p' "$package/include/$1" | sort
+}
+defined() { nm -D --defined-only "$1" | awk '{print $3}' | grep -vE "$2" | sort; } # LIBRARY PATTERN: what it exports but for those
+check_names() { # HEADER LIBRARY PATTERN
+    [ "$(declared "$1" | wc -l)" -gt 20 ] || fail "$1 is not understood: $(declared "$1")"
+    diff <(declared "$1") <(defined "$package/$2" "$3") || fail "$2 exports what $1 does not declare (>), or not all of it (<)"
+}
+check_names transfer_engine_c.h libmooncake.so '^mc_'
+check_names transfer_engine_c.h libtransfer_engine.so '^$'
+check_names store_c.h libmooncake_store.so '^$'
 
 # A program in C that was written for the original, built against what the wheel holds.
 gcc -Wall -Wextra -Wpedantic -Werror -I "$package/include" -o "$venv/user" "$here/user.c" -L "$package" -lmooncake -Wl,-rpath,"$package"

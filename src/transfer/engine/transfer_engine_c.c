@@ -2,6 +2,7 @@
 #include "transfer_engine_c.h"
 
 #include "transfer/engine/open.h"
+#include "transfer/engine/original_calls.h"
 #include "transfer/peer/ask.h"
 #include "transfer/run/run.h"
 #include "transfer/serve/publish.h"
@@ -275,6 +276,16 @@ int showLinks(transfer_engine_t engine, char *buf_out, size_t buf_len, int json)
         snprintf(buf_out, buf_len, "%s", text);
     free(text);
     return is_shown ? 0 : MC_TRANSFER_ERR_INVALID_ARGUMENT;
+}
+
+int getNicLoadStats(transfer_engine_t engine, nic_load_stat_t *stats, size_t *count)
+{
+    struct original *original = stats == NULL || count == NULL ? NULL : enter(engine);
+    if (original == NULL)
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    leave(original);
+    *count = 0;
+    return 0;
 }
 
 /* ---- segments ---- */
@@ -814,3 +825,18 @@ int genNotifyInEngine(transfer_engine_t engine, uint64_t target_id, notify_msg_t
     leave(original);
     return rc;
 }
+
+/* ---- for libtransfer_engine ---- */
+
+/* By names that no other library can take over: that one has functions of the same names, which call these. */
+#define X(type, name, parameters, arguments) static type name##_here parameters __attribute__((alias(#name)));
+#define NOTHING(name, parameters, arguments) static void name##_here parameters __attribute__((alias(#name)));
+#include "transfer/engine/original_calls.def"
+#undef NOTHING
+#undef X
+
+const struct mc_original_calls mc_original_calls = {
+#define X(type, name, parameters, arguments) .name = name##_here,
+#define NOTHING(name, parameters, arguments) .name = name##_here,
+#include "transfer/engine/original_calls.def"
+};
