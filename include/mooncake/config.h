@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What programs in C++ for the original (LMCache) read of its transfer engine's settings, beside real_client.h. */
+ * What programs in C++ for the original read of its transfer engine's settings, beside real_client.h. */
 #ifndef MOONCAKE_CONFIG_H
 #define MOONCAKE_CONFIG_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The original's store client in C++, as programs use it that were written for it (LMCache's multi-process mode): the
+ * The original's store client in C++, as programs use it that were written for it: the
  * same names over store_c.h, which says what every call does, takes and returns. C++17; put() wants C++20. Link with
  * libmooncake_store. Everything is inline: no C++ crosses the library's border, so any compiler and standard library
  * fits. Nothing throws but std::bad_alloc.

@@ -40,9 +40,20 @@ check_names transfer_engine_c.h libmooncake.so '^mc_'
 check_names transfer_engine_c.h libtransfer_engine.so '^$'
 check_names store_c.h libmooncake_store.so '^$'
 
-# A program in C that was written for the original, built against what the wheel holds.
-gcc -Wall -Wextra -Wpedantic -Werror -I "$package/include" -o "$venv/user" "$here/user.c" -L "$package" -lmooncake -Wl,-rpath,"$package"
+# A program in C that was written for the original, built against what the wheel holds, by the flags that the package says: all of its libraries, then
+# one, by pkg-config.
+config() { "$venv/bin/python" -I -m mooncake.config "$@"; }
+strict=(-Wall -Wextra -Wpedantic -Werror -Wl,--no-undefined)
+gcc "${strict[@]}" $(config --cflags) -o "$venv/user" "$here/user.c" $(config --libs)
 MC_TCP_BIND_ADDRESS=127.0.0.1 "$venv/user"
+for name in transfer_engine mooncake; do
+    gcc "${strict[@]}" -Wl,--as-needed -o "$venv/user" "$here/user.c" $(PKG_CONFIG_PATH=$(config --pkgconfigdir) pkg-config --cflags --libs $name)
+    readelf -d "$venv/user" | grep -q "NEEDED.*lib$name\.so" || fail "what is linked with $name does not need it"
+    MC_TCP_BIND_ADDRESS=127.0.0.1 "$venv/user"
+done
+[ -f "$(config --cmakedir)/MooncakeConfig.cmake" ] && [ -f "$(config --includedir)/mooncake/real_client.h" ] && [ -f "$(config --libdir)/libmooncake_store.so" ] ||
+    fail "mooncake.config names what is not there"
+"$venv/bin/python" -I -c 'import ctypes, sys; print(bool(ctypes.CDLL(sys.argv[1] + "/libmooncake_store.so").mooncake_store_create))' "$(config --libdir)"
 
 # Far from the checkout, so that nothing of it can be imported by chance.
 cd /
