@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Optional
+from typing import Any, Optional
 
 from mooncake.reshard import _check
 from mooncake.reshard.contracts.ids import PlacementFragmentId, RuntimeFragmentId
@@ -71,10 +71,10 @@ class RuntimeBindingFragment:
         return type(self), tuple(getattr(self, one.name) for one in fields(self) if one.name != "owner")
 
 
-def _integers(values: object, name: str, minimum: int) -> tuple[int, ...]:
+def _integers(values: Any, name: str, minimum: int) -> tuple[int, ...]:
     if type(values) not in (tuple, list):
         raise ValueError(f"{name} must be a tuple or list")
-    return tuple(_check.integer(one, f"{name}[{index}]", minimum) for index, one in enumerate(values))  # type: ignore[arg-type]
+    return tuple(_check.integer(one, f"{name}[{index}]", minimum) for index, one in enumerate(values))
 
 
 def _check_range(address: object, nbytes: object) -> None:

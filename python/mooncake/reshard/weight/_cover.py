@@ -12,10 +12,11 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import prod
 from typing import Any, TypeVar
 
+from mooncake.reshard.contracts import TensorId
 from mooncake.reshard.geometry import Box, boxes_exactly_cover, boxes_overlap
 from mooncake.reshard.weight.topology import ParallelTopology
 from mooncake.reshard.weight.types import AXIS_KINDS, OwnershipAxis, ParallelRank, PlacementFragment, ReplicatedAxis, SplitAxis, TensorDescriptor, \
-    validate_fragment_geometry
+    Tensors, validate_fragment_geometry
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -37,9 +38,9 @@ def tile(tensor: TensorDescriptor, boxes: Sequence[Box]) -> bool:
     return boxes_exactly_cover((0,) * len(tensor.global_shape), tensor.global_shape, boxes)
 
 
-def check_inventory(tensors: Sequence[TensorDescriptor], fragments: Sequence[Any]) -> dict[str, TensorDescriptor]:
+def check_inventory(tensors: Sequence[TensorDescriptor], fragments: Sequence[Any]) -> Tensors:
     """Of fragments of any kind: no name twice, each within a tensor that is there. Returns the tensors by name."""
-    by_id: dict[str, TensorDescriptor] = {}
+    by_id: dict[TensorId, TensorDescriptor] = {}
     for tensor in tensors:
         if tensor.tensor_id in by_id:
             raise ValueError(f"duplicate tensor_id: {tensor.tensor_id}")

@@ -13,7 +13,7 @@ from mooncake.reshard.weight._cover import grouped
 from mooncake.reshard.weight.part import WeightPlacementPart
 from mooncake.reshard.weight.placement import WeightPlacementManifest
 from mooncake.reshard.weight.runtime import WeightRuntimeBindingManifest
-from mooncake.reshard.weight.types import PlacementFragment, TensorDescriptor
+from mooncake.reshard.weight.types import PlacementFragment, Tensors
 
 __all__ = ["validate_runtime_binding", "validate_runtime_bindings"]
 
@@ -79,7 +79,7 @@ def _check_view(fragment: PlacementFragment, memory: RuntimeBindingFragment, ite
         raise ValueError(f"runtime binding stride does not describe a canonical contiguous view: {fragment.placement_fragment_id}")
 
 
-def _check_memory(instance_id: str, bound: Iterable[Bound], tensors: dict[str, TensorDescriptor]) -> None:
+def _check_memory(instance_id: str, bound: Iterable[Bound], tensors: Tensors) -> None:
     """Addresses mean the same on one device of one worker only. There, views are disjoint but for declared aliases, and allocations are
     disjoint or the same."""
     for space, pairs in grouped(bound, lambda pair: (instance_id, pair[1].worker_id, pair[1].device)).items():
@@ -102,7 +102,7 @@ def _meeting(things: Sequence[T], extent: Callable[[T], tuple[int, int]]) -> Ite
         before.append(thing)
 
 
-def _are_aliases(one: PlacementFragment, other: PlacementFragment, tensors: dict[str, TensorDescriptor]) -> bool:
+def _are_aliases(one: PlacementFragment, other: PlacementFragment, tensors: Tensors) -> bool:
     """Whether both say that they share their memory, and would read the same from it. A group names its fragment's own tensor."""
     return (bool(one.aliases) and one.aliases == other.aliases and (one.global_offset, one.local_shape) == (other.global_offset, other.local_shape)
             and tensors[one.tensor_id].is_like(tensors[other.tensor_id]))

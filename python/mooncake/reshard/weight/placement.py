@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from mooncake.reshard import _check, _json
-from mooncake.reshard.contracts import PlacementId, PlacementSetId, ResourceId, ResourceKind, RevisionId
+from mooncake.reshard.contracts import PlacementId, PlacementSetId, ResourceId, ResourceKind, RevisionId, TensorId
 from mooncake.reshard.weight._cover import check_alias_groups, check_complete, check_fragments, grouped
 from mooncake.reshard.weight.part import WeightPlacementPart
 from mooncake.reshard.weight.topology import ParallelTopology
-from mooncake.reshard.weight.types import PlacementFragment, TensorDescriptor
+from mooncake.reshard.weight.types import PlacementFragment, TensorDescriptor, Tensors
 
 __all__ = ["WeightPlacementManifest"]
 
@@ -45,7 +45,7 @@ class WeightPlacementManifest:
         _check.settle(self, parts=tuple(sorted(_check.items(parts, "WeightPlacementManifest parts", WeightPlacementPart),
                                                key=lambda part: part.participant_id)))
         self._check_parts()
-        tensors: dict[str, TensorDescriptor] = {}
+        tensors: dict[TensorId, TensorDescriptor] = {}
         for tensor in (tensor for part in self.parts for tensor in part.tensors):
             if tensors.setdefault(tensor.tensor_id, tensor) != tensor:
                 raise ValueError(f"placement part tensor descriptor mismatch: {tensor.tensor_id}")
@@ -125,7 +125,7 @@ class WeightPlacementManifest:
         return cls(topology=topology, parts=parts, placement_id=placement_id, **common)  # type: ignore[arg-type]
 
 
-def part_of(participant_id: Any, rank: Any, tensors: dict[str, TensorDescriptor], fragments: Sequence[PlacementFragment],
+def part_of(participant_id: Any, rank: Any, tensors: Tensors, fragments: Sequence[PlacementFragment],
             **common: Any) -> WeightPlacementPart:
     """A part with those of the tensors that its fragments are of."""
     used = {fragment.tensor_id for fragment in fragments}

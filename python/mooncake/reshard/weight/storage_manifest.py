@@ -13,7 +13,7 @@ from mooncake.reshard.contracts import ResourceId, ResourceKind, RevisionId, Sto
 from mooncake.reshard.geometry import any_overlap
 from mooncake.reshard.weight._cover import boxes_of, check_inventory, grouped
 from mooncake.reshard.weight.serde import ANY, TEXT, TEXTS, at_least, each_at_least, read_fields, read_tensor
-from mooncake.reshard.weight.types import TensorDescriptor, alias_group
+from mooncake.reshard.weight.types import TensorDescriptor, Tensors, alias_group
 
 __all__ = ["StoredFragment", "StoredManifestIdentity", "WeightManifest", "validate_weight_manifest_snapshot"]
 
@@ -94,7 +94,7 @@ class WeightManifest:
         self._check_objects()
         _check.settle(self, manifest_digest=_json.sha256(self.to_json()))
 
-    def _check_aliases(self, tensors: Mapping[str, TensorDescriptor]) -> None:
+    def _check_aliases(self, tensors: Tensors) -> None:
         """Every box of an alias group is there for all its tensors, and these differ by name only."""
         shared = [one for one in self.fragments if one.aliases]
         for one in shared:

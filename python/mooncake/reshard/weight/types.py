@@ -160,6 +160,9 @@ class TensorDescriptor:
         return replace(self, tensor_id=other.tensor_id) == other
 
 
+Tensors = Mapping[TensorId, TensorDescriptor]  # by name
+
+
 def validate_fragment_geometry(tensor: TensorDescriptor, *, fragment_id: str, global_offset: tuple[int, ...], local_shape: tuple[int, ...],
                                nbytes: int) -> None:
     """ValueError unless the box lies within the tensor and has as many bytes as elements need."""

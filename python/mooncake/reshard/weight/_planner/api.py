@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional, Union
 
 from mooncake.reshard.contracts import ParticipantId
@@ -15,11 +15,9 @@ from mooncake.reshard.weight._planner.ownership import Sources, check_target
 from mooncake.reshard.weight.part import WeightPlacementPart
 from mooncake.reshard.weight.placement import WeightPlacementManifest
 from mooncake.reshard.weight.storage_manifest import WeightManifest
-from mooncake.reshard.weight.types import PlacementFragment, TensorDescriptor
+from mooncake.reshard.weight.types import PlacementFragment, TensorDescriptor, Tensors
 
 __all__ = ["plan_placement_transfer", "plan_placement_transfer_to_local_target", "plan_stored_transfer_to_target_placement"]
-
-Tensors = Mapping[str, TensorDescriptor]
 
 
 def plan_placement_transfer(source_placement: WeightPlacementManifest, target_placement: WeightPlacementManifest, *,
@@ -76,12 +74,12 @@ def _plan(source: Union[WeightPlacementManifest, WeightManifest], target: Weight
     if not is_local:
         check_target(target_tensors, target_fragments)
     regions = _regions(Sources(source_tensors, source.fragments), source_tensors, target_tensors, target_fragments, limits)
-    is_placement = isinstance(source, WeightPlacementManifest)
+    placement, manifest = (source, None) if isinstance(source, WeightPlacementManifest) else (None, source)
     return LogicalTransferPlan(
-        resource_id=target.resource_id, revision=target.revision, source_placement=source if is_placement else None, target_placement=target,
-        source_tensors=_sorted(source_tensors), target_tensors=_sorted(target_tensors), operations=regions,
-        source_manifest=None if is_placement else source, planning_limits=limits,
-        source_executors=_executors(source, source.parts, {one.source.fragment_id for one in regions}) if is_placement else (),
+        resource_id=target.resource_id, revision=target.revision, source_placement=placement, target_placement=target,
+        source_tensors=_sorted(source_tensors), target_tensors=_sorted(target_tensors), operations=regions, source_manifest=manifest,
+        planning_limits=limits,
+        source_executors=_executors(placement, placement.parts, {one.source.fragment_id for one in regions}) if placement else (),
         target_executors=_executors(target, parts, {one.target.fragment_id for one in regions}))
 
 

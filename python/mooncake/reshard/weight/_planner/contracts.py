@@ -302,7 +302,7 @@ class LogicalTransferPlan:
             raise ValueError("logical plan source manifest identity differs")
         if self.source_tensors != tuple(sorted(manifest.tensors, key=lambda one: one.tensor_id)):
             raise ValueError("logical plan source tensor catalog differs")
-        stored = {fragment.fragment_id: fragment for fragment in manifest.fragments}
+        stored: dict[str, StoredFragment] = {fragment.fragment_id: fragment for fragment in manifest.fragments}
         if any(stored.get(operation.source.fragment_id) != operation.source for operation in self.operations):
             raise ValueError("logical plan and source manifest fragment snapshots differ")
 
@@ -367,14 +367,14 @@ class LogicalTransferPlan:
                 for executor in executors}
 
     def _grouped_by_stage(self) -> tuple[PipelineRouteGroup, ...]:
-        def route(index: int) -> tuple[Optional[int], ...]:
+        def route(index: int) -> tuple[Any, ...]:
             source, target = self.operations[index].source, self.operations[index].target
             of_source = (source.rank.pp, source.pipeline_stage_id) if isinstance(source, PlacementFragment) else (None, None)
             return (*of_source, target.rank.pp, target.pipeline_stage_id)
 
         groups = grouped(range(len(self.operations)), route)
-        return tuple(PipelineRouteGroup(*stages, tuple(groups[stages]))  # type: ignore[arg-type]
-                     for stages in sorted(groups, key=lambda stages: [-1 if one is None else one for one in stages]))
+        ordered = sorted(groups, key=lambda stages: [-1 if one is None else one for one in stages])
+        return tuple(PipelineRouteGroup(*stages, tuple(groups[stages])) for stages in ordered)  # type: ignore[call-arg]
 
     @property
     def total_bytes(self) -> int:

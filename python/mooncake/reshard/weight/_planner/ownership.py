@@ -6,12 +6,13 @@ Data parallelism chooses first. It replicates a tensor, or it is one of its owne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
+from mooncake.reshard.contracts import TensorId
 from mooncake.reshard.weight._cover import boxes_of, grouped, tile
 from mooncake.reshard.weight._planner.geometry import BoxIndex
-from mooncake.reshard.weight.types import OwnershipAxis, PlacementFragment, TensorDescriptor
+from mooncake.reshard.weight.types import OwnershipAxis, PlacementFragment, TensorDescriptor, Tensors
 
 RuntimeTensorOwner = tuple[tuple[str, int], ...]
 
@@ -33,8 +34,8 @@ def _owners(tensor: TensorDescriptor, fragments: Iterable[PlacementFragment]) ->
     return complete, bool(complete) and len(complete) == len(by_owner)
 
 
-def complete_dp_owned_source_owners(tensors: Mapping[str, TensorDescriptor], fragments: Sequence[PlacementFragment]
-                                    ) -> dict[str, RuntimeTensorOwner]:
+def complete_dp_owned_source_owners(tensors: Tensors, fragments: Sequence[PlacementFragment]
+                                    ) -> dict[TensorId, RuntimeTensorOwner]:
     """The one owner of each tensor that data parallelism owns."""
     by_tensor = grouped(fragments, lambda one: one.tensor_id)
     owners = {}
@@ -48,8 +49,8 @@ def complete_dp_owned_source_owners(tensors: Mapping[str, TensorDescriptor], fra
     return owners
 
 
-def complete_parallel_source_replicas(tensors: Mapping[str, TensorDescriptor], fragments: Sequence[PlacementFragment]
-                                      ) -> dict[int, dict[str, RuntimeTensorOwner]]:
+def complete_parallel_source_replicas(tensors: Tensors, fragments: Sequence[PlacementFragment]
+                                      ) -> dict[int, dict[TensorId, RuntimeTensorOwner]]:
     """{dp rank that has all tensors which it should have: {tensor: its first owner}}."""
     replicated = [tensor for tensor in tensors.values() if not has_dp_ownership(tensor)]
     by_rank = grouped(fragments, lambda one: one.rank.dp)
@@ -64,7 +65,7 @@ def complete_parallel_source_replicas(tensors: Mapping[str, TensorDescriptor], f
     return replicas
 
 
-def check_target(tensors: Mapping[str, TensorDescriptor], fragments: Sequence[PlacementFragment]) -> None:
+def check_target(tensors: Tensors, fragments: Sequence[PlacementFragment]) -> None:
     """Every dp rank of the target, or every owner where data parallelism owns, has the whole tensor."""
     held = grouped(fragments, lambda one: (one.tensor_id, one.rank.dp))
     by_tensor = grouped(fragments, lambda one: one.tensor_id)
@@ -82,10 +83,10 @@ def check_target(tensors: Mapping[str, TensorDescriptor], fragments: Sequence[Pl
 class Sources:
     """For each target fragment the source fragments that may serve it, no box twice."""
 
-    def __init__(self, tensors: Mapping[str, TensorDescriptor], fragments: Sequence[Any]) -> None:
+    def __init__(self, tensors: Tensors, fragments: Sequence[Any]) -> None:
         self.tensors = tensors
         self.by_tensor = grouped(fragments, lambda one: one.tensor_id)
-        self.indexes: dict[tuple[str, Optional[int]], BoxIndex] = {}
+        self.indexes: dict[tuple[TensorId, Optional[int]], BoxIndex] = {}
         self.stored = not any(isinstance(one, PlacementFragment) for one in fragments)
         if not self.stored:
             self.replicas = complete_parallel_source_replicas(tensors, fragments)
