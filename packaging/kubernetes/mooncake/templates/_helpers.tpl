@@ -1,0 +1,47 @@
+{{- define "labels" -}}
+app.kubernetes.io/name: mooncake
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* host:port of the members of etcd, separated by commas. */}}
+{{- define "endpoints" -}}
+{{- $name := .Release.Name -}}
+{{- $found := .Values.etcd.endpoints -}}
+{{- if .Values.etcd.enabled -}}
+{{- $found = list -}}
+{{- range $i := until (int .Values.etcd.replicas) -}}
+{{- $found = append $found (printf "%s-etcd-%d.%s-etcd:2379" $name $i $name) -}}
+{{- end -}}
+{{- end -}}
+{{- join "," $found -}}
+{{- end -}}
+
+{{/* What clients and store nodes are given in place of a master's address. */}}
+{{- define "address" -}}
+etcd://{{ include "endpoints" . }}/{{ .Values.clusterId }}
+{{- end -}}
+
+{{- define "pod" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile:
+    type: RuntimeDefault
+affinity: # not two of a kind on one machine, if that can be
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- include "labels" . | nindent 14 }}
+{{- end -}}
+
+{{- define "image" -}}
+image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- end -}}

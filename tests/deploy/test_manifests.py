@@ -1,0 +1,136 @@
+"""The chart, by Helm's own library, and what it says: against the schemas of Kubernetes, oldest and newest, and in itself."""
+import pathlib
+import re
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+
+import image
+import render
+
+VERSIONS = ("1.25.0", "1.31.0", "1.37.0")  # the chart's oldest, one between, the newest that the schemas have
+PACKAGING = pathlib.Path(image.ROOT) / "packaging"
+VALUES = {
+    "default": {},
+    "disk": {"store": {"disk": {"enabled": True, "bytes": 1 << 40, "storageClassName": "fast"}}},
+    "rdma": {"store": {"protocol": "rdma", "rdmaResource": "rdma/hca", "extraEnv": [{"name": "MC_GID_INDEX", "value": "3"}], "nodeSelector": {"a": "b"},
+                       "tolerations": [{"key": "gpu", "operator": "Exists"}]}},
+    "outside": {"etcd": {"enabled": False, "endpoints": ["10.0.0.1:2379", "10.0.0.2:2379"]}, "master": {"extraArgs": ["--default_kv_lease_ttl=5000"]}},
+}
+
+
+def documents(text):
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+@pytest.fixture(name="said", params=VALUES)
+def make_said(request):
+    return documents(render.manifest(VALUES[request.param]))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_schemas(said, version):
+    for one in said:
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_a_misspelt_field_is_noticed():
+    wrong = documents(render.manifest({}))
+    [store] = [one for one in wrong if one["kind"] == "StatefulSet" and one["metadata"]["name"] == "mooncake-store"]
+    store["spec"]["template"]["spec"]["terminationGracePeriodSecond"] = 5
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(store, VERSIONS[0], strict=True)
+
+
+def pods(said):
+    for one in said:
+        if "template" in one.get("spec", {}):
+            yield one, one["spec"]["template"]
+
+
+def test_what_belongs_together(said):
+    selected = {one["metadata"]["name"]: one["spec"]["selector"] for one in said if one["kind"] == "Service"}
+    for one, template in pods(said):
+        labels = template["metadata"]["labels"]
+        assert one["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        assert selected[one["metadata"]["name"]].items() <= labels.items()
+        others = [name for name, selector in selected.items() if selector.items() <= labels.items()]
+        assert others == [one["metadata"]["name"]], "another Service has these pods too"
+        assert one["spec"].get("serviceName", one["metadata"]["name"]) in selected
+        volumes = {volume["name"] for volume in template["spec"].get("volumes", ())} | {claim["metadata"]["name"] for claim in one["spec"].get("volumeClaimTemplates", ())}
+        for container in template["spec"]["containers"]:
+            assert {mount["name"] for mount in container.get("volumeMounts", ())} == volumes
+            ports = {port["name"] for port in container["ports"]}
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                [asked] = [container[probe][kind] for kind in ("httpGet", "tcpSocket") if kind in container[probe]] if probe in container else [None]
+                assert asked is None or asked["port"] in ports
+
+
+def test_nobody_is_root(said):
+    for _, template in pods(said):
+        assert template["spec"]["securityContext"]["runAsNonRoot"] and template["spec"]["securityContext"]["runAsUser"] == image.USER
+        for container in template["spec"]["containers"]:
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"] and context["capabilities"]["drop"] == ["ALL"]
+
+
+def test_the_grace_holds_what_a_store_does_at_its_end(said):
+    [template] = [template for one, template in pods(said) if one["metadata"]["name"] == "mooncake-store"]
+    [store] = template["spec"]["containers"]
+    [grace] = [word.split("=")[1] for word in store["command"] if word.startswith("--exit_grace_s=")]
+    hook = store["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook[0] == "sleep"
+    requests_s, end_s = 5, 5
+    assert template["spec"]["terminationGracePeriodSeconds"] >= int(hook[1]) + requests_s + int(grace) + end_s
+
+
+def test_what_the_master_must_know_of_disks():
+    for name, wanted in (("default", False), ("disk", True)):
+        said = {one["metadata"]["name"]: template["spec"]["containers"][0] for one, template in pods(documents(render.manifest(VALUES[name])))}
+        assert ("--enable_offload" in said["mooncake-master"]["command"]) == wanted
+        assert ({"name": "MOONCAKE_OFFLOAD_ENABLED", "value": "true"} in said["mooncake-store"]["env"]) == wanted
+
+
+def test_flags_and_variables_are_known(said, inside):
+    """By the commands themselves: a flag that there is not is an error, and the doctor lists the variables."""
+    listed = inside("mooncake_doctor", "--variables").stdout
+    known = set(re.findall(r"\b(?:MC|MOONCAKE)_[A-Z0-9_]+", listed))
+    assert "MC_DATA_DIR" in known and "MC_DATA_DIRR" not in known
+    for one, template in pods(said):
+        [container] = template["spec"]["containers"]
+        if container["command"][0] == "etcd":
+            continue
+        assert {variable["name"] for variable in container["env"]} - {"POD_IP"} <= known
+        words = [word.replace("$(POD_IP)", "10.0.0.1") for word in container["command"]]
+        variables = [f"{variable['name']}={variable.get('value', '10.0.0.1')}" for variable in container["env"]]
+        done = inside("env", *variables, *words, "--print_config")
+        assert done.returncode == 0, (one["metadata"]["name"], done.stderr)
+
+
+def test_the_chart_is_well_formed():
+    found = helm_python.lint(str(render.CHART))
+    assert not found["errors"] and all(one["severity"] <= 1 for one in found["messages"]), found  # 1: it has no icon
+    for version in (image.version(),):
+        with helm_python.Chart.load(str(render.CHART)) as chart:
+            assert chart.values["image"]["tag"] == version.replace("+", "-")
+        assert f"appVersion: {version}" in (render.CHART / "Chart.yaml").read_text()
+
+
+@pytest.mark.parametrize("wrong", [{"store": {"memory": "48gb"}}, {"etcd": {"enabled": False}}, {"etcd": {"replicas": 2}}, {"store": {"protocol": "udp"}},
+                                   {"stores": {}}, {"image": {"repository": "a", "tag": "0.4.0+c1"}}])
+def test_values_that_cannot_be_are_refused(wrong):
+    with pytest.raises(helm_python.HelmError):
+        render.manifest(wrong)
+
+
+def test_the_manifest_without_helm_is_the_charts():
+    assert {path.name: path.read_text() for path in render.PLAIN.iterdir()} == render.plain(), "./dev manifests"
+
+
+def test_helm_packs_it(tmp_path):
+    helm_python.package(str(render.CHART), destination=str(tmp_path))
+    [path] = tmp_path.iterdir()
+    with helm_python.Chart.load(str(path)) as chart:
+        assert chart.name == "mooncake"
