@@ -20,11 +20,13 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-for folder in (HERE, HERE.parent / "faults"):
+for folder in (HERE, HERE.parent / "faults", HERE.parent / "lab"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-NAMESPACE = "default"
+from resolver import Resolver  # noqa: E402
+
+NAMESPACE, ZONE, OBSERVER = "default", "default.svc.cluster.local", "10.77.0.254"
 
 
 def expand(text, variables):
@@ -72,7 +74,7 @@ class Probe:
 
 
 class Pod:
-    def __init__(self, cluster, name, template, claims=(), domain="", host=None):
+    def __init__(self, cluster, name, template, claims=(), domain=None, host=None):
         self.cluster, self.name, self.template, self.claims, self.domain = cluster, name, template, claims, domain
         self.label = f"{name}.{cluster.started}"
         self.host = host or cluster.network.host(self.label)
@@ -123,7 +125,7 @@ class Pod:
                 os.chown(path, -1, group)
                 path.chmod(0o2777)
         found = [(str(sources[one["name"]]), one["mountPath"], one.get("readOnly", False)) for one in self.container.get("volumeMounts", ())]
-        return found + [(str(self.cluster.hosts_file), "/etc/hosts", True)]
+        return found + [(str(self.cluster.folder / pathlib.Path(path).name), path, True) for path in self.cluster.files]
 
     def spec(self):
         image = self.cluster.images[self.container["image"]]
@@ -140,7 +142,8 @@ class Pod:
         if root != pathlib.Path("/"):
             root = place / "copy"
             subprocess.run(["cp", "-al", image.root, root], check=True)
-            (root / "etc/hosts").touch()
+            for path in self.cluster.files:
+                (root / path.lstrip("/")).touch()
         drops = "ALL" in self.container.get("securityContext", {}).get("capabilities", {}).get("drop", ())
         return {"root": str(root), "at": str(at), "mounts": self.mounts(), "read_only": bool(self.security("readOnlyRootFilesystem")), "hostname": self.name,
                 "folder": image.folder, "user": user, "group": self.security("runAsGroup", user), "groups": [self.security("fsGroup", user)],
@@ -187,6 +190,8 @@ class Pod:
                 self.probes[kind].look()
         assert "livenessProbe" not in self.probes or self.probes["livenessProbe"].is_good, f"{self.name}: livenessProbe failed: {self.said()[-3000:]}"
         ready = "readinessProbe" not in self.probes or self.probes["readinessProbe"].is_good
+        if ready != (self.ready_since is not None) and not self.cluster.publishes_at_once(self):
+            self.cluster.publish(self, self.address if ready else None)
         self.ready_since = (self.ready_since or time.monotonic()) if ready else None
 
     def is_ready(self, for_s=0):
@@ -207,7 +212,7 @@ class Pod:
         """As the kubelet ends a pod: hook, SIGTERM, and SIGKILL when the grace is over, which is a failure here."""
         end = time.monotonic() + self.template["spec"].get("terminationGracePeriodSeconds", 30)
         self.cluster.pods.remove(self)
-        self.cluster.name_all()
+        self.cluster.publish(self, None)
         hook = self.container.get("lifecycle", {}).get("preStop")
         if hook:
             assert self.execute(hook["exec"]["command"], end - time.monotonic()) == 0, f"{self.name}: preStop failed: {self.said()[-2000:]}"
@@ -227,7 +232,6 @@ class Pod:
         shutil.rmtree(self.folder, ignore_errors=True)
         for path in self.cluster.memory.glob(f"{self.label}-*"):
             shutil.rmtree(path, ignore_errors=True)
-        self.cluster.name_all()
 
 
 class Image:
@@ -240,25 +244,19 @@ class Cluster:
         self.folder, self.network, self.images, self.environment, self.extra = pathlib.Path(folder), network, images, environment or {}, extra or {}
         self.memory = pathlib.Path("/dev/shm") / f"mc-pods-{os.getpid()}"
         self.memory.mkdir()
-        self.hosts_file = self.folder / "hosts"
+        self.resolver = Resolver(OBSERVER)
+        self.files = {"/etc/resolv.conf": f"search {ZONE}\nnameserver {OBSERVER}\noptions ndots:5\n", "/etc/hosts": "127.0.0.1 localhost\n"}
+        for name, text in self.files.items():
+            (self.folder / pathlib.Path(name).name).write_text(text, encoding="ascii")
         self.pods, self.workloads, self.services, self.started = [], {}, [], 0
-        self.name_all()
 
-    def name_all(self):
-        """What cluster DNS does, in the file that all of them see: written in place, it is mounted."""
-        lines = ["127.0.0.1 localhost"]
-        for pod in self.pods:
-            names = [pod.name, f"{pod.name}.{pod.domain}"] if pod.domain else [pod.name]
-            labels = pod.template["metadata"].get("labels", {})
-            for service in self.services:
-                spec = service["spec"]
-                if spec.get("selector") and spec["selector"].items() <= labels.items() and (pod.is_ready() or spec.get("publishNotReadyAddresses") or spec.get("clusterIP") == "None"):
-                    names.append(service["metadata"]["name"])
-            lines.append(" ".join([pod.address, *names]))
-        text = "\n".join(lines) + "\n"
-        with open(self.hosts_file, "r+" if self.hosts_file.exists() else "w", encoding="ascii") as file:
-            file.write(text)
-            file.truncate()
+    def publish(self, pod, address):
+        """What cluster DNS says of a pod of a StatefulSet; None: nothing. A service of Compose has its bare name."""
+        if pod.domain is not None:
+            self.resolver.name(f"{pod.name}.{pod.domain}.{ZONE}" if pod.domain else pod.name, address)
+
+    def publishes_at_once(self, pod):
+        return any(one["metadata"]["name"] == pod.domain and one["spec"].get("publishNotReadyAddresses") for one in self.services)
 
     def wait(self, condition, seconds, what):
         end = time.monotonic() + seconds
@@ -270,10 +268,11 @@ class Cluster:
 
     def pod_of(self, workload, name):
         claims = workload["spec"].get("volumeClaimTemplates", ())
-        pod = Pod(self, name, workload["spec"]["template"], claims, workload["spec"].get("serviceName", ""))
+        pod = Pod(self, name, workload["spec"]["template"], claims, workload["spec"].get("serviceName"))
         pod.workload = workload["metadata"]["name"]
         self.pods.append(pod)
-        self.name_all()
+        if self.publishes_at_once(pod):
+            self.publish(pod, pod.address)
         return pod.start()
 
     def of(self, workload):
@@ -311,4 +310,5 @@ class Cluster:
     def end(self):
         for pod in list(self.pods):
             pod.end()
+        self.resolver.end()
         shutil.rmtree(self.memory, ignore_errors=True)

@@ -34,8 +34,8 @@ class Load:
     def __init__(self, cluster, address, seed):
         self.host = cluster.network.host(f"client{seed}")
         self.log = cluster.folder / f"client{seed}.log"
-        # Names are looked up in the pods' file.
-        words = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', cluster.hosts_file, sys.executable, "-B", HERE / "load.py",
+        # Names are looked up where pods do it.
+        words = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/resolv.conf && exec "$@"', cluster.folder / "resolv.conf", sys.executable, "-B", HERE / "load.py",
                  address, self.host.address, seed, OBJECTS, BYTES, PUTS_PER_S]
         with open(self.log, "ab") as log:
             self.process = self.host.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)

@@ -147,10 +147,13 @@ def vllm_v1():
 # ---- SGLang ----
 
 def sglang():
-    parser = flags("--model-path", "--host", "--hicache-storage-backend", port=30000)
+    parser = flags("--model-path", "--host", "--hicache-storage-backend", "--disaggregation-mode", "--disaggregation-transfer-backend", port=30000,
+                   disaggregation_bootstrap_port=8998)
     parser.add_argument("--enable-hierarchical-cache", action="store_true")
     given = parser.parse_args()
-    assert given.enable_hierarchical_cache and given.hicache_storage_backend == "mooncake"
+    # In pairs the bytes go from engine to engine; this one's go through the store, so a decode instance reads there, too.
+    assert given.disaggregation_mode == "decode" or (given.enable_hierarchical_cache and given.hicache_storage_backend == "mooncake")
+    assert given.disaggregation_mode in (None, "prefill", "decode") and given.disaggregation_transfer_backend in (None, "mooncake")
     config = of_environment()
     assert config.global_segment_size == 0  # a client without memory of its own
     return run(config, given.port, given.model_path.rstrip("/"))
