@@ -83,7 +83,7 @@ class Pod:
         self.address = self.host.address
         self.folder = cluster.folder / self.label
         self.process = None
-        self.ready_since = None
+        self.ready_since, self.restarts = None, 0
         [self.main] = template["spec"]["containers"]
         self.container = self.main
         self.log = cluster.folder / f"{self.label}.log"
@@ -135,7 +135,7 @@ class Pod:
         words = list(self.container.get("command", ())) + list(self.container.get("args", ()))
         if "command" not in self.container and not self.container.get("args"):
             words = image.command
-        place = self.folder / self.container.get("name", "main")
+        place = self.folder / f"{self.container.get('name', 'main')}.{self.restarts}"
         at = place / "root"
         at.mkdir(parents=True)
         root = image.root
@@ -159,10 +159,22 @@ class Pod:
             assert self.process.wait(60) == 0, f"{self.name}: {self.container['name']} failed: {self.said()[-3000:]}"
         self.container = self.main
         self.run()
+        self.probe()
+        return self
+
+    def probe(self):
         ports = {one["name"]: one["containerPort"] for one in self.container.get("ports", ()) if "name" in one}
         self.probes = {kind: Probe(self, self.container[kind], ports, kind == "livenessProbe")
                        for kind in ("startupProbe", "readinessProbe", "livenessProbe") if kind in self.container}
-        return self
+
+    def crash(self):
+        """Its process is killed; another container follows in the same pod, as restartPolicy says by default."""
+        assert self.template["spec"].get("restartPolicy", "Always") == "Always"
+        os.kill(self.pid, signal.SIGKILL)
+        self.process.wait()
+        self.ready_since, self.restarts = None, self.restarts + 1
+        self.run()
+        self.probe()
 
     def run(self):
         spec = self.spec()

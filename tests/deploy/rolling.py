@@ -1,7 +1,7 @@
 """A rolling update under load: the chart's three masters, three members of etcd and six store nodes as pods (kubelet.py), every one replaced by the
 steps that Kubernetes takes. Two clients put and get meanwhile and compare every byte. Prints what they saw as JSON; exits 77 without namespaces.
 
-rolling.py MANIFEST IMAGE_ROOT FOLDER [WORKLOAD PODS]    the last two: only so many pods of that one
+rolling.py MANIFEST IMAGE_ROOT FOLDER [WORKLOAD PODS [crash]]    only so many pods of that one; crash: their processes are killed instead
 """
 import json
 import os
@@ -18,6 +18,7 @@ import yaml
 
 SIZES = {"MOONCAKE_GLOBAL_SEGMENT_SIZE": "64mb", "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": "268435456"}
 CLIENTS, OBJECTS, BYTES, PUTS_PER_S = 2, 100, 256 << 10, 2
+SETTLE_S = 2
 ORDER = ("mooncake-store", "mooncake-master", "mooncake-etcd")
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -72,7 +73,15 @@ def summary(results, start, phases):
             "phases": {name: [count, round(ended - began, 1)] for name, (count, began, ended) in phases.items()}, "hit_ratios": parts}
 
 
-def play(cluster, documents, names, most):
+def crash(cluster, name, most):
+    pods = cluster.of(name)[:most]
+    for pod in pods:
+        pod.crash()
+        cluster.wait(lambda pod=pod: pod.is_ready(SETTLE_S), 60, f"readiness of {pod.name}")
+    return len(pods)
+
+
+def play(cluster, documents, names, most, crashes):
     cluster.apply(documents)
     [address] = {one["value"] for pod in cluster.pods for one in pod.container["env"] if one["name"] == "MOONCAKE_MASTER"}
     loads = [Load(cluster, address, seed) for seed in range(CLIENTS)]
@@ -81,15 +90,19 @@ def play(cluster, documents, names, most):
     start, phases = time.monotonic(), {}
     for name in names:
         began = time.monotonic()
-        codes = cluster.roll(name, most)
-        assert set(codes) == {0}, f"{name}: exit codes {codes}"
-        phases[name] = len(codes), began, time.monotonic()
+        if crashes:
+            count = crash(cluster, name, most)
+        else:
+            codes = cluster.roll(name, most)
+            assert set(codes) == {0}, f"{name}: exit codes {codes}"
+            count = len(codes)
+        phases[name] = count, began, time.monotonic()
     result = summary([load.end(cluster) for load in loads], start, phases)
     kept = [line for log in cluster.folder.glob("mooncake-store*.log") for line in log.read_text().splitlines() if " leaving: " in line and " left" not in line]
     return {**result, "leaving": sorted({line.split(" leaving: ")[1] for line in kept})}
 
 
-def main(manifest, image, folder, only="", most="99"):
+def main(manifest, image, folder, only="", most="99", how="update"):
     network = Network.make()
     if not network.real:
         return 77
@@ -99,7 +112,7 @@ def main(manifest, image, folder, only="", most="99"):
     ours = kubelet.Image(image, {"PATH": "/usr/bin", "HOME": "/var/lib/mooncake"}, 65532, folder="/var/lib/mooncake")
     cluster = kubelet.Cluster(folder, network, {name: etcd_image(image, folder) if "etcd" in name else ours for name in images}, SIZES)
     try:
-        print(json.dumps(play(cluster, documents, [only] if only else ORDER, int(most))))
+        print(json.dumps(play(cluster, documents, [only] if only else ORDER, int(most), how == "crash")))
     except BaseException:
         for log in sorted(folder.glob("*.log")):
             print(f"---- {log.name}\n{log.read_text(errors='replace')[-1500:]}", file=sys.stderr)

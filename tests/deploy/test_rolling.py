@@ -38,3 +38,10 @@ def test_without_a_grace_it_loses(rendered, root, tmp_path):
     result = roll(manifest, root, tmp_path, "mooncake-store", "2")
     assert result["phases"]["mooncake-store"][0] == 2
     assert result["lost"] > 0 and result["wrong"] == 0 and result["failed"] == [], result
+
+
+def test_containers_that_crash(rendered, root, tmp_path):
+    """The next container of the same pod takes up the memory that it finds; nothing had a chance to save anything."""
+    result = roll(rendered(), root, tmp_path, "mooncake-store", "2", "crash")
+    assert result["phases"]["mooncake-store"][0] == 2
+    assert result["lost"] == 0 and result["wrong"] == 0 and result["failed"] == [], result
