@@ -167,10 +167,10 @@ class Pod:
         self.probes = {kind: Probe(self, self.container[kind], ports, kind == "livenessProbe")
                        for kind in ("startupProbe", "readinessProbe", "livenessProbe") if kind in self.container}
 
-    def crash(self):
-        """Its process is killed; another container follows in the same pod, as restartPolicy says by default."""
+    def crash(self, number=signal.SIGKILL):
+        """Its process gets that signal and ends; another container follows in the same pod, as restartPolicy says by default."""
         assert self.template["spec"].get("restartPolicy", "Always") == "Always"
-        os.kill(self.pid, signal.SIGKILL)
+        os.kill(self.pid, number)
         self.process.wait()
         self.ready_since, self.restarts = None, self.restarts + 1
         self.run()

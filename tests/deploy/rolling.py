@@ -1,12 +1,14 @@
 """A rolling update under load: the chart's three masters, three members of etcd and six store nodes as pods (kubelet.py), every one replaced by the
 steps that Kubernetes takes. Two clients put and get meanwhile and compare every byte. Prints what they saw as JSON; exits 77 without namespaces.
 
-rolling.py MANIFEST IMAGE_ROOT FOLDER [WORKLOAD PODS [crash]]    only so many pods of that one; crash: their processes are killed instead
+rolling.py MANIFEST IMAGE_ROOT FOLDER [WORKLOAD PODS [HOW]]    only so many pods of that one; crash, restart: not the pods, but the containers in them,
+by SIGKILL or SIGTERM
 """
 import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +21,7 @@ import yaml
 SIZES = {"MOONCAKE_GLOBAL_SEGMENT_SIZE": "64mb", "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": "268435456"}
 CLIENTS, OBJECTS, BYTES, PUTS_PER_S = 2, 100, 256 << 10, 2
 SETTLE_S = 2
+SIGNALS = {"update": 0, "crash": signal.SIGKILL, "restart": signal.SIGTERM}
 ORDER = ("mooncake-store", "mooncake-master", "mooncake-etcd")
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -73,15 +76,15 @@ def summary(results, start, phases):
             "phases": {name: [count, round(ended - began, 1)] for name, (count, began, ended) in phases.items()}, "hit_ratios": parts}
 
 
-def crash(cluster, name, most):
+def restart(cluster, name, most, number):
     pods = cluster.of(name)[:most]
     for pod in pods:
-        pod.crash()
+        pod.crash(number)
         cluster.wait(lambda pod=pod: pod.is_ready(SETTLE_S), 60, f"readiness of {pod.name}")
     return len(pods)
 
 
-def play(cluster, documents, names, most, crashes):
+def play(cluster, documents, names, most, number):
     cluster.apply(documents)
     [address] = {one["value"] for pod in cluster.pods for one in pod.container["env"] if one["name"] == "MOONCAKE_MASTER"}
     loads = [Load(cluster, address, seed) for seed in range(CLIENTS)]
@@ -90,8 +93,8 @@ def play(cluster, documents, names, most, crashes):
     start, phases = time.monotonic(), {}
     for name in names:
         began = time.monotonic()
-        if crashes:
-            count = crash(cluster, name, most)
+        if number:
+            count = restart(cluster, name, most, number)
         else:
             codes = cluster.roll(name, most)
             assert set(codes) == {0}, f"{name}: exit codes {codes}"
@@ -112,7 +115,7 @@ def main(manifest, image, folder, only="", most="99", how="update"):
     ours = kubelet.Image(image, {"PATH": "/usr/bin", "HOME": "/var/lib/mooncake"}, 65532, folder="/var/lib/mooncake")
     cluster = kubelet.Cluster(folder, network, {name: etcd_image(image, folder) if "etcd" in name else ours for name in images}, SIZES)
     try:
-        print(json.dumps(play(cluster, documents, [only] if only else ORDER, int(most), how == "crash")))
+        print(json.dumps(play(cluster, documents, [only] if only else ORDER, int(most), SIGNALS[how])))
     except BaseException:
         for log in sorted(folder.glob("*.log")):
             print(f"---- {log.name}\n{log.read_text(errors='replace')[-1500:]}", file=sys.stderr)

@@ -40,8 +40,11 @@ def test_without_a_grace_it_loses(rendered, root, tmp_path):
     assert result["lost"] > 0 and result["wrong"] == 0 and result["failed"] == [], result
 
 
-def test_containers_that_crash(rendered, root, tmp_path):
-    """The next container of the same pod takes up the memory that it finds; nothing had a chance to save anything."""
-    result = roll(rendered(), root, tmp_path, "mooncake-store", "2", "crash")
-    assert result["phases"]["mooncake-store"][0] == 2
+@pytest.mark.parametrize("how", ["crash", "restart"])
+def test_containers_are_started_again(rendered, root, tmp_path, how):
+    """The next container of the same pod takes up the memory that it finds; the one before has saved nothing elsewhere."""
+    manifest = rendered()
+    manifest.write_text(manifest.read_text().replace(", --drain_on_exit", ""))
+    result = roll(manifest, root, tmp_path, "mooncake-store", "2", how)
+    assert result["phases"]["mooncake-store"][0] == 2 and result["leaving"] == []
     assert result["lost"] == 0 and result["wrong"] == 0 and result["failed"] == [], result
