@@ -375,7 +375,7 @@ def test_commands_of_dev():
     works |= set(re.search(r"^  bench \[(.*)\]$", dev, re.M).group(1).split("|"))
     tests = {"unit": " ".join(path.stem for path in (SOURCE / "tests" / "unit").glob("test_*.c")),
              **{lane: " ".join(f"{path.stem} " + " ".join(re.findall(r"^def (test_\w+)", path.read_text(), re.M))
-                               for path in (SOURCE / "tests" / lane).glob("test_*.py")) for lane in ("system", "faults", "lab", "rdma")},
+                               for path in (SOURCE / "tests" / lane).glob("test_*.py")) for lane in ("system", "faults", "lab", "rdma", "deploy")},
              "clients": re.search(r"^clients=\((.*)\)$", dev, re.M).group(1)}
     for path, text in pages().items():
         for command, word, pattern in re.findall(r"\./dev (\w+)(?: ([\w-]+))?(?: ([\w-]+))?", text):
