@@ -46,6 +46,8 @@ def test_schemas(documents):
                                           "spec": {"selector": {"matchLabels": labels}, "template": template}}, version, strict=True)
     for version in VERSIONS:
         kubernetes_validate.validate(service, version, strict=True)
+    containers = [one for role in group["spec"]["roles"] for kind in ("initContainers", "containers") for one in role["template"]["spec"].get(kind, ())]
+    assert {one["image"] for one in containers if "mooncake" in one["image"]} == {f"mooncake:{image.version().replace('+', '-')}"}
     assert service["spec"]["selector"]["rolebasedgroup.workloads.x-k8s.io/role"] in names
 
 
