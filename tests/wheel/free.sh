@@ -6,8 +6,9 @@ wheel=$1 venv=$2 python=$3
 python3 -B "$here/floor.py" "$wheel"
 rm -rf "$venv"
 "$python" -m venv --without-pip "$venv"
-pip=$(find "$(python3 -c 'import ensurepip, os; print(os.path.dirname(ensurepip.__file__))')" /usr/share/python-wheels -name 'pip-*.whl' 2>/dev/null | head -n 1)
-"$venv/bin/python" "$pip/pip" install --quiet --no-index --no-deps "$wheel"
+# The first pip that knows such a Python's tag; that of Python 3.11 does not.
+python3 -m pip download --quiet --no-deps --dest "$venv" 'pip>=24.1'
+"$venv/bin/python" "$venv"/pip-*.whl/pip install --quiet --no-index --no-deps "$wheel"
 cd /
 "$venv/bin/python" -c 'import sys; print(sys.version)'
 "$venv/bin/python" -B -W error "$here/smoke.py"
