@@ -150,11 +150,12 @@ def test_the_example_of_the_documents():
 
 
 def spread(name, axes, sizes, held, shape=(4, 6), **more):
-    """A placement of one tensor of 4 x 6 whose fragments are said as (rank, offset, shape)."""
+    """A placement of one tensor of 4 x 6 whose fragments are said as (rank, offset, shape), with a name if it matters."""
     ranks = [dict(zip(weights.KINDS, rank)) for rank in itertools.product(*(range(sizes.get(kind, 1)) for kind in weights.KINDS))]
     said = {"placement_set_id": name, "sizes": {kind: sizes.get(kind, 1) for kind in weights.KINDS}, "ranks": ranks,
             "tensors": [{**weights.described("w", shape, 2, axes), **more}],
-            "fragments": [weights.fragment("w", 2, offset, extent, rank={**dict.fromkeys(weights.KINDS, 0), **rank}) for rank, offset, extent in held]}
+            "fragments": [weights.fragment("w", 2, offset, extent, rank={**dict.fromkeys(weights.KINDS, 0), **rank}, placement_fragment_id=(*named, None)[0])
+                          for rank, offset, extent, *named in held]}
     return weights.build_placement(weight, said)
 
 
@@ -172,12 +173,26 @@ def test_replicas_serve_in_turn():
     assert [executor.rank.dp for executor in local.source_executors] == [1] and [executor.participant_id for executor in local.target_executors] == ["worker-3"]
 
 
-def test_the_first_owner_serves():
-    owned = [["pp", "ownership", None]]
-    source = spread("source", owned, {"pp": 3}, [({"pp": pp}, *WHOLE) for pp in (1, 2)])
-    target = spread("target", owned, {"pp": 2}, [({"pp": pp}, *WHOLE) for pp in range(2)])
+@pytest.mark.parametrize("names", ["abc", "cba", "bca"])
+def test_the_first_owner_serves(names):
+    """And of its replicas the first; whatever the fragments are called."""
+    owned = [["pp", "ownership", None], ["ep", "replicated", None]]
+    source = spread("source", owned, {"pp": 4, "ep": 2}, [({"pp": pp, "ep": ep}, *WHOLE, f"{name}{1 - ep}") for pp, name in zip((1, 2, 3), names)
+                                                          for ep in range(2)])
+    target = spread("target", owned[:1], {"pp": 2}, [({"pp": pp}, *WHOLE) for pp in range(2)])
     plan = plan_placement_transfer(source, target)
     assert [(route.source_pp, route.target_pp, len(route.operation_indices)) for route in plan.pipeline_routes] == [(1, 0, 1), (1, 1, 1)]
+    assert {region.source.rank.ep for region in plan.operations} == {0}
+
+
+def test_regions_are_in_the_order_of_the_target():
+    """Whatever the order of their sources."""
+    rows = spread("rows", [["tp", "split", 0]], {"tp": 4}, [({"tp": tp}, (tp, 0), (1, 6), f"s{9 - tp}") for tp in range(4)])
+    halves = spread("halves", [["tp", "split", 0]], {"tp": 2}, [({"tp": tp}, (2 * tp, 0), (2, 6), f"t{9 - tp}") for tp in range(2)])
+    plan = plan_placement_transfer(rows, halves)
+    assert [(one.target.fragment_id, one.target_offset, one.source.fragment_id) for one in plan.operations] == [
+        ("t8", 0, "s7"), ("t8", 12, "s6"), ("t9", 0, "s9"), ("t9", 12, "s8")]
+    assert [executor.rank.tp for executor in plan.source_executors] == [0, 1, 2, 3]
 
 
 def test_regions_have_the_fewest_loops():
