@@ -1,4 +1,5 @@
 """Building without what the build needs: one line says which packages are missing, and with which command they come."""
+import json
 import os
 import pathlib
 import re
@@ -43,3 +44,13 @@ def test_without_a_compiler_all_is_named(meson, tmp_path):
     code, lines = configure(tmp_path / "build", **environment)
     assert code != 0 and len(lines) == 1
     assert {"gcc", "pkg-config", *packages_of_dev()} <= set(lines[0].rpartition("apt-get install ")[2].split())
+
+
+def test_every_file_of_the_package_is_installed():
+    """A new one that meson.build does not name would work here, and be missing in the wheel."""
+    places = json.loads((pathlib.Path(os.environ["MC_BUILD"]) / "meson-info/intro-installed.json").read_text(encoding="utf-8"))
+    package = SOURCE / "python/mooncake"
+    files = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    wrong = [str(path) for path in files
+             if not any(pathlib.Path(source) == path and target.endswith(f"/mooncake/{path.relative_to(package)}") for source, target in places.items())]
+    assert wrong == [] and len(files) > 40
