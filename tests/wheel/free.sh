@@ -8,7 +8,8 @@ rm -rf "$venv"
 "$python" -m venv --without-pip "$venv"
 # The first pip that knows such a Python's tag; that of Python 3.11 does not.
 python3 -m pip download --quiet --no-deps --dest "$venv" 'pip>=24.1'
-"$venv/bin/python" "$venv"/pip-*.whl/pip install --quiet --no-index --no-deps "$wheel"
+pip=$(find "$venv" -maxdepth 1 -name "pip-*.whl")
+"$venv/bin/python" "$pip/pip" install --quiet --no-index --no-deps "$wheel"
 cd /
 "$venv/bin/python" -c 'import sys; print(sys.version)'
 "$venv/bin/python" -B -W error "$here/smoke.py"
