@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Builds Debian's package of the commands of the portable wheels and the units of systemd/: deb.py CACHE TARGET [ARCHITECTURE...]
 
-CACHE is that of portable.py, which has built the wheels there. The package needs glibc alone, 2.28 or newer, so it is one for all releases of Debian
-and Ubuntu that have it. The same commands give the same bytes (image.py's SOURCE_DATE_EPOCH).
+CACHE is that of portable.py, which has built the wheels there. The package needs glibc alone, of portable.py's floor or newer, so it is one for all
+releases of Debian and Ubuntu that have it. The same commands give the same bytes (image.py's SOURCE_DATE_EPOCH).
 """
 import os
 import pathlib
@@ -40,7 +40,7 @@ def files_of(commands):
     found["usr/lib/sysusers.d/mooncake.conf"] = (HERE / "systemd/mooncake.sysusers").read_bytes(), 0o644
     for path in sorted((HERE / "deb/etc").iterdir()):
         found[f"etc/mooncake/{path.name}"] = path.read_bytes(), 0o640 if path.suffix == ".env" else 0o644
-    found["usr/share/doc/mooncake/copyright"] = b"".join((image.ROOT / name).read_bytes() for name in ("NOTICE", "LICENSE")), 0o644
+    found["usr/share/doc/mooncake/copyright"] = image.copyright_text(), 0o644
     return found
 
 

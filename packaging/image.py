@@ -75,6 +75,11 @@ def package_of(wheel):
         return {name: archive.read(name) for name in archive.namelist() if ".data/" not in name and not name.endswith("/")}
 
 
+def copyright_text():
+    """Ours, and those of what is linked in."""
+    return b"\n".join(path.read_bytes() for path in (ROOT / "NOTICE", ROOT / "LICENSE", *sorted((ROOT / "packaging/licenses").glob("*.txt"))))
+
+
 class Tree:
     """Files by their path without a slash in front. `add` makes the folders above."""
 
@@ -156,7 +161,7 @@ def root_of(cache, architecture):
     for name, content in package_of(wheel_of(cache, architecture)).items():
         tree.add(f"{PACKAGE}/{name}", content)
     tree.add("usr/bin/health", HEALTH.read_bytes(), 0o755)
-    tree.add("usr/share/doc/mooncake/copyright", b"".join((ROOT / name).read_bytes() for name in ("NOTICE", "LICENSE")))
+    tree.add("usr/share/doc/mooncake/copyright", copyright_text())
     tree.add("etc/passwd", f"root:x:0:0:root:/:/bin/sh\nmooncake:x:{USER}:{USER}:Mooncake:/{STATE}:/bin/sh\n".encode())
     tree.add("etc/group", f"root:x:0:\nmooncake:x:{USER}:\n".encode())
     tree.add("etc/nsswitch.conf", b"passwd: files\ngroup: files\nhosts: files dns\n")
