@@ -23,6 +23,12 @@ def ours(both):
     return both["ours"]
 
 
+@pytest.fixture(scope="session")
+def counts():
+    """counts(part, {side: (cases that passed, all)}, reasons): a line of the table."""
+    return TABLE.add_counts
+
+
 @pytest.fixture(scope="module")
 def compare(both):
     """compare(part, play, reasons): plays the scenario on both sides and compares step by step.

@@ -47,6 +47,7 @@ class Suite:
     master: tuple = None  # its flags
     metadata: bool = True  # a metadata server of its own
     client: bool = False  # a mooncake_client
+    beside_it: dict = dataclasses.field(default_factory=dict)  # {file that serves while the others run: what it says when it does}
     env: dict = dataclasses.field(default_factory=dict)
     pytest: tuple = ()  # more arguments
 
@@ -67,6 +68,8 @@ def services(side, suite):
         found.append({"command": [tool(side, "mooncake_master"), *suite.master], "port": MASTER_PORT})
     if suite.client:
         found.append({"command": [tool(side, "mooncake_client")], "port": 50052})
+    for file, says in suite.beside_it.items():
+        found.append({"command": [environment_python(suite.environment), "-B", str(suite.folder / file)], "says": says})
     return found
 
 
@@ -94,9 +97,9 @@ def run(side, suite):
         (work / "tmp").mkdir()
         env = side.env(MC_METADATA_SERVER=METADATA, MOONCAKE_TE_META_DATA_SERVER=METADATA, DEFAULT_KV_LEASE_TTL="500", TMPDIR=str(work / "tmp"),
                        MOONCAKE_MASTER=f"127.0.0.1:{MASTER_PORT}", MOONCAKE_PROTOCOL="tcp", DEVICE_NAME="",
-                       PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTEST_PLUGINS="pytest_timeout,pytest_asyncio.plugin,pytest_mock")
+                       PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTEST_PLUGINS="pytest_timeout,pytest_asyncio.plugin,pytest_mock,absent")
         env["PATH"] = os.pathsep.join([str(pathlib.Path(tool(side, "")).resolve()), os.environ["PATH"]])
-        env["PYTHONPATH"] = os.pathsep.join([str(side.path), *(str(CLIENTS / name) for name in suite.beside)])
+        env["PYTHONPATH"] = os.pathsep.join([str(side.path), str(SCENARIOS), *(str(CLIENTS / name) for name in suite.beside)])
         env.update(suite.env)
         root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
         command = ["unshare", *root, "--net", "--pid", "--mount", "--mount-proc", "--fork", "--kill-child", sys.executable, "-B",

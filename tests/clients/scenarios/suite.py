@@ -2,7 +2,7 @@
 
 suite.py PLAN.json      started by suites.py under unshare; prints one JSON line, the outcome of each case
 
-The plan: {"folder": where to run, "services": [{"command", "port", "env"}], "runs": [{"name", "command", "env", "beside"}]}. A run that is pytest
+The plan: {"folder": where to run, "services": [{"command", and "port" or what it "says"}], "runs": [{"name", "command", "env", "beside"}]}. A run that is pytest
 gives an outcome for each of its cases, any other one by its exit code. What is "beside" is started and waited for with the next one. This process
 is the first of its namespace: what it leaves behind ends with it.
 """
@@ -19,16 +19,23 @@ import xml.etree.ElementTree
 START_SECONDS_MAX = 60
 
 
-def wait_for_port(port, process, log):
+def is_ready(service, log):
+    if "says" in service:
+        return service["says"] in log.read_text(errors="replace")
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", service["port"])) == 0
+
+
+def start(service, folder):
+    log = folder / f"service-{pathlib.Path(service['command'][0]).name}-{len(list(folder.iterdir()))}.log"
+    with open(log, "w", encoding="utf-8") as file:
+        process = subprocess.Popen(service["command"], stdin=subprocess.DEVNULL, stdout=file, stderr=file, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     end = time.monotonic() + START_SECONDS_MAX
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            break
-        with socket.socket() as client:
-            if client.connect_ex(("127.0.0.1", port)) == 0:
-                return
+    while process.poll() is None and time.monotonic() < end:
+        if is_ready(service, log):
+            return
         time.sleep(0.05)
-    raise SystemExit(f"nothing listens on {port}: {pathlib.Path(log.name).read_text(errors='replace')[-3000:]}")
+    raise SystemExit(f"{service} does not serve: {log.read_text(errors='replace')[-3000:]}")
 
 
 def cases_of(report):
@@ -75,10 +82,7 @@ def main():
     for words in "link set lo up", "link add suite0 type veth peer name suite1", "addr add 10.255.0.1/24 dev suite0", "link set suite0 up", "link set suite1 up":
         subprocess.run(["ip", *words.split()], check=True)
     for service in plan["services"]:
-        log = open(folder / f"service-{service['command'][0].rsplit('/', 1)[-1]}.log", "w", encoding="utf-8")
-        process = subprocess.Popen(service["command"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=service.get("folder"),
-                                   env={**os.environ, **service.get("env", {})})
-        wait_for_port(service["port"], process, log)
+        start(service, folder)
     outcomes, beside = {}, []
     for number, one in enumerate(plan["runs"]):
         run = Run(one, number, folder)
