@@ -1,0 +1,111 @@
+/* OpenSSL as one table of function pointers, opened at run time: nothing is linked, no header of it is needed, and what
+ * the machine's updates mend is mended here. Versions 3 and 1.1 (1.1.1 is the first with TLS 1.3). */
+#ifndef MC_ENV_OPENSSL_H
+#define MC_ENV_OPENSSL_H
+
+#include <stddef.h>
+
+/* OpenSSL's own structs, which nobody looks into. */
+struct ssl_ctx_st;
+struct ssl_st;
+struct ssl_method_st;
+struct bio_st;
+struct bio_method_st;
+struct X509_VERIFY_PARAM_st;
+
+/* return type, field, symbol, parameters. libcrypto's are found by way of libssl, which needs it. */
+#define MC_OPENSSL_MAP(X)                                                                                              \
+    X(const struct ssl_method_st *, client_method, "TLS_client_method", (void))                                        \
+    X(struct ssl_ctx_st *, ctx_new, "SSL_CTX_new", (const struct ssl_method_st *))                                     \
+    X(void, ctx_free, "SSL_CTX_free", (struct ssl_ctx_st *))                                                           \
+    X(long, ctx_ctrl, "SSL_CTX_ctrl", (struct ssl_ctx_st *, int, long, void *))                                        \
+    X(unsigned long, ctx_set_options, "SSL_CTX_set_options", (struct ssl_ctx_st *, unsigned long))                     \
+    X(void, ctx_set_verify, "SSL_CTX_set_verify", (struct ssl_ctx_st *, int, void *))                                  \
+    X(int, ctx_trust_file, "SSL_CTX_load_verify_locations", (struct ssl_ctx_st *, const char *, const char *))         \
+    X(int, ctx_trust_machine, "SSL_CTX_set_default_verify_paths", (struct ssl_ctx_st *))                               \
+    X(int, ctx_use_chain, "SSL_CTX_use_certificate_chain_file", (struct ssl_ctx_st *, const char *))                   \
+    X(int, ctx_use_key, "SSL_CTX_use_PrivateKey_file", (struct ssl_ctx_st *, const char *, int))                       \
+    X(void, ctx_set_password_function, "SSL_CTX_set_default_passwd_cb",                                                \
+      (struct ssl_ctx_st *, int (*)(char *, int, int, void *)))                                                        \
+    X(struct ssl_st *, new_connection, "SSL_new", (struct ssl_ctx_st *))                                               \
+    X(void, free_connection, "SSL_free", (struct ssl_st *))                                                            \
+    X(void, set_bio, "SSL_set_bio", (struct ssl_st *, struct bio_st *, struct bio_st *))                               \
+    X(void, set_connect_state, "SSL_set_connect_state", (struct ssl_st *))                                             \
+    X(long, ctrl, "SSL_ctrl", (struct ssl_st *, int, long, void *))                                                    \
+    X(int, set_host, "SSL_set1_host", (struct ssl_st *, const char *))                                                 \
+    X(struct X509_VERIFY_PARAM_st *, get_param, "SSL_get0_param", (struct ssl_st *))                                   \
+    X(int, param_set_ip, "X509_VERIFY_PARAM_set1_ip_asc", (struct X509_VERIFY_PARAM_st *, const char *))               \
+    X(void, param_set_host_flags, "X509_VERIFY_PARAM_set_hostflags", (struct X509_VERIFY_PARAM_st *, unsigned))        \
+    X(int, do_handshake, "SSL_do_handshake", (struct ssl_st *))                                                        \
+    X(int, get_error, "SSL_get_error", (const struct ssl_st *, int))                                                   \
+    X(long, get_verify_result, "SSL_get_verify_result", (const struct ssl_st *))                                       \
+    X(const char *, verify_text, "X509_verify_cert_error_string", (long))                                              \
+    X(int, read, "SSL_read", (struct ssl_st *, void *, int))                                                           \
+    X(int, peek, "SSL_peek", (struct ssl_st *, void *, int))                                                           \
+    X(int, write, "SSL_write", (struct ssl_st *, const void *, int))                                                   \
+    X(int, end, "SSL_shutdown", (struct ssl_st *))                                                                     \
+    X(struct bio_st *, bio_new, "BIO_new", (const struct bio_method_st *))                                             \
+    X(const struct bio_method_st *, bio_memory, "BIO_s_mem", (void))                                                   \
+    X(int, bio_free, "BIO_free", (struct bio_st *))                                                                    \
+    X(int, bio_read, "BIO_read", (struct bio_st *, void *, int))                                                       \
+    X(int, bio_write, "BIO_write", (struct bio_st *, const void *, int))                                               \
+    X(size_t, bio_pending, "BIO_ctrl_pending", (struct bio_st *))                                                      \
+    X(unsigned long, error_next, "ERR_get_error", (void))                                                              \
+    X(void, error_clear, "ERR_clear_error", (void))                                                                    \
+    X(const char *, error_reason, "ERR_reason_error_string", (unsigned long))
+
+struct mc_openssl {
+#define FIELD(type, name, symbol, parameters) type(*name) parameters;
+    MC_OPENSSL_MAP(FIELD)
+#undef FIELD
+};
+
+/* The same for the whole life of the process; NULL with a line in error: there is none on this machine. */
+const struct mc_openssl *mc_openssl_open(char *error, size_t error_size);
+
+/* Constants of its headers; they are part of its binary interface. */
+#define MC_OPENSSL_PEM 1
+#define MC_OPENSSL_VERIFY_PEER 1
+#define MC_OPENSSL_NO_RENEGOTIATION 0x40000000ul
+#define MC_OPENSSL_CTRL_MODE 33 /* of a context */
+#define MC_OPENSSL_MODE_MOVING_WRITE 2
+#define MC_OPENSSL_CTRL_SERVER_NAME 55 /* of a connection */
+#define MC_OPENSSL_CTRL_LEAST_VERSION 123
+#define MC_OPENSSL_TLS_1_2 0x0303
+#define MC_OPENSSL_NO_PARTIAL_WILDCARDS 0x4u
+#define MC_OPENSSL_NEVER_THE_SUBJECT 0x20u
+enum {
+    MC_OPENSSL_ERROR_SSL = 1,
+    MC_OPENSSL_ERROR_WANT_READ = 2,
+    MC_OPENSSL_ERROR_WANT_WRITE = 3,
+    MC_OPENSSL_ERROR_CLOSED = 6
+};
+/* Of an error number: what went wrong, as libssl counts it; alerts of the peer are 1000 and their number in TLS. */
+#define MC_OPENSSL_REASON(number) ((unsigned)((number)&0xfffu))
+enum {
+    MC_OPENSSL_REASON_NOT_VERIFIED = 134,
+    MC_OPENSSL_REASON_TOO_LONG = 198,
+    MC_OPENSSL_REASON_NOT_TLS = 267,
+    MC_OPENSSL_REASON_OLD_PROTOCOL = 258,
+    MC_OPENSSL_REASON_ALERT = 1000,
+};
+enum {
+    MC_OPENSSL_ALERT_FAILURE = 40,
+    MC_OPENSSL_ALERT_BAD_CERTIFICATE = 42,
+    MC_OPENSSL_ALERT_ACCESS_DENIED = 49,
+    MC_OPENSSL_ALERT_PROTOCOL_VERSION = 70,
+    MC_OPENSSL_ALERT_CERTIFICATE_REQUIRED = 116,
+};
+enum { /* of SSL_get_verify_result */
+       MC_OPENSSL_NO_ISSUER = 2,
+       MC_OPENSSL_NOT_YET_VALID = 9,
+       MC_OPENSSL_EXPIRED = 10,
+       MC_OPENSSL_SELF_SIGNED = 18,
+       MC_OPENSSL_SELF_SIGNED_IN_CHAIN = 19,
+       MC_OPENSSL_NO_ISSUER_HERE = 20,
+       MC_OPENSSL_NOT_SIGNED = 21,
+       MC_OPENSSL_OTHER_HOST = 62,
+       MC_OPENSSL_OTHER_IP = 64,
+};
+
+#endif
