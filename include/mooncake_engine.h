@@ -66,7 +66,8 @@ struct mc_transfer_engine;
 /* Strings are copied by mc_transfer_open; NULL is "". */
 struct mc_transfer_config {
     const char *local_name; /* P2PHANDSHAKE: the host by which peers reach this machine. Else the engine's name */
-    /* "P2PHANDSHAKE", "http://host:port/metadata", "etcd://host:port;host:port" (also without its scheme),
+    /* "P2PHANDSHAKE", "http://host:port/metadata", "https://host:port/metadata" (MC_METADATA_TLS_CA_CERT),
+     * "etcd://host:port;host:port" (also without its scheme; MC_ETCD_TLS_CA_CERT, MC_ETCD_CONF_FILE),
      * "redis://host:port" (MC_REDIS_USERNAME, MC_REDIS_PASSWORD, MC_REDIS_DB_INDEX) */
     const char *metadata_server;
     const char *protocol; /* "tcp", or "rdma": tcp too, and RDMA wherever both sides have it */

@@ -262,12 +262,12 @@ int sim_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, u
 int sim_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, uint64_t deadline_ns,
                   struct mc_buffer *reply)
 {
-    struct etcd_request *asked[MC_ETCD_ASKED_MAX], *answered = NULL;
+    struct etcd_request *asked[MC_ASKER_QUESTIONS_MAX], *answered = NULL;
     uint32_t count = 0;
     (void)etcd;
     reply->length = 0;
     while (answered == NULL && sim_monotonic_ns(sim_process()) < deadline_ns && !sim_failed) {
-        if (count < MC_ETCD_ASKED_MAX)
+        if (count < MC_ASKER_QUESTIONS_MAX)
             asked[count++] = ask(path, body);
         uint64_t until_ns = sim_monotonic_ns(sim_process()) + (count == 1 ? 1u : 2u) * MC_ETCD_PATIENCE_MS * SIM_MS;
         answered = wait_for(asked, count, until_ns < deadline_ns ? until_ns : deadline_ns);

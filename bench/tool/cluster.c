@@ -126,7 +126,8 @@ bool mc_cluster_metric(const char *metrics_address, const char *name, double *va
     int error;
     if (metrics_address == NULL || metrics_address[0] == '\0')
         return false;
-    bool is_read = mc_http_once(metrics_address, "GET", "/metrics", mc_span("", 0), deadline_ns, &page, &error) == 200;
+    const struct mc_http_question question = {.method = "GET", .path = "/metrics"};
+    bool is_read = mc_http_once(metrics_address, NULL, &question, deadline_ns, &page, &error) == 200;
     mc_buffer_put_u8(&page, 0);
     for (const char *line = is_read ? (char *)page.data : NULL; line != NULL && !found; line = strchr(line, '\n')) {
         line += line[0] == '\n';

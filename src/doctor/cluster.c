@@ -80,7 +80,7 @@ static bool find_leader(struct mc_doctor *doctor, char address[MC_ADDRESS_MAX])
                       : rc == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS
                           ? "nobody leads that cluster: start a master with --enable_ha, and compare "
                             "its cluster_id with MC_STORE_CLUSTER_ID"
-                          : "is etcd running there? (etcdctl endpoint health)",
+                          : "is etcd running there? (etcdctl endpoint health); the lines above may say why not",
                       "%s: %s", given, rc < 0 ? mc_error_name(rc) : address);
         return rc == 0;
     }
@@ -150,7 +150,8 @@ void mc_check_master(struct mc_doctor *doctor)
 
 static int ask_http(const char *address, const char *path, struct mc_buffer *reply, int *error)
 {
-    return mc_http_once(address, "GET", path, mc_span(NULL, 0), deadline_of(), reply, error);
+    const struct mc_http_question question = {.method = "GET", .path = path};
+    return mc_http_once(address, NULL, &question, deadline_of(), reply, error);
 }
 
 /* The value of a metric without labels; -1: none. */

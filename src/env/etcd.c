@@ -2,78 +2,112 @@
 #include "env/etcd.h"
 
 #include "base/error.h"
+#include "env/asker.h"
 #include "env/clock.h"
-#include "env/http.h"
+#include "env/etcd_login.h"
 #include "env/json.h"
+#include "env/log.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
-#include <time.h>
 
-#define ROUND_PAUSE_NS 20000000u /* when no endpoint can be reached */
-#define PATIENCES_MAX 8u         /* after so many a question is taken back when there is no place for another */
-#define ADDRESSES_MAX 8u         /* of one name */
+#define ROUND_PAUSE_NS 20000000u     /* when no endpoint can be reached */
+#define REFUSED_PAUSE_NS 1000000000u /* a login that was refused costs etcd much work, and is not tried at once again */
+#define NO_TOKEN "-"                 /* an etcd that wants none */
+#define ENDPOINTS_MAX (MC_ETCD_ENDPOINTS_MAX * (MC_ADDRESS_MAX + 2))
 
 struct mc_etcd {
-    char endpoints[MC_ETCD_ENDPOINTS_MAX][MC_ADDRESS_MAX];
-    size_t count, current;
-    uint64_t patience_ns;
-    struct mc_http http;                   /* to endpoints[current] */
-    unsigned turns[MC_ETCD_ENDPOINTS_MAX]; /* which address of the name is next */
-};
-
-/* One call, and its questions to several members. */
-struct asked {
-    struct mc_http http;
-    size_t endpoint;
-    uint64_t begun_ns;
-    unsigned turn; /* of the addresses of its name */
-    bool is_kept, is_connected;
-};
-struct call {
-    struct mc_etcd *etcd;
-    const char *path;
-    struct mc_span body;
-    uint64_t deadline_ns, next_ns; /* next_ns: another is asked then */
-    struct asked asked[MC_ETCD_ASKED_MAX];
-    size_t count, total, failed, next; /* under way; ever; of those; endpoint */
-    int rc;                            /* of the last that failed */
+    struct mc_asker asker;
+    struct mc_tls_settings tls;
+    char endpoints[ENDPOINTS_MAX]; /* of all, for whose tokens they are */
+    uint64_t refused_ns;           /* when the login was refused; 0: it was not */
 };
 
 /* ---- endpoints ---- */
 
+static bool skip_scheme(const char **text, size_t *length, const char *scheme)
+{
+    size_t part = strlen(scheme);
+    if (*length <= part || strncasecmp(*text, scheme, part) != 0)
+        return false;
+    *text += part;
+    *length -= part;
+    return true;
+}
+
 static int add_endpoint(struct mc_etcd *etcd, const char *text, size_t length, char *error, size_t error_size)
 {
-    static const char scheme[] = "http://";
     char address[MC_ADDRESS_MAX], host[MC_ADDRESS_MAX];
     uint16_t port = MC_ETCD_PORT;
-    if (length > sizeof(scheme) - 1 && strncasecmp(text, scheme, sizeof(scheme) - 1) == 0) {
-        text += sizeof(scheme) - 1;
-        length -= sizeof(scheme) - 1;
-    }
+    struct mc_asker *asker = &etcd->asker;
+    bool is_tls = skip_scheme(&text, &length, "https://");
+    if (!is_tls && !skip_scheme(&text, &length, "http://"))
+        is_tls = mc_etcd_tls_is_set();
     while (length > 0 && text[length - 1] == '/')
         length--;
+    if (memchr(text, '@', length) != NULL) {
+        snprintf(error, error_size,
+                 "a password does not belong into an address of etcd, which logs show: let "
+                 "MC_ETCD_CONF_FILE name a file with the lines username=... and password=...");
+        return MC_ERR_INVALID_PARAMS;
+    }
     snprintf(address, sizeof(address), "%.*s", (int)length, text);
-    if (length >= sizeof(address) || memchr(text, '/', length) != NULL || etcd->count == MC_ETCD_ENDPOINTS_MAX ||
+    if (length >= sizeof(address) || memchr(text, '/', length) != NULL || asker->count == MC_ETCD_ENDPOINTS_MAX ||
         mc_address_split(address, host, sizeof(host) - 8, &port) < 0 || port == 0) {
-        snprintf(error, error_size, "etcd endpoint '%.100s': host:port is expected, plain or after http://, at most %d",
+        snprintf(error, error_size,
+                 "etcd endpoint '%.100s': host:port is expected, plain or after http:// or https://, at most %d",
                  address, MC_ETCD_ENDPOINTS_MAX);
         return MC_ERR_INVALID_PARAMS;
     }
-    mc_address_join(etcd->endpoints[etcd->count++], MC_ADDRESS_MAX, host, port);
+    struct mc_asker_server *server = &asker->servers[asker->count++];
+    server->is_tls = is_tls;
+    mc_address_join(server->address, MC_ADDRESS_MAX, host, port);
+    size_t used = strlen(etcd->endpoints);
+    snprintf(etcd->endpoints + used, ENDPOINTS_MAX - used, "%c%s;", is_tls ? 's' : 'p', server->address);
     return 0;
+}
+
+/* What the environment says must be of use before anybody relies on it. */
+static int check_secrets(struct mc_etcd *etcd, char *error, size_t error_size)
+{
+    bool has_tls = false, has_plain = false;
+    int rc = 0;
+    for (size_t i = 0; i < etcd->asker.count; i++) {
+        has_tls |= etcd->asker.servers[i].is_tls;
+        has_plain |= !etcd->asker.servers[i].is_tls;
+    }
+    if (has_tls)
+        rc = mc_tls_check(&etcd->tls, error, error_size);
+    if (rc < 0 || !mc_etcd_has_login())
+        return rc;
+    char user[MC_ETCD_USER_MAX];
+    struct mc_buffer body = {0};
+    rc = mc_etcd_login_body(&body, user, error, error_size);
+    if (rc == 0)
+        explicit_bzero(body.data, body.length);
+    mc_buffer_free(&body);
+    if (rc == 0 && has_plain)
+        mc_log_once(WARNING,
+                    "the password of etcd's user %s goes through the network in the clear: write https:// "
+                    "before etcd's addresses",
+                    user);
+    return rc;
 }
 
 int mc_etcd_create(const char *endpoints, struct mc_etcd **out, char *error, size_t error_size)
 {
     int rc = 0;
     struct mc_etcd *etcd = calloc(1, sizeof(*etcd));
-    if (etcd == NULL)
+    if (etcd == NULL) {
+        snprintf(error, error_size, "no memory for a client of etcd");
         return MC_ERR_NO_MEMORY;
-    etcd->http.fd = -1;
-    etcd->patience_ns = MC_ETCD_PATIENCE_MS * 1000000ull;
+    }
+    etcd->tls = mc_etcd_tls();
+    etcd->asker.http.fd = -1;
+    etcd->asker.tls = &etcd->tls;
+    etcd->asker.patience_ns = MC_ETCD_PATIENCE_MS * 1000000ull;
+    etcd->asker.pause_ns = ROUND_PAUSE_NS;
     for (const char *at = endpoints; *at != 0 && rc == 0;) {
         at += strspn(at, ";, ");
         size_t length = strcspn(at, ";, ");
@@ -81,16 +115,18 @@ int mc_etcd_create(const char *endpoints, struct mc_etcd **out, char *error, siz
             rc = add_endpoint(etcd, at, length, error, error_size);
         at += length;
     }
-    if (rc == 0 && etcd->count == 0) {
+    if (rc == 0 && etcd->asker.count == 0) {
         snprintf(error, error_size, "no etcd endpoint is given: host:port, several separated by ;");
         rc = MC_ERR_INVALID_PARAMS;
     }
+    if (rc == 0)
+        rc = check_secrets(etcd, error, error_size);
     if (rc < 0) {
         free(etcd);
         return rc;
     }
     /* Not all masters and clients at the same member. */
-    etcd->current = (size_t)(mc_random_u64() % etcd->count);
+    etcd->asker.current = (size_t)(mc_random_u64() % etcd->asker.count);
     *out = etcd;
     return 0;
 }
@@ -99,187 +135,138 @@ void mc_etcd_destroy(struct mc_etcd *etcd)
 {
     if (etcd == NULL)
         return;
-    mc_http_free(&etcd->http);
+    mc_asker_free(&etcd->asker);
     free(etcd);
 }
 
 size_t mc_etcd_current(const struct mc_etcd *etcd)
 {
-    return etcd->current;
+    return etcd->asker.current;
 }
 
 void mc_etcd_prefer(struct mc_etcd *etcd, size_t current)
 {
-    mc_http_free(&etcd->http); /* it may lead to another one */
-    etcd->current = current % etcd->count;
+    mc_asker_prefer(&etcd->asker, current);
 }
 
 void mc_etcd_patience(struct mc_etcd *etcd, uint64_t patience_ms)
 {
-    etcd->patience_ns = patience_ms * 1000000;
+    etcd->asker.patience_ns = patience_ms * 1000000;
+}
+
+/* ---- logins ---- */
+
+static bool says(const struct mc_buffer *reply, const char *words)
+{
+    return reply->length > 0 && memmem(reply->data, reply->length, words, strlen(words)) != NULL;
+}
+
+/* The token is of before a restart, a change of rights, or has not been used for too long; or there was none. */
+static bool wants_login(int status, const struct mc_buffer *reply)
+{
+    return status >= 400 && (says(reply, "invalid auth token") || says(reply, "auth: revision in header is old") ||
+                             says(reply, "user name is empty"));
+}
+
+static int refused(struct mc_etcd *etcd, const char *why)
+{
+    mc_log_limited(ERROR, "%s", why);
+    etcd->refused_ns = mc_clock_ns();
+    return MC_ERR_ETCD_OPERATION_ERROR;
+}
+
+/* What etcd has answered to a login. 0: token holds one. */
+static int read_token(struct mc_etcd *etcd, int status, const char *user, const struct mc_buffer *reply,
+                      char token[MC_ETCD_TOKEN_MAX])
+{
+    struct mc_json_cursor member = {.kind = 0};
+    char why[MC_ETCD_USER_MAX + 256];
+    if (status == 200 && mc_json_member(mc_span(reply->data, reply->length), "token", &member) == 1 &&
+        mc_json_text(&member, token, MC_ETCD_TOKEN_MAX) == 0 && strpbrk(token, "\r\n") == NULL && token[0] != 0)
+        return 0;
+    if (status == 200)
+        return MC_ERR_PROTOCOL;
+    if (says(reply, "authentication is not enabled")) {
+        mc_log_once(WARNING, "MC_ETCD_CONF_FILE is set, and etcd takes everybody: etcdctl auth enable turns logins on");
+        snprintf(token, MC_ETCD_TOKEN_MAX, "%s", NO_TOKEN);
+        return 0;
+    }
+    snprintf(why, sizeof(why),
+             says(reply, "authentication failed")
+                 ? "etcd refuses the user %s: the password in the file that MC_ETCD_CONF_FILE names is wrong, or etcd "
+                   "has no such user (etcdctl user list)"
+                 : "etcd refuses a login of the user %s",
+             user);
+    return refused(etcd, why);
+}
+
+static int log_in(struct mc_etcd *etcd, uint64_t deadline_ns, char token[MC_ETCD_TOKEN_MAX])
+{
+    char user[MC_ETCD_USER_MAX], why[512];
+    struct mc_buffer body = {0}, reply = {0};
+    if (etcd->refused_ns != 0 && mc_clock_ns() < etcd->refused_ns + REFUSED_PAUSE_NS)
+        return MC_ERR_ETCD_OPERATION_ERROR;
+    if (mc_etcd_login_body(&body, user, why, sizeof(why)) < 0)
+        return refused(etcd, why);
+    const struct mc_http_question question = {
+        .method = "POST", .path = "/v3/auth/authenticate", .body = mc_span(body.data, body.length)};
+    int rc = mc_asker_call(&etcd->asker, &question, deadline_ns, &reply);
+    if (rc >= 0)
+        rc = read_token(etcd, rc, user, &reply, token);
+    if (rc == 0) {
+        etcd->refused_ns = 0;
+        mc_etcd_token_set(etcd->endpoints, token);
+    }
+    explicit_bzero(body.data, body.length);
+    if (reply.length > 0)
+        explicit_bzero(reply.data, reply.length);
+    mc_buffer_free(&body);
+    mc_buffer_free(&reply);
+    return rc;
 }
 
 /* ---- a call ---- */
 
-static uint64_t least(uint64_t a, uint64_t b)
+static int post(struct mc_etcd *etcd, const char *path, struct mc_span body, const char *token, uint64_t deadline_ns,
+                struct mc_buffer *reply)
 {
-    return a < b ? a : b;
+    bool is_empty = token[0] == 0 || strcmp(token, NO_TOKEN) == 0;
+    const struct mc_http_question question = {
+        .method = "POST", .path = path, .secret = is_empty ? NULL : token, .body = body};
+    return mc_asker_call(&etcd->asker, &question, deadline_ns, reply);
 }
 
-static void take_out(struct call *call, struct asked *one)
+static void explain(int status, const struct mc_buffer *reply)
 {
-    size_t at = (size_t)(one - call->asked);
-    memmove(one, one + 1, (--call->count - at) * sizeof(*one)); /* the oldest stays the first */
-}
-
-static void hang_up(struct call *call, struct asked *one)
-{
-    if (!one->is_connected)
-        mc_tcp_doubt(one->http.address);
-    mc_http_free(&one->http);
-    take_out(call, one);
-}
-
-/* That question has come to nothing: the next member is asked at once, or, when none could be reached, a little later.
- */
-static void give_up(struct call *call, struct asked *one, int rc)
-{
-    bool has_ended = one->is_kept && rc == MC_ERR_RPC_FAIL; /* a kept connection: the same member on a new one */
-    call->rc = mc_socket_is_own(rc) ? MC_ERR_RPC_FAIL : rc;
-    if (has_ended)
-        call->next = one->endpoint;
-    hang_up(call, one);
-    call->next_ns = mc_clock_ns();
-    if (!has_ended && ++call->failed % call->etcd->count == 0)
-        call->next_ns += ROUND_PAUSE_NS;
-}
-
-/* Of a name with several addresses the next one, until one of them answers. */
-static int connect_begin(struct call *call, struct asked *one)
-{
-    struct mc_tcp_address addresses[ADDRESSES_MAX];
-    struct mc_etcd *etcd = call->etcd;
-    uint64_t until_ns = least(call->deadline_ns, one->begun_ns + etcd->patience_ns);
-    int count = mc_tcp_resolve(one->http.address, until_ns, addresses, ADDRESSES_MAX);
-    one->turn = etcd->turns[one->endpoint]++;
-    if (count <= 0)
-        return count < 0 ? count : MC_ERR_RPC_FAIL;
-    return mc_tcp_begin(&addresses[one->turn % (unsigned)count]);
-}
-
-static int send_question(struct call *call, struct asked *one)
-{
-    one->is_connected = true;
-    return mc_http_ask(&one->http, "POST", call->path, call->body,
-                       least(call->deadline_ns, mc_clock_ns() + call->etcd->patience_ns));
-}
-
-/* Asks the next member, over the kept connection if it is its. */
-static void ask(struct call *call)
-{
-    struct mc_etcd *etcd = call->etcd;
-    int rc;
-    if (call->count == MC_ETCD_ASKED_MAX)
-        hang_up(call, &call->asked[0]);
-    struct asked *one = &call->asked[call->count++];
-    *one = (struct asked){.endpoint = call->next, .begun_ns = mc_clock_ns(), .http.fd = -1};
-    memcpy(one->http.address, etcd->endpoints[one->endpoint], MC_ADDRESS_MAX);
-    call->next = (call->next + 1) % etcd->count;
-    call->total++;
-    /* Who has been asked already is likely to be slow rather than dead: more questions would make it slower. */
-    call->next_ns = one->begun_ns + etcd->patience_ns * (call->total == 1 || call->total < etcd->count ? 1 : 2);
-    if (etcd->http.fd >= 0 && one->endpoint == etcd->current) {
-        one->http = etcd->http;
-        etcd->http = (struct mc_http){.fd = -1};
-        one->is_kept = true;
-        rc = send_question(call, one);
-    } else {
-        one->http.fd = connect_begin(call, one);
-        rc = one->http.fd < 0 ? one->http.fd : 0;
-    }
-    if (rc < 0)
-        give_up(call, one, rc);
-}
-
-/* When another is asked. With no place for one the oldest goes, if it has had its time or others have not been asked.
- */
-static uint64_t ask_at(const struct call *call)
-{
-    if (call->count < MC_ETCD_ASKED_MAX || call->total < call->etcd->count)
-        return call->next_ns;
-    uint64_t old_ns = call->asked[0].begun_ns + PATIENCES_MAX * call->etcd->patience_ns;
-    return old_ns > call->next_ns ? old_ns : call->next_ns;
-}
-
-/* Waits for any of them. NULL: the time is over. */
-static struct asked *wait_for(struct call *call, uint64_t until_ns)
-{
-    struct pollfd waits[MC_ETCD_ASKED_MAX];
-    uint64_t now_ns = mc_clock_ns(), left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
-    struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
-    for (size_t i = 0; i < call->count; i++)
-        waits[i] =
-            (struct pollfd){.fd = call->asked[i].http.fd, .events = call->asked[i].is_connected ? POLLIN : POLLOUT};
-    if (ppoll(waits, call->count, &left, NULL) <= 0)
-        return NULL;
-    for (size_t i = 0; i < call->count; i++)
-        if (waits[i].revents != 0)
-            return &call->asked[i];
-    return NULL;
-}
-
-/* 1: reply holds its answer; else it is asked or given up. */
-static int go_on(struct call *call, struct asked *one, struct mc_buffer *reply)
-{
-    int rc = 0;
-    if (!one->is_connected) {
-        rc = mc_tcp_begun(one->http.fd);
-        if (rc == 0)
-            rc = send_question(call, one);
-    } else {
-        rc = mc_http_answer(&one->http, least(call->deadline_ns, mc_clock_ns() + call->etcd->patience_ns), reply);
-    }
-    if (rc == 200 || (rc >= 400 && rc < 500)) {
-        call->rc = rc == 200 ? 0 : MC_ERR_ETCD_OPERATION_ERROR;
-        return 1;
-    }
-    if (rc != 0) /* a member that cannot now: it has no leader, or is starting */
-        give_up(call, one, rc > 0 ? MC_ERR_RPC_FAIL : rc);
-    return 0;
+    if (status >= 400 && says(reply, "user name is empty"))
+        mc_log_limited(ERROR, "etcd wants a login: let MC_ETCD_CONF_FILE name a file with the lines username=... and "
+                              "password=...");
+    else if (status >= 400 && says(reply, "permission denied"))
+        mc_log_limited(ERROR, "etcd's user may not do that: etcdctl role grant-permission ROLE readwrite --prefix=true "
+                              "KEYS, for a role of that user");
 }
 
 int mc_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, uint64_t deadline_ns,
                  struct mc_buffer *reply)
 {
-    struct call call = {.etcd = etcd,
-                        .path = path,
-                        .body = body,
-                        .deadline_ns = deadline_ns,
-                        .next = etcd->current,
-                        .rc = MC_ERR_RPC_TIMEOUT};
+    char token[MC_ETCD_TOKEN_MAX] = "";
+    bool has_login = mc_etcd_has_login();
+    int rc = 0;
     reply->length = 0;
-    for (uint64_t now_ns; (now_ns = mc_clock_ns()) < deadline_ns;) {
-        if (now_ns >= ask_at(&call)) {
-            ask(&call);
-            continue;
-        }
-        struct asked *one = wait_for(&call, least(ask_at(&call), deadline_ns));
-        if (one != NULL && go_on(&call, one, reply) == 1) {
-            etcd->current = one->endpoint;
-            mc_http_free(&etcd->http); /* of one that had hung up something is left */
-            etcd->http = one->http;
-            if (!one->is_kept)
-                etcd->turns[one->endpoint] = one->turn;
-            take_out(&call, one);
-            break;
-        }
+    if (has_login)
+        mc_etcd_token_get(etcd->endpoints, token);
+    if (has_login && token[0] == 0)
+        rc = log_in(etcd, deadline_ns, token);
+    if (rc == 0)
+        rc = post(etcd, path, body, token, deadline_ns, reply);
+    if (has_login && wants_login(rc, reply)) {
+        rc = log_in(etcd, deadline_ns, token);
+        if (rc == 0)
+            rc = post(etcd, path, body, token, deadline_ns, reply);
     }
-    bool is_answered = call.rc == 0 || call.rc == MC_ERR_ETCD_OPERATION_ERROR;
-    while (call.count > 0)
-        hang_up(&call, &call.asked[0]);
-    if (!is_answered)
-        etcd->current = call.next;
-    return call.rc;
+    explicit_bzero(token, sizeof(token));
+    explain(rc, reply);
+    return rc == 200 ? 0 : rc > 0 ? MC_ERR_ETCD_OPERATION_ERROR : rc;
 }
 
 /* ---- bodies ---- */

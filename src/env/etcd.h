@@ -1,25 +1,22 @@
-/* A blocking client of etcd's v3 API through its JSON gateway: HTTP/1.1, one connection, to whichever endpoint answers.
- *
- * Every call has a deadline. A member that takes longer than the client's patience is not given up: the next is asked
- * beside it (or the same on another connection, as the first may be dead), and the first answer counts. So one that
- * hangs costs that long, and an etcd that is slow has until the deadline. What is asked may therefore be carried out
- * more than once, also though it failed here; callers use only what may happen twice: reads, and transactions that are
- * guarded. Names are resolved at every connect, no longer than the patience. One thread at a time uses a client. */
+/* A blocking client of etcd's v3 API through its JSON gateway: HTTP/1.1, one connection, to whichever endpoint answers
+ * (asker.h says what that means: every call has a deadline, and may be carried out more than once). With TLS and with a
+ * login where the environment says so (etcd_login.h); a token that etcd does not take any more is replaced. One thread
+ * at a time uses a client. */
 #ifndef MC_ENV_ETCD_H
 #define MC_ENV_ETCD_H
 
 #include "base/bytes.h"
-#include "env/socket.h"
+#include "env/asker.h"
 
-#define MC_ETCD_ENDPOINTS_MAX 16
+#define MC_ETCD_ENDPOINTS_MAX MC_ASKER_SERVERS_MAX
 #define MC_ETCD_PORT 2379
 #define MC_ETCD_PATIENCE_MS 400
-#define MC_ETCD_ASKED_MAX 3 /* questions under way at once */
 
 struct mc_etcd;
 
-/* endpoints: "host[:port]", several separated by ; or , each with or without "http://". 0, or MC_ERR_INVALID_PARAMS
- * with a line in error. */
+/* endpoints: "host[:port]", several separated by ; or , each with or without "http://" or "https://"; without, it is
+ * TLS if MC_ETCD_TLS_CA_CERT is set. 0, or negative with a line in error: what was given, OpenSSL, a certificate or the
+ * file of the login is of no use. */
 int mc_etcd_create(const char *endpoints, struct mc_etcd **etcd, char *error, size_t error_size);
 void mc_etcd_destroy(struct mc_etcd *etcd);
 /* MC_ETCD_PATIENCE_MS unless it is said here. */

@@ -2,6 +2,7 @@
 #include "env/http.h"
 
 #include "base/error.h"
+#include "env/log.h"
 #include "net/message.h"
 
 #include <errno.h>
@@ -13,6 +14,8 @@
 
 static void hang_up(struct mc_http *http)
 {
+    mc_tls_end(http->tls);
+    http->tls = NULL;
     if (http->fd >= 0)
         close(http->fd);
     http->fd = -1;
@@ -28,7 +31,9 @@ void mc_http_free(struct mc_http *http)
 static int receive_more(struct mc_http *http, uint64_t deadline_ns)
 {
     mc_buffer_reserve(&http->in, RECEIVE_BYTES);
-    int64_t got = mc_socket_receive(http->fd, http->in.data + http->in.length, RECEIVE_BYTES, deadline_ns, NULL);
+    char *end = (char *)http->in.data + http->in.length;
+    int64_t got = http->tls != NULL ? mc_tls_receive(http->tls, end, RECEIVE_BYTES, deadline_ns)
+                                    : mc_socket_receive(http->fd, end, RECEIVE_BYTES, deadline_ns, NULL);
     if (got < 0)
         return (int)got;
     http->in.length += (size_t)got;
@@ -71,17 +76,47 @@ static int receive_body(struct mc_http *http, struct mc_body *body, struct mc_bu
     return 0;
 }
 
-int mc_http_ask(struct mc_http *http, const char *method, const char *path, struct mc_span body, uint64_t deadline_ns)
+int mc_http_ask(struct mc_http *http, const struct mc_http_question *question, uint64_t deadline_ns)
 {
     struct mc_buffer text = {0};
-    mc_buffer_printf(&text, "%s %s HTTP/1.1\r\nHost: %s\r\n", method, path, http->address);
-    if (body.length > 0 || strcmp(method, "GET") != 0)
-        mc_buffer_printf(&text, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body.length);
+    struct mc_span body = question->body;
+    mc_buffer_printf(&text, "%s %s HTTP/1.1\r\nHost: %s\r\n", question->method, question->path, http->address);
+    if (question->secret != NULL)
+        mc_buffer_printf(&text, "Authorization: %s\r\n", question->secret);
+    if (body.length > 0 || strcmp(question->method, "GET") != 0)
+        mc_buffer_printf(&text, "Content-Type: %s\r\nContent-Length: %zu\r\n",
+                         question->type == NULL ? "application/json" : question->type, body.length);
     mc_buffer_printf(&text, "\r\n");
     struct iovec parts[2] = {{text.data, text.length}, {(void *)(uintptr_t)body.data, body.length}};
-    int rc = mc_socket_send(http->fd, parts, 2, deadline_ns);
+    int rc = http->tls != NULL ? mc_tls_send(http->tls, parts, 2, deadline_ns)
+                               : mc_socket_send(http->fd, parts, 2, deadline_ns);
+    if (question->secret != NULL)
+        explicit_bzero(text.data, text.length);
     mc_buffer_free(&text);
     return rc;
+}
+
+bool mc_http_is_ready(struct mc_http *http)
+{
+    return http->tls == NULL || mc_tls_is_ready(http->tls);
+}
+
+/* What is no answer to a question without TLS may be one that asks for it: an alert, or words of a server in Go. Some
+ * say nothing. */
+static void look_for_tls(const struct mc_http *http, int rc)
+{
+    static const char alert[] = {0x15, 0x03}, words[] = "HTTP request to an HTTPS server";
+    const struct mc_buffer *in = &http->in;
+    if (http->tls != NULL || http->has_answered)
+        return;
+    if (rc == MC_ERR_PROTOCOL && in->length >= sizeof(alert) &&
+        (memcmp(in->data, alert, sizeof(alert)) == 0 || memmem(in->data, in->length, words, sizeof(words) - 1) != NULL))
+        mc_log_limited(WARNING, "%s speaks TLS only: write https:// before its address", http->address);
+    else if (rc == MC_ERR_RPC_FAIL && in->length == 0)
+        mc_log_limited(WARNING,
+                       "%s ended the connection without an answer: if it speaks TLS only, write https:// before its "
+                       "address",
+                       http->address);
 }
 
 int mc_http_answer(struct mc_http *http, uint64_t deadline_ns, struct mc_buffer *reply)
@@ -90,9 +125,12 @@ int mc_http_answer(struct mc_http *http, uint64_t deadline_ns, struct mc_buffer 
     struct mc_body body;
     reply->length = 0;
     int rc = receive_head(http, &head, deadline_ns);
+    if (rc < 0)
+        look_for_tls(http, rc);
     mc_body_begin(&body, &head);
     if (rc == 0)
         rc = receive_body(http, &body, reply, deadline_ns);
+    http->has_answered |= rc == 0;
     if (rc == 0 && (!head.keeps_alive || http->in.length > 0))
         hang_up(http);
     int status = head.status;
@@ -100,17 +138,32 @@ int mc_http_answer(struct mc_http *http, uint64_t deadline_ns, struct mc_buffer 
     return rc < 0 ? rc : status;
 }
 
-int mc_http_once(const char *address, const char *method, const char *path, struct mc_span body, uint64_t deadline_ns,
-                 struct mc_buffer *reply, int *error)
+static int begin_tls(struct mc_http *http, const struct mc_tls_settings *tls, uint64_t deadline_ns)
+{
+    char why[MC_TLS_PROBLEM_MAX];
+    int rc = mc_tls_begin(tls, http->address, http->fd, &http->tls, why, sizeof(why));
+    if (rc == 0)
+        rc = mc_tls_handshake(http->tls, deadline_ns);
+    else
+        mc_log_limited(ERROR, "%s", why);
+    return rc == 0 || rc == MC_ERR_RPC_TIMEOUT ? rc : MC_ERR_RPC_FAIL;
+}
+
+int mc_http_once(const char *address, const struct mc_tls_settings *tls, const struct mc_http_question *question,
+                 uint64_t deadline_ns, struct mc_buffer *reply, int *error)
 {
     errno = 0;
     struct mc_http http = {.fd = mc_tcp_connect(address, deadline_ns)};
     snprintf(http.address, sizeof(http.address), "%s", address);
     *error = http.fd == MC_ERR_RPC_TIMEOUT ? ETIMEDOUT : http.fd < 0 ? errno : 0;
     reply->length = 0;
-    int rc = http.fd < 0 ? http.fd : mc_http_ask(&http, method, path, body, deadline_ns);
+    int rc = http.fd < 0 ? http.fd : tls != NULL ? begin_tls(&http, tls, deadline_ns) : 0;
+    if (rc == 0)
+        rc = mc_http_ask(&http, question, deadline_ns);
     if (rc == 0)
         rc = mc_http_answer(&http, deadline_ns, reply);
+    if (http.tls != NULL && mc_tls_problem(http.tls)[0] != 0)
+        mc_log_limited(ERROR, "%s", mc_tls_problem(http.tls));
     mc_http_free(&http);
     return rc;
 }

@@ -4,20 +4,35 @@
 #include "base/error.h"
 #include "base/variables.h"
 #include "env/etcd.h"
+#include "env/log.h"
 
 #include <stdlib.h>
 
-static const char scheme[] = "etcd://";
+static const char etcd_scheme[] = "etcd://";
+
+static bool begins(const char *address, const char *scheme)
+{
+    return strncmp(address, scheme, strlen(scheme)) == 0;
+}
 
 bool mc_leader_is_election(const char *address)
 {
-    return strncmp(address, scheme, sizeof(scheme) - 1) == 0;
+    return begins(address, etcd_scheme);
+}
+
+/* The length of the endpoints: up to the first slash that is none of "https://". */
+static size_t endpoints_length(const char *address)
+{
+    const char *at = address + strcspn(address, "/");
+    while (at > address && strncmp(at - 1, "://", 3) == 0)
+        at += 2 + strcspn(at + 2, "/");
+    return (size_t)(at - address);
 }
 
 /* "host:port,host:port[/cluster]". Without a cluster: MC_STORE_CLUSTER_ID of the environment, or the default. */
 static int split(const char *address, char *endpoints, size_t endpoints_size, char *key, size_t key_size)
 {
-    size_t length = strcspn(address, "/");
+    size_t length = endpoints_length(address);
     const char *cluster = address[length] == '/' ? address + length + 1 : "";
     if (*cluster == 0)
         cluster = mc_variable(MC_STORE_CLUSTER_ID);
@@ -33,16 +48,19 @@ static int split(const char *address, char *endpoints, size_t endpoints_size, ch
 
 int mc_leader_find(const char *address, uint64_t deadline_ns, char *text, size_t text_size)
 {
-    char endpoints[MC_ETCD_ENDPOINTS_MAX * MC_ADDRESS_MAX], key[MC_ETCD_KEY_MAX], error[256];
+    char endpoints[MC_ETCD_ENDPOINTS_MAX * MC_ADDRESS_MAX], key[MC_ETCD_KEY_MAX];
+    char error[512] = "the address of an election has no endpoints, or is too long";
     struct mc_etcd *etcd = NULL;
     struct mc_buffer body = {0}, reply = {0};
     if (!mc_leader_is_election(address))
         return MC_ERR_INVALID_PARAMS;
-    int rc = split(address + sizeof(scheme) - 1, endpoints, sizeof(endpoints), key, sizeof(key));
+    int rc = split(address + sizeof(etcd_scheme) - 1, endpoints, sizeof(endpoints), key, sizeof(key));
     if (rc == 0)
         rc = mc_etcd_create(endpoints, &etcd, error, sizeof(error));
-    if (rc < 0)
+    if (rc < 0) {
+        mc_log_limited(ERROR, "%s", error);
         return rc;
+    }
     mc_buffer_printf(&body, "{");
     mc_etcd_field(&body, "key", mc_span_string(key));
     mc_buffer_printf(&body, "}");

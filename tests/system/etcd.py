@@ -6,6 +6,8 @@
         etcd.text("mooncake-store/test/master_view")
     with Proxy(etcd.ports[0]) as proxy:
         proxy.delay_s = 0.45     # that long answers take; proxy.is_mute = True: it takes requests and forgets them
+    with Etcd(1, secure=Secure(ca, pair)) as etcd:   # TLS for its clients (certificates.py); wants_certificate: they must have one
+        etcd.enable_logins({"mooncake": "password"}) # each may do anything to keys that begin with mooncake
 """
 import base64
 import json
@@ -13,6 +15,7 @@ import os
 import pathlib
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -23,19 +26,34 @@ from cluster import wait_until
 from ports import free_ports
 
 MEMBERS = 3
+ROOT = "of root"
+
+
+class Secure:
+    """What an etcd with TLS has: the authority's certificate, its own pair."""
+
+    def __init__(self, authority, pair, wants_certificate=False, client=None):
+        self.flags = [f"--cert-file={pair.certificate}", f"--key-file={pair.key}"]
+        self.flags += ["--client-cert-auth", f"--trusted-ca-file={authority}"] if wants_certificate else []
+        self.context = ssl.create_default_context(cafile=authority)
+        if client:
+            self.context.load_cert_chain(client.certificate, client.key)
 
 
 class Etcd:
-    def __init__(self, count=MEMBERS, *flags):
+    def __init__(self, count=MEMBERS, *flags, secure=None):
+        self.secure, self.token = secure, None
+        self.scheme = "https" if secure else "http"
+        flags = (*flags, *secure.flags) if secure else flags
         self.folder = tempfile.TemporaryDirectory(prefix="mc-etcd-")
         ports = free_ports(2 * count)
         self.ports, self.peers, self.flags = ports[:count], ports[count:], flags
         self.processes = [None] * count
-        self.endpoints = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        self.endpoints = ",".join(("https://" if secure else "") + f"127.0.0.1:{port}" for port in self.ports)
 
     def start(self, member):
         assert self.processes[member] is None
-        client, peer = (f"http://127.0.0.1:{port}" for port in (self.ports[member], self.peers[member]))
+        client, peer = f"{self.scheme}://127.0.0.1:{self.ports[member]}", f"http://127.0.0.1:{self.peers[member]}"
         members = ",".join(f"m{i}=http://127.0.0.1:{port}" for i, port in enumerate(self.peers))
         folder = pathlib.Path(self.folder.name)
         with open(folder / f"m{member}.log", "ab") as log:
@@ -72,9 +90,33 @@ class Etcd:
         wait_until(lambda: all(self._status(member) for member in range(len(self.processes))) and self.leader() is not None, 30, "etcd")
 
     def call(self, member, path, body):
-        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[member]}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=3) as reply:
+        return self._post(member, path, body, {"Authorization": self.token} if self.token else {})
+
+    def _post(self, member, path, body, headers, timeout_s=3):
+        request = urllib.request.Request(f"{self.scheme}://127.0.0.1:{self.ports[member]}{path}", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json", **headers})
+        with urllib.request.urlopen(request, timeout=timeout_s, context=self.secure.context if self.secure else None) as reply:
             return json.load(reply)
+
+    def enable_logins(self, users):
+        """From then on nobody may do anything without one; self.call is root's."""
+        everything = {"permType": "READWRITE", "key": base64.b64encode(b"mooncake").decode(), "range_end": base64.b64encode(b"mooncakf").decode()}
+        self.ask("/v3/auth/role/add", name="root")
+        self.ask("/v3/auth/role/add", name="ours")
+        self.ask("/v3/auth/role/grant", name="ours", perm=everything)
+        for user, password in {"root": ROOT, **users}.items():
+            self.add_user(user, password, "root" if user == "root" else "ours")
+        self.ask("/v3/auth/enable")
+        self.log_in()
+
+    def add_user(self, user, password, role):
+        self.ask("/v3/auth/user/add", name=user, password=password)
+        self.ask("/v3/auth/user/grant", user=user, role=role)
+
+    def log_in(self):
+        """Anew after a restart: etcd forgets its tokens."""
+        self.token = None
+        self.token = self._post(self.running()[0], "/v3/auth/authenticate", {"name": "root", "password": ROOT}, {}, 20)["token"]
 
     def _status(self, member):
         try:

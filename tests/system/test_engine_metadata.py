@@ -10,11 +10,13 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 import pytest
 
+from certificates import Authority, Front
 from cluster import BUILD, START_S, Master, request, wait_until
 from etcd import Etcd
 from ports import free_ports
@@ -61,6 +63,33 @@ class HttpServer:
         assert request(self.port, "PUT", f"/metadata?key={key}", body=value)[0] == 200
 
 
+class HttpsServer(HttpServer):
+    """The same behind TLS."""
+
+    def __enter__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="mc-tls-")
+        ca = Authority(self.folder.name, "ca")
+        os.environ["MC_METADATA_TLS_CA_CERT"] = str(ca.certificate)
+        self.front = Front(ca.sign("metadata", ["IP:127.0.0.1"]), 0, free_ports(1)[0])
+        super().__enter__()
+        self.url = f"https://127.0.0.1:{self.front.port}/metadata"
+        return self
+
+    def start(self):
+        super().start()
+        self.front.target = self.port
+        self.front.__enter__()
+
+    def kill(self):
+        self.front.__exit__()
+        super().kill()
+
+    def __exit__(self, *_):
+        self.kill()
+        self.folder.cleanup()
+        del os.environ["MC_METADATA_TLS_CA_CERT"]
+
+
 class EtcdServer(Etcd):
     """Three members; the first of its endpoints is nobody."""
 
@@ -97,7 +126,7 @@ class RedisServer(Redis):
         self.call("SET", key, value)
 
 
-KINDS = {"http": HttpServer, "etcd": EtcdServer, "redis": RedisServer}
+KINDS = {"http": HttpServer, "https": HttpsServer, "etcd": EtcdServer, "redis": RedisServer}
 
 
 @pytest.fixture(scope="module")

@@ -120,16 +120,20 @@ static void endpoints(void **state)
                 {"[::1]:5", 0},
                 {"", MC_ERR_INVALID_PARAMS},
                 {";,", MC_ERR_INVALID_PARAMS},
-                {"https://a:1", MC_ERR_INVALID_PARAMS},
+                {"https://a:1", 0},
+                {"https://a:1,http://b:2;c", 0},
+                {"user:secret@a:1", MC_ERR_INVALID_PARAMS},
+                {"https://user:secret@a:1", MC_ERR_INVALID_PARAMS},
                 {"a:0", MC_ERR_INVALID_PARAMS},
                 {"a:99999", MC_ERR_INVALID_PARAMS},
                 {"a/b", MC_ERR_INVALID_PARAMS}};
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct mc_etcd *etcd = NULL;
-        char error[256] = "";
+        char error[512] = "";
         assert_int_equal(mc_etcd_create(rows[i].text, &etcd, error, sizeof(error)), rows[i].rc);
         assert_int_equal(error[0] != 0, rows[i].rc < 0);
+        assert_null(strstr(error, "secret"));
         mc_etcd_destroy(etcd);
     }
 }
@@ -153,8 +157,10 @@ static void *serve(void *argument)
         char request[4096];
         if (fd < 0)
             return NULL;
-        while (recv(fd, request, sizeof(request), 0) > 0) {
-            server->requests++;
+        for (ssize_t got; (got = recv(fd, request, sizeof(request) - 1, 0)) > 0;) {
+            request[got] = 0;
+            for (const char *at = request; (at = strstr(at, "POST ")) != NULL; at++)
+                server->requests++;
             usleep(server->late_ms * 1000);
             const char *text = server->text;
             size_t length = strlen(text);
@@ -281,7 +287,7 @@ static void late_answers_count(void **state)
         uint64_t start_ns = mc_clock_ns();
         assert_int_equal(mc_etcd_call(etcd, "/x", mc_span_string("{}"), start_ns + 5000000000u, &reply), 0);
         assert_true(mc_clock_ns() - start_ns >= 300000000);
-        assert_true(server.requests <= i * MC_ETCD_ASKED_MAX);
+        assert_true(server.requests <= i * MC_ASKER_QUESTIONS_MAX);
     }
     uint64_t start_ns = mc_clock_ns(); /* but for no longer than the caller can wait */
     assert_int_equal(mc_etcd_call(etcd, "/x", mc_span_string("{}"), start_ns + 100000000, &reply), MC_ERR_RPC_TIMEOUT);
@@ -295,7 +301,7 @@ static void late_answers_count(void **state)
 static void members_that_hang_are_left(void **state)
 {
     (void)state;
-    enum { HANGING = MC_ETCD_ASKED_MAX + 1 };
+    enum { HANGING = MC_ASKER_QUESTIONS_MAX + 1 };
     struct server server;
     struct mc_etcd *etcd = NULL;
     struct mc_buffer reply = {0};
@@ -327,9 +333,33 @@ static void members_that_hang_are_left(void **state)
         close(hanging[i]);
 }
 
+/* A connection that is kept is asked once a question. */
+static void each_question_is_asked_once(void **state)
+{
+    (void)state;
+    struct server server;
+    char address[64], error[512];
+    struct mc_etcd *etcd = NULL;
+    struct mc_buffer reply = {0};
+    start(&server, HEAD "Content-Length: 2\r\n\r\n{}", 4096);
+    snprintf(address, sizeof(address), "127.0.0.1:%u", server.port);
+    assert_int_equal(mc_etcd_create(address, &etcd, error, sizeof(error)), 0);
+    mc_etcd_patience(etcd, 60000);
+    for (unsigned i = 1; i <= 20; i++) {
+        assert_int_equal(mc_etcd_call(etcd, "/x", mc_span_string("{}"), mc_clock_ns() + 60000000000u, &reply), 0);
+        usleep(1000);
+        assert_int_equal(server.requests, i);
+    }
+    mc_etcd_destroy(etcd);
+    mc_buffer_free(&reply);
+    stop(&server);
+    assert_int_equal(server.requests, 20);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_question_is_asked_once),
         cmocka_unit_test(late_answers_count),
         cmocka_unit_test(members_that_hang_are_left),
         cmocka_unit_test(json_finds),

@@ -172,7 +172,10 @@ static void note_contact(struct mc_election *election, int rc)
         if (has_contact)
             mc_log(INFO, "%s answers", election->backend.name);
         else
-            mc_log(WARNING, "%s does not answer: %s", election->backend.name, mc_error_text(rc));
+            mc_log(WARNING, "%s does not answer: %s", election->backend.name,
+                   rc == MC_ERR_RPC_TIMEOUT ? "not in time"
+                   : rc == MC_ERR_RPC_FAIL  ? "no connection"
+                                            : mc_error_text(rc));
     }
     election->has_contact = has_contact;
 }

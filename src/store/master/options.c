@@ -119,7 +119,7 @@ static const struct mc_option table[] = {
     ROW("enable_ha", BOOL, "false", "several masters, one of which is elected; needs etcd_endpoints, and rpc_address or rpc_interface: the address that clients are told", SECTION("High availability"), INTO(ha_enabled)),
     ROW("ha_backend_type", TEXT, "etcd", "where the election is held; redis and k8s are refused", CHOICES("etcd|redis|k8s")),
     ROW("ha_backend_connstring", TEXT, "", "its addresses, when etcd_endpoints is not given"),
-    ROW("etcd_endpoints", TEXT, "", "host:port of the members of etcd, separated by ; or , with or without http://"),
+    ROW("etcd_endpoints", TEXT, "", "host:port of the members of etcd, separated by ; or , with or without http:// or https://"),
     ROW("ha_lease_ttl", MS, "2000", "a leader that cannot renew stops serving after this, and another may follow; equal for all masters", LIMITS(500, 60000), INTO(ha_lease_ttl_ms)),
     ROW("etcd_compaction_interval", S, "1800", "the leader throws away etcd's history (all of it, also other users') of before the last such time, since each renewal adds to it; 0: never, for an etcd that compacts by itself", LIMITS(0, DAY), INTO(etcd_compaction_ms)),
     NEEDLESS("enable_oplog", BOOL, "false", OPLOG),

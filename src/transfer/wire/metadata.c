@@ -9,8 +9,13 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <strings.h>
 #include <time.h>
+
+/* A password does not belong there, and must not stand in the log. */
+static const char *shown(const char *server)
+{
+    return strchr(server, '@') == NULL ? server : "(not shown, as it has a name or password before an @)";
+}
 
 int mc_metadata_init(struct mc_metadata *metadata, const char *server)
 {
@@ -21,13 +26,13 @@ int mc_metadata_init(struct mc_metadata *metadata, const char *server)
         return 0;
     metadata->kind = mc_metadata_kind_of(server, &rest);
     if (metadata->kind == NULL) {
-        mc_log(ERROR, "metadata server '%.200s': P2PHANDSHAKE, http://, etcd:// or redis:// is expected", server);
-        return strncasecmp(server, "https://", 8) == 0 ? MC_TRANSFER_ERR_NOT_IMPLEMENTED
-                                                       : MC_TRANSFER_ERR_INVALID_ARGUMENT;
+        mc_log(ERROR, "metadata server '%.200s': P2PHANDSHAKE, http://, https://, etcd:// or redis:// is expected",
+               shown(server));
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     }
     if (metadata->kind->parse(metadata, rest) == 0)
         return 0;
-    mc_log(ERROR, "metadata server '%.200s': P2PHANDSHAKE or %s is expected", server, metadata->kind->form);
+    mc_log(ERROR, "metadata server '%.200s': P2PHANDSHAKE or %s is expected", shown(server), metadata->kind->form);
     return MC_TRANSFER_ERR_INVALID_ARGUMENT;
 }
 

@@ -1,4 +1,4 @@
-/* The kinds of metadata servers: HTTP, etcd, Redis. */
+/* The kinds of metadata servers: HTTP with TLS or without, etcd, Redis. */
 #include "transfer/wire/metadata.h"
 
 #include "base/error.h"
@@ -32,14 +32,40 @@ static int parse_address(struct mc_metadata *metadata, const char *text, size_t 
 
 /* ---- HTTP: GET, PUT, DELETE of one path, the key in its query ---- */
 
-static int http_parse(struct mc_metadata *metadata, const char *rest)
+static struct mc_tls_settings tls_settings(void)
+{
+    return (struct mc_tls_settings){.authority = mc_variable(MC_METADATA_TLS_CA_CERT),
+                                    .certificate = mc_variable(MC_METADATA_TLS_CERT),
+                                    .key = mc_variable(MC_METADATA_TLS_KEY),
+                                    .authority_is = "MC_METADATA_TLS_CA_CERT",
+                                    .certificate_is = "MC_METADATA_TLS_CERT",
+                                    .key_is = "MC_METADATA_TLS_KEY"};
+}
+
+static int parse_url(struct mc_metadata *metadata, const char *rest, uint16_t port)
 {
     size_t length = strcspn(rest, "/");
     int path_length =
         snprintf(metadata->path, sizeof(metadata->path), "%s", rest[length] == 0 ? "/metadata" : rest + length);
     if ((size_t)path_length >= sizeof(metadata->path) || strpbrk(metadata->path, " \t\r\n") != NULL)
         return MC_ERR_INVALID_PARAMS;
-    return parse_address(metadata, rest, length, 80);
+    return parse_address(metadata, rest, length, port);
+}
+
+static int http_parse(struct mc_metadata *metadata, const char *rest)
+{
+    return parse_url(metadata, rest, 80);
+}
+
+static int https_parse(struct mc_metadata *metadata, const char *rest)
+{
+    char error[MC_TLS_PROBLEM_MAX];
+    const struct mc_tls_settings tls = tls_settings();
+    metadata->is_tls = true;
+    int rc = parse_url(metadata, rest, 443);
+    if (rc == 0 && (rc = mc_tls_check(&tls, error, sizeof(error))) < 0)
+        mc_log(ERROR, "%s", error);
+    return rc;
 }
 
 static void put_target(struct mc_buffer *out, const struct mc_metadata *metadata, const char *key)
@@ -60,8 +86,10 @@ static int http_exchange(struct mc_metadata *metadata, const char *method, const
 {
     struct mc_buffer target = {0};
     int error;
+    const struct mc_tls_settings tls = tls_settings();
     put_target(&target, metadata, key);
-    int rc = mc_http_once(metadata->server, method, (const char *)target.data, body, deadline_ns, reply, &error);
+    const struct mc_http_question question = {.method = method, .path = (const char *)target.data, .body = body};
+    int rc = mc_http_once(metadata->server, metadata->is_tls ? &tls : NULL, &question, deadline_ns, reply, &error);
     mc_buffer_free(&target);
     return rc;
 }
@@ -90,13 +118,15 @@ static int http_remove(struct mc_metadata *metadata, const char *key, uint64_t d
 static int etcd_parse(struct mc_metadata *metadata, const char *rest)
 {
     struct mc_etcd *etcd = NULL;
-    char error[256];
+    char error[512];
     if (strlen(rest) >= sizeof(metadata->server))
         return MC_ERR_INVALID_PARAMS;
     snprintf(metadata->server, sizeof(metadata->server), "%s", rest);
     int rc = mc_etcd_create(rest, &etcd, error, sizeof(error));
     if (rc == 0)
         atomic_store(&metadata->preferred, mc_etcd_current(etcd));
+    else
+        mc_log(ERROR, "%s", error);
     mc_etcd_destroy(etcd);
     return rc;
 }
@@ -106,10 +136,12 @@ static int etcd_call(struct mc_metadata *metadata, const char *path, const char 
 {
     struct mc_etcd *etcd = NULL;
     struct mc_buffer body = {0};
-    char error[256];
+    char error[512];
     int rc = mc_etcd_create(metadata->server, &etcd, error, sizeof(error));
-    if (rc < 0)
+    if (rc < 0) {
+        mc_log_limited(ERROR, "%s", error);
         return rc;
+    }
     mc_etcd_prefer(etcd, atomic_load(&metadata->preferred));
     mc_buffer_printf(&body, "{");
     mc_etcd_field(&body, "key", mc_span_string(key));
@@ -209,6 +241,7 @@ static const struct mc_metadata_kind kinds[] = {
     {"http://", "http://host:port/metadata", http_parse, http_get, http_put, http_remove},
     {"etcd://", "etcd://host:port, several separated by ;", etcd_parse, etcd_get, etcd_put, etcd_remove},
     {"redis://", "redis://host:port", redis_parse, redis_get, redis_put, redis_remove},
+    {"https://", "https://host:port/metadata", https_parse, http_get, http_put, http_remove},
 };
 enum { KIND_WITHOUT_SCHEME = 1 };
 
