@@ -108,7 +108,7 @@ struct mc_store_config {
     const char *protocol;
     /* RDMA devices to be used, separated by commas; NULL or "" = all. */
     const char *rdma_devices;
-    /* "host:port", or "etcd://host:port,..." (whoever leads); NULL = "127.0.0.1:50051". */
+    /* "host:port", or "etcd://host:port,..." or "k8s://namespace/lease" (whoever leads); NULL = "127.0.0.1:50051". */
     const char *master_server_addr;
     /* Paths that may be used, separated by commas: "local,shm,rdma,tcp"; NULL = all. Environment MC_PATHS overrides. */
     const char *paths;

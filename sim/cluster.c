@@ -167,7 +167,8 @@ static void master_main(struct sim_process *process)
     if (sim_plan->standbys > 0) {
         snprintf(config.rpc_address, sizeof(config.rpc_address), "%s", host);
         config.ha_enabled = true;
-        snprintf(config.etcd_endpoints, sizeof(config.etcd_endpoints), "etcd:2379");
+        config.ha_is_lease = sim_plan->has_lease;
+        snprintf(config.ha_place, sizeof(config.ha_place), "%s", config.ha_is_lease ? "sim/mooncake" : "etcd:2379");
         snprintf(config.cluster_id, sizeof(config.cluster_id), "mooncake_cluster");
         config.ha_lease_ttl_ms = ELECTION_TTL_MS;
         config.etcd_compaction_ms = 3000;
@@ -202,13 +203,18 @@ static void master_main(struct sim_process *process)
 
 /* ---- store nodes ---- */
 
+const char *sim_master_address(void)
+{
+    return sim_plan->standbys == 0 ? "master:50051" : sim_plan->has_lease ? "k8s://sim/mooncake" : "etcd://etcd:2379";
+}
+
 struct mc_store *sim_store_open(struct sim_process *process, uint64_t segment_size)
 {
     char host[32];
     bool is_named = segment_size > 0 && sim_plan->is_named;
     snprintf(host, sizeof(host), is_named ? "10.0.0.%u:7000" : "10.0.0.%u", process->address);
     struct mc_store_config config = {.local_hostname = host,
-                                     .master_server_addr = sim_plan->standbys > 0 ? "etcd://etcd:2379" : "master:50051",
+                                     .master_server_addr = sim_master_address(),
                                      .protocol = "tcp",
                                      .paths = sim_plan->paths,
                                      .global_segment_size = segment_size,

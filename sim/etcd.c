@@ -1,10 +1,12 @@
 /* A simulated etcd: what mc_etcd_call is answered with (symbols.txt, kind w), so that elections run with all that is
- * above it. One store of keys with revisions and leases; requests and answers take their time, and either may be lost:
- * a request that was given up may still be carried out. */
+ * above it; and the same for mc_k8s_call, whose answers are lease.c's. One store of keys with revisions and leases;
+ * requests and answers take their time, and either may be lost: a request that was given up may still be carried out.
+ */
 #include "members.h"
 
 #include "base/bytes.h"
 #include "env/etcd.h"
+#include "env/k8s.h"
 #include "env/json.h"
 #include "mooncake.h"
 
@@ -26,8 +28,9 @@ static struct lease {
     uint64_t ttl_ns, end_ns; /* end 0: revoked */
 } etcd_leases[LEASES_MAX];
 struct etcd_request {
-    char path[64];
+    char method[8], path[64]; /* method: "" for etcd */
     json_t *body, *answer;
+    int status;
     struct sim_process *process;
     uint32_t life;
     struct sim_fiber *fiber; /* NULL: nobody waits any more */
@@ -47,6 +50,7 @@ void sim_etcd_reset(void)
     memset(etcd_pairs, 0, sizeof(etcd_pairs));
     lease_count = 0;
     revision = 1;
+    sim_lease_reset();
     slow_until_ns = away_until_ns = full_until_ns = 0;
 }
 
@@ -72,6 +76,7 @@ void sim_etcd_full(uint64_t until_ns)
 void sim_etcd_forget(void)
 {
     sim_say("somebody deletes the view in etcd");
+    sim_lease_forget();
     for (uint32_t i = 0; i < KEYS_MAX; i++)
         if (etcd_pairs[i].lease != 0)
             etcd_pairs[i].is_there = false;
@@ -213,6 +218,12 @@ static void on_request(void *argument)
     leases_expire();
     bool writes = strstr(request->path, "grant") != NULL || json_object_get(request->body, "compare") != NULL;
     sim_messages++;
+    if (request->method[0] != 0) {
+        request->answer =
+            sim_lease_answer(request->method, request->body, sim_now_ns < full_until_ns, &request->status);
+        sim_at(sim_now_ns + delay_ns(), on_answer, request);
+        return;
+    }
     request->is_refused = writes && sim_now_ns < full_until_ns;
     if (request->is_refused)
         request->answer = json_pack("{s:s}", "error", "etcdserver: mvcc: database space exceeded");
@@ -227,11 +238,12 @@ static void on_request(void *argument)
     sim_at(sim_now_ns + delay_ns(), on_answer, request);
 }
 
-static struct etcd_request *ask(const char *path, struct mc_span body)
+static struct etcd_request *ask(const char *method, const char *path, struct mc_span body)
 {
     struct etcd_request *request = sim_allocate(sizeof(*request));
+    snprintf(request->method, sizeof(request->method), "%s", method);
     snprintf(request->path, sizeof(request->path), "%s", path);
-    request->body = json_loadb(body.data, body.length, 0, NULL);
+    request->body = strcmp(method, "GET") == 0 ? json_object() : json_loadb(body.data, body.length, 0, NULL);
     request->fiber = sim_fiber;
     request->process = sim_process();
     request->life = sim_process()->life;
@@ -256,30 +268,47 @@ static struct etcd_request *wait_for(struct etcd_request *const *asked, uint32_t
     }
 }
 
-/* As the product's: a question that takes long gets company, and the first answer counts. */
-int sim_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, uint64_t deadline_ns,
-                  struct mc_buffer *reply);
-int sim_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, uint64_t deadline_ns,
-                  struct mc_buffer *reply)
+/* As the product's: a question that takes long gets company, and the first answer counts. NULL: there is none. */
+static struct etcd_request *call(const char *method, const char *path, struct mc_span body, uint64_t deadline_ns,
+                                 struct mc_buffer *reply)
 {
     struct etcd_request *asked[MC_ASKER_QUESTIONS_MAX], *answered = NULL;
     uint32_t count = 0;
-    (void)etcd;
     reply->length = 0;
     while (answered == NULL && sim_monotonic_ns(sim_process()) < deadline_ns && !sim_failed) {
         if (count < MC_ASKER_QUESTIONS_MAX)
-            asked[count++] = ask(path, body);
+            asked[count++] = ask(method, path, body);
         uint64_t until_ns = sim_monotonic_ns(sim_process()) + (count == 1 ? 1u : 2u) * MC_ETCD_PATIENCE_MS * SIM_MS;
         answered = wait_for(asked, count, until_ns < deadline_ns ? until_ns : deadline_ns);
     }
     for (uint32_t i = 0; i < count; i++)
         asked[i]->fiber = NULL;
     if (answered == NULL)
-        return MC_ERR_RPC_TIMEOUT;
+        return NULL;
     char *text = json_dumps(answered->answer, JSON_COMPACT);
     mc_buffer_append(reply, text, strlen(text));
     mc_buffer_append(reply, "", 1);
     reply->length--;
     free(text);
-    return answered->is_refused ? MC_ERR_ETCD_OPERATION_ERROR : 0;
+    return answered;
+}
+
+int sim_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, uint64_t deadline_ns,
+                  struct mc_buffer *reply);
+int sim_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, uint64_t deadline_ns,
+                  struct mc_buffer *reply)
+{
+    (void)etcd;
+    const struct etcd_request *answered = call("", path, body, deadline_ns, reply);
+    return answered == NULL ? MC_ERR_RPC_TIMEOUT : answered->is_refused ? MC_ERR_ETCD_OPERATION_ERROR : 0;
+}
+
+int sim_k8s_call(struct mc_k8s *k8s, const char *method, const char *path, struct mc_span body, uint64_t deadline_ns,
+                 struct mc_buffer *reply);
+int sim_k8s_call(struct mc_k8s *k8s, const char *method, const char *path, struct mc_span body, uint64_t deadline_ns,
+                 struct mc_buffer *reply)
+{
+    (void)k8s;
+    const struct etcd_request *answered = call(method, path, body, deadline_ns, reply);
+    return answered == NULL ? MC_ERR_RPC_TIMEOUT : answered->status;
 }

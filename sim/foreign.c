@@ -85,7 +85,7 @@ void sim_foreign_main(struct sim_process *process)
     uint64_t epoch = settled()->epoch;
     contents_leave(host, sim_once_in(SIM_FOREIGN, 2) ? epoch + 1 + sim_below(SIM_FOREIGN, 1000000) : 1 + epoch / 2);
     struct mc_store_config config = {.local_hostname = host,
-                                     .master_server_addr = sim_plan->standbys > 0 ? "etcd://etcd:2379" : "master:50051",
+                                     .master_server_addr = sim_master_address(),
                                      .protocol = "tcp",
                                      .paths = sim_plan->paths,
                                      .global_segment_size = sim_plan->capacity,

@@ -20,6 +20,8 @@ extern struct sim_cluster {
 } sim_cluster;
 
 bool sim_has_fault(enum sim_fault fault);
+/* What stores are given as the address of the master. */
+const char *sim_master_address(void);
 /* The master. With an election the one of the latest epoch; if it has ended, one that is not alive. */
 struct sim_process *sim_master(void);
 bool sim_is_master(uint32_t place);
@@ -34,6 +36,10 @@ void sim_etcd_slow(uint64_t until_ns);
 void sim_etcd_away(uint64_t until_ns); /* neither requests nor answers arrive */
 void sim_etcd_full(uint64_t until_ns); /* it takes no writes */
 void sim_etcd_forget(void);            /* who leads */
+/* lease.c: the same by a Lease of Kubernetes */
+void sim_lease_reset(void);
+void sim_lease_forget(void);
+struct json_t *sim_lease_answer(const char *method, const struct json_t *body, bool is_full, int *status);
 
 /* foreign.c */
 void sim_foreign_main(struct sim_process *process);

@@ -20,8 +20,8 @@ struct options {
     const char *list;
     uint64_t skipped[256];
     size_t skipped_count;
-    bool plain, mild, narrow, wide, hard, noteless, dozes, disks, diskless, forgets, trace, keep_going, no_shrink,
-        check_hash, fails, is_single;
+    bool plain, mild, narrow, wide, hard, noteless, lease, dozes, disks, diskless, forgets, trace, keep_going,
+        no_shrink, check_hash, fails, is_single;
     uint32_t only, has_only;
 };
 
@@ -67,6 +67,7 @@ static void plan_make(const struct options *options, uint64_t seed, struct sim_p
                   : options->disks  ? 1
                                     : 4);
     plan->is_noteless = options->noteless;
+    plan->has_lease = options->lease;
     plan->dozes = options->dozes;
     plan->all_forget = plan->all_forget && !options->noteless; /* without a note nobody can know of that master */
     plan->is_durable = plan->is_durable && !options->forgets;
@@ -108,10 +109,11 @@ static void print_replay(const struct options *options, uint64_t seed)
         printf(" --only none");
     print_faults("--only", options->only);
     print_faults("--without", options->without);
-    printf("%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
+    printf("%s%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
            options->narrow ? " --narrow" : "", options->wide ? " --wide" : "", options->hard ? " --hard" : "",
-           options->noteless ? " --noteless" : "", options->dozes ? " --dozes" : "", options->disks ? " --disks" : "",
-           options->diskless ? " --diskless" : "", options->forgets ? " --forgets" : "");
+           options->noteless ? " --noteless" : "", options->lease ? " --lease" : "", options->dozes ? " --dozes" : "",
+           options->disks ? " --disks" : "", options->diskless ? " --diskless" : "",
+           options->forgets ? " --forgets" : "");
 }
 
 /* Does it fail so? In a process of its own: a failure may be a crash. kind: the word before the colon. */
@@ -226,6 +228,8 @@ static bool parse(int argc, char **argv, struct options *options)
             options->narrow = true;
         } else if (strcmp(name, "--wide") == 0) { /* in each seed they do */
             options->wide = true;
+        } else if (strcmp(name, "--lease") == 0) { /* masters are elected by a Lease of Kubernetes */
+            options->lease = true;
         } else if (strcmp(name, "--noteless") == 0) { /* masters have no directory for a note to the next one */
             options->noteless = true;
         } else if (strcmp(name, "--dozes") == 0) { /* masters stand still for seconds just before they are killed */
@@ -347,7 +351,7 @@ int main(int argc, char **argv)
                 "N] [--trace] "
                 "[--keep-going] "
                 "[--no-shrink] [--check-hash] [--fails] [--forgets] [--plain] [--mild] [--narrow] [--wide] [--hard] "
-                "[--noteless] [--dozes] [--disks | --diskless]\n"
+                "[--noteless] [--lease] [--dozes] [--disks | --diskless]\n"
                 "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
                 "--only FAULT|none]...\nfaults:");
         for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++)

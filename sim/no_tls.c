@@ -1,5 +1,5 @@
-/* TLS, logins and files as a machine without them has them: what the product calls of them, and never gets anywhere; but
- * for a pod's token. Requests are answered before (etcd.c). */
+/* TLS, logins and files as a machine without them has them: what the product calls of them, and never gets anywhere;
+ * but for a pod's token. Requests are answered before (etcd.c). */
 #include "base/error.h"
 #include "env/etcd_login.h"
 #include "env/file.h"

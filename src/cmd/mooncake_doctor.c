@@ -16,7 +16,7 @@ static const struct mc_option table[] = {
     ALIAS("h", "help"),
     VERSION(),
     ROW("peer", TEXT, "", "an engine to reach: host:port of its handshakes, or its name at the metadata server; may be given without --peer"),
-    ROW("master", TEXT, "", "the master to ask: host:port, or etcd://host:port"),
+    ROW("master", TEXT, "", "the master to ask: host:port, etcd://host:port or k8s://namespace/lease"),
     ROW("admin", TEXT, "", "its metrics_port, host:port, when that is not 9003 on the same host"),
     ROW("metadata", TEXT, "", "the metadata server: http://host:port/metadata, as engines are given it"),
     ROW("protocol", TEXT, "tcp", "rdma: it is broken when RDMA cannot be used", CHOICES("tcp|rdma")),

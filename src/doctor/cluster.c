@@ -80,13 +80,15 @@ static bool find_leader(struct mc_doctor *doctor, char address[MC_ADDRESS_MAX])
                       : rc == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS
                           ? "nobody leads that cluster: start a master with --enable_ha, and compare "
                             "its cluster_id with MC_STORE_CLUSTER_ID"
+                      : strncmp(given, "k8s://", 6) == 0
+                          ? "the lines above say why, or ask it yourself: kubectl get lease"
                           : "is etcd running there? (etcdctl endpoint health); the lines above may say why not",
                       "%s: %s", given, rc < 0 ? mc_error_name(rc) : address);
         return rc == 0;
     }
     if (mc_address_split(given, host, sizeof(host), &port) < 0 || port == 0) {
-        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "master", 0, "--master host:port, or etcd://host:port",
-                      "'%s' is no address", given);
+        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "master", 0,
+                      "--master host:port, etcd://host:port or k8s://namespace/lease", "'%s' is no address", given);
         return false;
     }
     mc_address_join(address, MC_ADDRESS_MAX, host, port);

@@ -4,11 +4,13 @@
 #include "base/error.h"
 #include "base/variables.h"
 #include "env/etcd.h"
+#include "env/k8s.h"
 #include "env/log.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
-static const char etcd_scheme[] = "etcd://";
+static const char etcd_scheme[] = "etcd://", lease_scheme[] = "k8s://";
 
 static bool begins(const char *address, const char *scheme)
 {
@@ -17,8 +19,10 @@ static bool begins(const char *address, const char *scheme)
 
 bool mc_leader_is_election(const char *address)
 {
-    return begins(address, etcd_scheme);
+    return begins(address, etcd_scheme) || begins(address, lease_scheme);
 }
+
+/* ---- in etcd ---- */
 
 /* The length of the endpoints: up to the first slash that is none of "https://". */
 static size_t endpoints_length(const char *address)
@@ -46,14 +50,12 @@ static int split(const char *address, char *endpoints, size_t endpoints_size, ch
     return 0;
 }
 
-int mc_leader_find(const char *address, uint64_t deadline_ns, char *text, size_t text_size)
+static int find_in_etcd(const char *address, uint64_t deadline_ns, char *text, size_t text_size)
 {
     char endpoints[MC_ETCD_ENDPOINTS_MAX * MC_ADDRESS_MAX], key[MC_ETCD_KEY_MAX];
     char error[512] = "the address of an election has no endpoints, or is too long";
     struct mc_etcd *etcd = NULL;
     struct mc_buffer body = {0}, reply = {0};
-    if (!mc_leader_is_election(address))
-        return MC_ERR_INVALID_PARAMS;
     int rc = split(address + sizeof(etcd_scheme) - 1, endpoints, sizeof(endpoints), key, sizeof(key));
     if (rc == 0)
         rc = mc_etcd_create(endpoints, &etcd, error, sizeof(error));
@@ -75,4 +77,42 @@ int mc_leader_find(const char *address, uint64_t deadline_ns, char *text, size_t
     mc_buffer_free(&reply);
     mc_etcd_destroy(etcd);
     return rc;
+}
+
+/* ---- by a Lease ---- */
+
+static int find_by_lease(const char *address, uint64_t deadline_ns, char *text, size_t text_size)
+{
+    char path[2 * MC_K8S_PATH_MAX], error[512];
+    struct mc_k8s_lease lease;
+    struct mc_k8s *k8s = NULL;
+    struct mc_buffer reply = {0};
+    int rc = mc_k8s_lease_parse(address + sizeof(lease_scheme) - 1, &lease);
+    if (rc < 0)
+        snprintf(error, sizeof(error), "'%.200s' is no Lease: k8s://namespace/name is expected", address);
+    else
+        rc = mc_k8s_create(&k8s, error, sizeof(error));
+    if (rc < 0) {
+        mc_log_limited(ERROR, "%s", error);
+        return rc;
+    }
+    int used = snprintf(path, sizeof(path), MC_K8S_LEASES, lease.space);
+    snprintf(path + used, sizeof(path) - (size_t)used, "/%s", lease.name);
+    rc = mc_k8s_call(k8s, "GET", path, mc_span(NULL, 0), deadline_ns, &reply);
+    if (rc == 200) {
+        rc = mc_k8s_text(mc_span(reply.data, reply.length), "spec", "holderIdentity", text, text_size);
+        rc = rc == 0 && text[0] != 0 ? 0 : rc == 0 ? MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS : MC_ERR_RPC_FAIL;
+    } else if (rc != MC_ERR_RPC_TIMEOUT) {
+        rc = rc == 404 ? MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS : MC_ERR_RPC_FAIL;
+    }
+    mc_buffer_free(&reply);
+    mc_k8s_destroy(k8s);
+    return rc;
+}
+
+int mc_leader_find(const char *address, uint64_t deadline_ns, char *text, size_t text_size)
+{
+    return begins(address, etcd_scheme)    ? find_in_etcd(address, deadline_ns, text, text_size)
+           : begins(address, lease_scheme) ? find_by_lease(address, deadline_ns, text, text_size)
+                                           : MC_ERR_INVALID_PARAMS;
 }

@@ -455,6 +455,8 @@ int mc_election_create(const struct mc_election_backend *backend, uint64_t ttl_m
     election->loop_taken_ms = election->looked_ms = mc_clock_boot_ms();
     snprintf(election->address, sizeof(election->address), "%s", address);
     struct mc_leadership_config config = mc_leadership_config(ttl_ms);
+    if (config.poll_ms < backend->poll_ms)
+        config.poll_ms = backend->poll_ms;
     config.odd = election->nonce % MC_LEADERSHIP_ODDS;
     mc_leadership_init(&election->leadership, config, mc_clock_boot_ms());
     *out = election;

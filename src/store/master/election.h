@@ -36,6 +36,7 @@ struct mc_election_view {
  */
 struct mc_election_backend {
     const char *name, *forget; /* forget: how somebody deletes a claim by hand */
+    uint64_t poll_ms;          /* standbys do not look more often; 0: as often as they like */
     void *context;
     /* 0 or negative. */
     int (*observe)(void *context, uint64_t deadline_ns, struct mc_election_view *view);
@@ -58,6 +59,10 @@ struct mc_election_backend {
 /* By etcd (election_etcd.c). 0, or negative with a line in error. */
 int mc_election_etcd_create(const char *endpoints, const char *cluster_id, uint64_t ttl_ms,
                             struct mc_election_backend *backend, char *error, size_t error_size);
+
+/* By a Lease of Kubernetes, "namespace/name" (election_k8s.c). As above. */
+int mc_election_k8s_create(const char *lease, uint64_t ttl_ms, struct mc_election_backend *backend, char *error,
+                           size_t error_size);
 
 struct mc_election;
 

@@ -398,7 +398,15 @@ int mc_election_etcd_create(const char *endpoints, const char *cluster_id, uint6
     if (place->lease_s < LEASE_LEAST_S)
         place->lease_s = LEASE_LEAST_S;
     mc_etcd_patience(place->etcd, ttl_ms / PATIENCE_PART < PATIENCE_MAX_MS ? ttl_ms / PATIENCE_PART : PATIENCE_MAX_MS);
-    *backend = (struct mc_election_backend){"etcd", place->forget, place,  observe, claim,
-                                            renew,  write_word,    resign, tidy,    destroy};
+    *backend = (struct mc_election_backend){.name = "etcd",
+                                            .forget = place->forget,
+                                            .context = place,
+                                            .observe = observe,
+                                            .claim = claim,
+                                            .renew = renew,
+                                            .write = write_word,
+                                            .resign = resign,
+                                            .tidy = tidy,
+                                            .destroy = destroy};
     return 0;
 }

@@ -35,7 +35,7 @@
 #define REPLICAS "put with replica_num, or copy what is hot with create_copy_task"
 #define TASKS "there is no queue: the store that asks for a copy or a move carries it out"
 #define OPLOG "no log is shipped: store nodes tell a new leader what they hold"
-#define POD "elections are held in etcd (--etcd_endpoints), and need no name of a pod"
+#define POD "the leader's pod gets no label: clients find the leader by its Lease, k8s://namespace/name"
 #define SNAPSHOT "no snapshot is needed: store nodes tell a new master what they hold, and MC_DATA_DIR keeps theirs"
 #define TENANTS "all clients share one space of keys: run a master for each tenant"
 #define NOF                                                                                                            \
@@ -116,9 +116,9 @@ static const struct mc_option table[] = {
     NEEDLESS("processing_task_timeout_sec", S, "300", TASKS, LIMITS(0, YEAR)),
     NEEDLESS("max_retry_attempts", INT, "10", TASKS, LIMITS(0, 65536)),
 
-    ROW("enable_ha", BOOL, "false", "several masters, one of which is elected; needs etcd_endpoints, and rpc_address or rpc_interface: the address that clients are told", SECTION("High availability"), INTO(ha_enabled)),
-    ROW("ha_backend_type", TEXT, "etcd", "where the election is held; redis and k8s are refused", CHOICES("etcd|redis|k8s")),
-    ROW("ha_backend_connstring", TEXT, "", "its addresses, when etcd_endpoints is not given"),
+    ROW("enable_ha", BOOL, "false", "several masters, one of which is elected; needs etcd_endpoints or a Lease, and rpc_address or rpc_interface: the address that clients are told", SECTION("High availability"), INTO(ha_enabled)),
+    ROW("ha_backend_type", TEXT, "etcd", "where the election is held: etcd, or k8s, a Lease of Kubernetes; redis is refused", CHOICES("etcd|redis|k8s")),
+    ROW("ha_backend_connstring", TEXT, "", "k8s: the Lease, namespace/name; etcd: its addresses, when etcd_endpoints is not given"),
     ROW("etcd_endpoints", TEXT, "", "host:port of the members of etcd, separated by ; or , with or without http:// or https://"),
     ROW("ha_lease_ttl", MS, "2000", "a leader that cannot renew stops serving after this, and another may follow; equal for all masters", LIMITS(500, 60000), INTO(ha_lease_ttl_ms)),
     ROW("etcd_compaction_interval", S, "1800", "the leader throws away etcd's history (all of it, also other users') of before the last such time, since each renewal adds to it; 0: never, for an etcd that compacts by itself", LIMITS(0, DAY), INTO(etcd_compaction_ms)),
@@ -478,21 +478,25 @@ static bool is_wildcard(const char *host)
 static int choose_election(const struct mc_options *options, struct mc_master_config *config, char *error,
                            size_t error_size)
 {
-    static const char scheme[] = "etcd://";
-    const char *endpoints = mc_options_text(options, "etcd_endpoints"),
-               *cluster = mc_options_text(options, "cluster_id");
+    const char *type = mc_options_text(options, "ha_backend_type"), *cluster = mc_options_text(options, "cluster_id");
+    const char *place = mc_options_text(options, "etcd_endpoints");
     if (!config->ha_enabled)
         return 0;
-    if (endpoints[0] == 0)
-        endpoints = mc_options_text(options, "ha_backend_connstring");
-    if (strncmp(endpoints, scheme, sizeof(scheme) - 1) == 0)
-        endpoints += sizeof(scheme) - 1;
+    config->ha_is_lease = strcmp(type, "k8s") == 0;
+    if (config->ha_is_lease || place[0] == 0)
+        place = mc_options_text(options, "ha_backend_connstring");
+    size_t scheme = strlen(type);
+    if (strncmp(place, type, scheme) == 0 && strncmp(place + scheme, "://", 3) == 0)
+        place += scheme + 3;
     const char *reason =
-        strcmp(mc_options_text(options, "ha_backend_type"), "etcd") != 0
-            ? "--ha_backend_type: elections are held in etcd: give --ha_backend_type=etcd and --etcd_endpoints"
-        : endpoints[0] == 0 ? "--enable_ha needs --etcd_endpoints: host:port of etcd's members, separated by ;"
-        : strlen(endpoints) >= sizeof(config->etcd_endpoints) ? "--etcd_endpoints is too long"
-        : strlen(cluster) >= sizeof(config->cluster_id)       ? "--cluster_id is too long"
+        strcmp(type, "redis") == 0
+            ? "--ha_backend_type=redis: elections are held in etcd (--etcd_endpoints) or by a Lease of Kubernetes "
+              "(--ha_backend_type=k8s)"
+        : place[0] == 0 && config->ha_is_lease
+            ? "--ha_backend_type=k8s needs --ha_backend_connstring: the namespace and name of a Lease, namespace/name"
+        : place[0] == 0 ? "--enable_ha needs --etcd_endpoints: host:port of etcd's members, separated by ;"
+        : strlen(place) >= sizeof(config->ha_place)     ? "--etcd_endpoints or --ha_backend_connstring is too long"
+        : strlen(cluster) >= sizeof(config->cluster_id) ? "--cluster_id is too long"
         : is_wildcard(config->rpc_address)
             ? "--enable_ha needs --rpc_address or --rpc_interface: the address that clients are told"
             : NULL;
@@ -500,7 +504,7 @@ static int choose_election(const struct mc_options *options, struct mc_master_co
         snprintf(error, error_size, "%s", reason);
         return MC_ERR_INVALID_PARAMS;
     }
-    memcpy(config->etcd_endpoints, endpoints, strlen(endpoints) + 1);
+    memcpy(config->ha_place, place, strlen(place) + 1);
     memcpy(config->cluster_id, cluster, strlen(cluster) + 1);
     /* What a successor knows of our end is late by a ttl: who was in touch with us to the last must not look silent. */
     if (config->core.depart_ms < config->ha_lease_ttl_ms + HA_DEPART_SLACK_MS)

@@ -18,8 +18,9 @@ struct mc_master_config {
     int log_level;       /* enum mc_log_level, or -1: as the environment says; already in effect */
     struct mc_core_config core;
     bool ha_enabled;
-    char etcd_endpoints[4096], cluster_id[256];
-    char state_dir[512]; /* without HA: of the note for the next master; empty: none is kept */
+    bool ha_is_lease;                     /* of Kubernetes; else a key in etcd */
+    char ha_place[4096], cluster_id[256]; /* the election's: "namespace/name"; endpoints */
+    char state_dir[512];                  /* without HA: of the note for the next master; empty: none is kept */
     uint64_t ha_lease_ttl_ms;
     uint64_t etcd_compaction_ms; /* 0: never */
 };

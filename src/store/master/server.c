@@ -470,8 +470,10 @@ static int prepare_election(struct mc_server *server, const struct mc_master_con
     struct mc_election_backend backend;
     if (!config->ha_enabled)
         return 0;
-    int rc = mc_election_etcd_create(config->etcd_endpoints, config->cluster_id, config->ha_lease_ttl_ms, &backend,
-                                     error, error_size);
+    int rc = config->ha_is_lease
+                 ? mc_election_k8s_create(config->ha_place, config->ha_lease_ttl_ms, &backend, error, error_size)
+                 : mc_election_etcd_create(config->ha_place, config->cluster_id, config->ha_lease_ttl_ms, &backend,
+                                           error, error_size);
     if (rc == 0)
         rc = mc_election_create(&backend, config->ha_lease_ttl_ms, config->etcd_compaction_ms, server->address,
                                 &server->election);

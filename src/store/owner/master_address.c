@@ -162,7 +162,9 @@ int mc_master_address_init(struct mc_master_address *master, const char *configu
         mc_address_join(master->configured, MC_ADDRESS_MAX, host, port);
         return 0;
     } else {
-        mc_log(ERROR, "master_server_addr \"%s\" is neither host:port nor etcd://host:port,...", configured);
+        mc_log(ERROR,
+               "master_server_addr \"%s\" is neither host:port nor etcd://host:port,... nor k8s://namespace/lease",
+               configured);
     }
     return MC_ERR_INVALID_PARAMS;
 }
