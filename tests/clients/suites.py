@@ -3,7 +3,7 @@
     outcomes = run(side, Suite(...))        # {case: [outcome, why]}; a case is FILE::CLASS::TEST
 
 Test files that a wheel or a source archive on PyPI holds come from there. Others lie below the folder that MC_FOREIGN_SOURCES names, as their
-repositories have them (`Mooncake`, `checkpoint-engine`, ...); without it their tests are skipped, by name. Nothing of them is kept here.
+repositories have them (`mooncake`, `checkpoint-engine`, ...); without it their tests are skipped, by name. Nothing of them is kept here.
 """
 import dataclasses
 import json
