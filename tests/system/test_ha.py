@@ -109,10 +109,11 @@ def is_closed(connection, timeout_s):
 def test_flags_that_do_not_fit_are_one_line():
     good = ["--rpc_address=127.0.0.1", "--etcd_endpoints=127.0.0.1:1"]
     for flags, named in ((good[1:], "--rpc_address"), (good[1:] + ["--rpc_address=::"], "--rpc_address"), (good[:1], "--etcd_endpoints"),
-                         (good[:1] + ["--etcd_endpoints=;"], "etcd endpoint"), (good[:1] + ["--etcd_endpoints=https://a:1"], "https://a:1"),
+                         (good[:1] + ["--etcd_endpoints=;"], "etcd endpoint"), (good[:1] + ["--etcd_endpoints=ftp://a:1"], "ftp://a:1"),
+                         (good[:1] + ["--etcd_endpoints=name:secret@a:1"], "MC_ETCD_CONF_FILE"),
                          (good + ["--ha_backend_type=redis"], "--ha_backend_type"), (good + ["--ha_lease_ttl=10"], "--ha_lease_ttl")):
         result = subprocess.run([str(MASTER), "--enable_ha", "--rpc_port=0", "--metrics_port=0", *flags], capture_output=True, text=True, timeout=20)
-        assert result.returncode == 1 and result.stderr.count("\n") == 1 and named in result.stderr, (flags, result)
+        assert result.returncode == 1 and result.stderr.count("\n") == 1 and named in result.stderr and "secret" not in result.stderr, (flags, result)
 
 
 def test_master_without_any_etcd_is_a_standby():
