@@ -147,7 +147,7 @@ static void become_sure(uint32_t key, uint64_t start_ns)
 {
     if (key_states[key].removing > 0 || key_states[key].removed_ns >= start_ns || is_in_doubt(&key_states[key]))
         return;
-    if (key_states[key].sure_ns == SIM_NEVER)
+    if (key_states[key].sure_ns == SIM_NEVER || !oracle_placements_hold(key)) /* what was there before was evicted */
         key_states[key].sure_ns = sim_now_ns;
     oracle_placements_offer(key);
 }
