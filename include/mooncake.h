@@ -78,7 +78,9 @@ extern "C" {
     X(PROTOCOL, -1904, "the peer sent something that is not our protocol")                                             \
     X(NO_MEMORY, -1905, "out of memory in this process")                                                               \
     X(OTHER_CLUSTER, -1906,                                                                                            \
-      "the node holds contents of another cluster; see its log for what to do. Nothing of it was touched")
+      "the node holds contents of another cluster; see its log for what to do. Nothing of it was touched")             \
+    X(NOT_PERMITTED, -1907,                                                                                            \
+      "the peer wants a key, or one with more rights: MC_AUTH_FILE or MC_AUTH_TOKEN; see docs/security.md")
 
 enum mc_error {
     MC_OK = 0,

@@ -8,6 +8,7 @@
 #include "env/leader.h"
 #include "mooncake_engine.h"
 #include "transfer/wire/metadata.h"
+#include "store/wire/proof.h"
 #include "store/wire/stream.h"
 #include "store/wire/version.h"
 
@@ -50,7 +51,9 @@ static void say_hello(int fd, struct master_said *said)
     mc_wire_hello_sign(&hello);
     mc_wire_hello_frame(&out, mc_frame_begin(&out, MC_MESSAGE_HELLO, 1), &hello);
     struct iovec part = {out.data, out.length};
-    said->code = mc_socket_send(fd, &part, 1, deadline_of());
+    said->code = mc_prove_own(fd, deadline_of(), said->text);
+    if (said->code == 0)
+        said->code = mc_socket_send(fd, &part, 1, deadline_of());
     int64_t used = said->code < 0 ? said->code : mc_socket_receive_frame(fd, &in, &frame, deadline_of(), NULL);
     said->code = used < 0 ? (int)used : 0;
     if (said->code == 0) {
@@ -152,7 +155,8 @@ void mc_check_master(struct mc_doctor *doctor)
 
 static int ask_http(const char *address, const char *path, struct mc_buffer *reply, int *error)
 {
-    const struct mc_http_question question = {.method = "GET", .path = path};
+    char bearer[MC_KEYS_BEARER_MAX];
+    const struct mc_http_question question = {.method = "GET", .path = path, .secret = mc_keys_bearer(bearer)};
     return mc_http_once(address, NULL, &question, deadline_of(), reply, error);
 }
 

@@ -34,14 +34,15 @@ static void open_library(void)
         library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         snprintf(problem, sizeof(problem),
-                 "TLS needs OpenSSL, and this machine has neither %s nor %s: install the package libssl3 or libssl1.1 "
+                 "TLS and keys need OpenSSL, and this machine has neither %s nor %s: install the package libssl3 or "
+                 "libssl1.1 "
                  "(Debian, Ubuntu) or openssl-libs (Fedora, RHEL)",
                  names[0], names[1]);
         return;
     }
     const char *missing = find_all(library); /* the handle is kept: the library stays */
     if (missing != NULL)
-        snprintf(problem, sizeof(problem), "TLS needs OpenSSL 1.1.1 or later: %s of this machine has no %s",
+        snprintf(problem, sizeof(problem), "TLS and keys need OpenSSL 1.1.1 or later: %s of this machine has no %s",
                  names[i - 1], missing);
 }
 

@@ -12,6 +12,7 @@ struct ssl_method_st;
 struct bio_st;
 struct bio_method_st;
 struct X509_VERIFY_PARAM_st;
+struct evp_md_st;
 
 /* return type, field, symbol, parameters. libcrypto's are found by way of libssl, which needs it. */
 #define MC_OPENSSL_MAP(X)                                                                                              \
@@ -52,7 +53,10 @@ struct X509_VERIFY_PARAM_st;
     X(size_t, bio_pending, "BIO_ctrl_pending", (struct bio_st *))                                                      \
     X(unsigned long, error_next, "ERR_get_error", (void))                                                              \
     X(void, error_clear, "ERR_clear_error", (void))                                                                    \
-    X(const char *, error_reason, "ERR_reason_error_string", (unsigned long))
+    X(const char *, error_reason, "ERR_reason_error_string", (unsigned long))                                          \
+    X(const struct evp_md_st *, sha256, "EVP_sha256", (void))                                                          \
+    X(unsigned char *, hmac, "HMAC",                                                                                   \
+      (const struct evp_md_st *, const void *, int, const unsigned char *, size_t, unsigned char *, unsigned *))
 
 struct mc_openssl {
 #define FIELD(type, name, symbol, parameters) type(*name) parameters;

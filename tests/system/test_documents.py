@@ -179,6 +179,10 @@ def test_flags_of_the_doctor():
     check_named_flags("mooncake_doctor")
 
 
+def test_flags_of_the_key():
+    check_named_flags("mooncake_key")
+
+
 def test_flags_of_the_disk():
     check_named_flags("mooncake_disk")
 

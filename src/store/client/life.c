@@ -18,6 +18,7 @@
 #include "store/client/state.h"
 #include "store/client/threads.h"
 #include "store/owner/owner.h"
+#include "store/wire/proof.h"
 #include "store/segment/memory.h"
 
 #include <inttypes.h>
@@ -336,6 +337,15 @@ static void store_free(struct mc_store *store)
     free(store);
 }
 
+static int keys_look(void)
+{
+    char error[MC_PROOF_TEXT_MAX * 4];
+    int rc = mc_keys_check(error, sizeof(error));
+    if (rc < 0)
+        mc_log(ERROR, "%s", error);
+    return rc;
+}
+
 int mc_life_begin(const struct mc_store_config *config, struct mc_store **made)
 {
     char host[MC_ADDRESS_MAX] = "";
@@ -349,7 +359,9 @@ int mc_life_begin(const struct mc_store_config *config, struct mc_store **made)
     pthread_mutex_init(&store->lock, NULL);
     mc_monitor_init(&store->beat_lock, &store->beat_changed);
     mc_gpu_look();
-    int rc = mc_master_address_init(&store->master, config->master_server_addr);
+    int rc = keys_look();
+    if (rc == 0)
+        rc = mc_master_address_init(&store->master, config->master_server_addr);
     if (rc == 0)
         rc = configure(store, config, host, sizeof(host), &port, &allowed);
     if (rc < 0)

@@ -10,6 +10,7 @@
 #include "store/client/endpoints.h"
 #include "store/client/master.h"
 #include "store/client/state.h"
+#include "store/wire/proof.h"
 #include "store/wire/stream.h"
 
 #include <errno.h>
@@ -166,13 +167,16 @@ static int greet(struct mc_store *store, int fd, const char *address, enum mc_ro
         return fd;
     }
     int place = mc_paths_fd_add(store->paths, fd); /* a child that is forked while we wait must not hold it */
-    int rc = hello(store, fd, role, deadline_ns, reply, said);
+    int rc = mc_prove_own(fd, deadline_ns, said->text);
+    if (rc == 0)
+        rc = hello(store, fd, role, deadline_ns, reply, said);
     if (place >= 0)
         mc_paths_fd_leave(store->paths, place);
     if (rc == 0)
         rc = met_master(store, address, reply, said);
     else if (rc != MC_ERR_RPC_FAIL && rc != MC_ERR_RPC_TIMEOUT)
-        mc_log_limited(WARNING, "the master at %s refused this client: %s %s", address, mc_error_name(rc), said->text);
+        mc_log_limited(WARNING, "the master at %s and this client do not agree: %s %s", address, mc_error_name(rc),
+                       said->text);
     if (rc == 0)
         return fd;
     close(fd);
@@ -264,6 +268,7 @@ static int link_connect(struct mc_store *store, uint64_t deadline_ns, struct mc_
 void mc_link_free(struct mc_master_link *link)
 {
     close(link->fd);
+    free(link->prover);
     mc_buffer_free(&link->in);
     mc_buffer_free(&link->out);
     free(link);
@@ -580,9 +585,15 @@ static struct mc_master_link *link_begin(struct race *race, uint64_t *id)
     if (!race->opens && !atomic_compare_exchange_strong(&store->link_coming, &is_other, true))
         return NULL;
     race->opens = true;
-    int fd = mc_tcp_begin(&race->links[0]->peer);
+    struct mc_key key;
+    struct mc_prover *prover = NULL;
+    bool has_key = mc_keys_own(&key);
+    if (has_key)
+        prover = calloc(1, sizeof(*prover));
+    int fd = has_key && prover == NULL ? MC_ERR_NO_MEMORY : mc_tcp_begin(&race->links[0]->peer);
     struct mc_master_link *link = fd < 0 ? NULL : link_new(store, fd);
     if (link == NULL) {
+        free(prover);
         mc_fd_close(fd);
         return NULL;
     }
@@ -590,6 +601,7 @@ static struct mc_master_link *link_begin(struct race *race, uint64_t *id)
     link->request_id = 1;
     link->peer = race->links[0]->peer;
     link->connecting = true;
+    link->prover = prover;
     hello_write(store, &link->out, MC_ROLE_CALL);
     *id = ++link->request_id;
     race->build(&link->out, *id, race->context);
@@ -628,6 +640,39 @@ static void race_widen(struct race *race)
     race_plan(race);
 }
 
+/* Sends a message that is not in link->out, where hello and question wait. */
+static int link_say(struct mc_master_link *link, struct mc_buffer *out)
+{
+    struct iovec part = {out->data, out->length};
+    int rc = out->failed ? MC_ERR_NO_MEMORY : mc_socket_send(link->fd, &part, 1, mc_clock_ns() + SEND_NS);
+    mc_buffer_free(out);
+    return rc;
+}
+
+/* It stands: the proof is begun. 0 or negative. */
+static int link_prove(struct mc_master_link *link)
+{
+    struct mc_buffer out = {.may_fail = true};
+    struct mc_key key;
+    if (!mc_keys_own(&key) || key.id[0] == 0)
+        return MC_ERR_NOT_PERMITTED;
+    mc_prover_begin(link->prover, mc_span_string(key.id), key.secret, &out);
+    return link_say(link, &out);
+}
+
+/* The master's proof has come. */
+static int link_proved(struct mc_master_link *link, const struct mc_frame *frame)
+{
+    struct mc_buffer out = {.may_fail = true};
+    char why[MC_PROOF_TEXT_MAX];
+    int rc = mc_prover_take(link->prover, frame, &out, why);
+    free(link->prover);
+    link->prover = NULL;
+    if (rc < 0)
+        mc_buffer_free(&out);
+    return rc < 0 ? rc : link_say(link, &out);
+}
+
 /* Something has happened on a link that is on its way. 0: it stands; MC_ERR_RPC_TIMEOUT: not yet; or how it failed. */
 static int link_step(struct race *race, struct mc_master_link *link)
 {
@@ -638,7 +683,7 @@ static int link_step(struct race *race, struct mc_master_link *link)
         int rc = mc_tcp_begun(link->fd);
         link->asked_ms = mc_clock_boot_ms();
         if (rc == 0)
-            rc = mc_link_send(link, mc_clock_ns() + SEND_NS);
+            rc = link->prover != NULL ? link_prove(link) : mc_link_send(link, mc_clock_ns() + SEND_NS);
         link->connecting = false;
         link->greeting = true;
         return rc == 0 ? MC_ERR_RPC_TIMEOUT : MC_ERR_RPC_FAIL;
@@ -646,6 +691,14 @@ static int link_step(struct race *race, struct mc_master_link *link)
     int64_t used = mc_socket_receive_frame(link->fd, &link->in, &frame, mc_clock_ns(), NULL);
     if (used < 0)
         return (int)used;
+    if (link->prover != NULL) {
+        int proved = link_proved(link, &frame);
+        mc_buffer_consume(&link->in, (size_t)used);
+        link->asked_ms = mc_clock_boot_ms();
+        if (proved == 0)
+            proved = mc_link_send(link, mc_clock_ns() + SEND_NS);
+        return proved == 0 ? MC_ERR_RPC_TIMEOUT : MC_ERR_RPC_FAIL;
+    }
     int rc = hello_read(&frame, &reply, &said);
     mc_buffer_consume(&link->in, (size_t)used);
     if (rc == 0)

@@ -183,6 +183,7 @@ static void destroy(struct connection *connection)
     server->free_indices[server->free_count++] = index;
     mc_buffer_free(&connection->in);
     mc_buffer_free(&connection->out);
+    free(connection->gate);
     free(connection);
 }
 
@@ -323,21 +324,30 @@ static void standby_input(struct connection *connection, const struct mc_frame *
 }
 
 /* The head of a frame of another protocol may look like one of ours. */
-static bool is_hello(const struct mc_frame *frame)
+static bool is_ours(const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_wire_hello hello;
+    if (frame->type == MC_MESSAGE_AUTH)
+        return mc_wire_check(frame->type, frame->body) == 0;
     mc_wire_hello_read(&reader, &hello);
     return frame->type == MC_MESSAGE_HELLO && !reader.bad && hello.magic == MC_WIRE_MAGIC;
+}
+
+static void peer_name(const struct connection *connection, char address[MC_ADDRESS_MAX])
+{
+    char host[INET6_ADDRSTRLEN];
+    uint16_t port;
+    snprintf(address, MC_ADDRESS_MAX, "a process of this machine");
+    if (mc_socket_name(connection->fd, MC_SOCKET_PEERS, host, sizeof(host), &port))
+        mc_address_join(address, MC_ADDRESS_MAX, host, port);
 }
 
 /* Something else than a node of ours. Clients of the original come this way: their protocol has the same port. */
 static void die_foreign(struct connection *connection)
 {
-    char host[INET6_ADDRSTRLEN], address[MC_ADDRESS_MAX] = "a process of this machine";
-    uint16_t port;
-    if (mc_socket_name(connection->fd, MC_SOCKET_PEERS, host, sizeof(host), &port))
-        mc_address_join(address, sizeof(address), host, port);
+    char address[MC_ADDRESS_MAX];
+    peer_name(connection, address);
     mc_log_limited(WARNING,
                    "%s speaks another protocol; its connection is closed. Clients of the original Mooncake "
                    "cannot use this master: install this package there",
@@ -345,6 +355,61 @@ static void die_foreign(struct connection *connection)
     if (connection->server->core != NULL)
         mc_core_note_foreign(connection->server->core);
     die(connection);
+}
+
+/* ---- keys ---- */
+
+static bool key_find(void *context, struct mc_span name, struct mc_key *key)
+{
+    (void)context;
+    return mc_keys_find(name, key);
+}
+
+/* A frame of one who has not proved a key yet, or begins to. */
+static void gate_input(struct connection *connection, const struct mc_frame *frame)
+{
+    struct mc_server *server = connection->server;
+    char address[MC_ADDRESS_MAX];
+    if (connection->gate == NULL)
+        connection->gate = calloc(1, sizeof(*connection->gate));
+    if (connection->gate == NULL) {
+        die_of_memory(connection);
+        return;
+    }
+    mark_dirty(connection);
+    int rc = mc_gate_take(connection->gate, frame, server->wants_keys ? key_find : NULL, NULL, &connection->out);
+    if (rc == 1) {
+        connection->is_open = true;
+        connection->rights = connection->gate->key.rights;
+        free(connection->gate);
+        connection->gate = NULL;
+    }
+    if (rc >= 0)
+        return;
+    peer_name(connection, address);
+    mc_log_limited(WARNING, "%s was let go: %s", address,
+                   frame->type == MC_MESSAGE_HELLO ? "it has shown no key, and this master has keys (--auth_file)"
+                   : !server->wants_keys           ? "it wants a proof, and this master has no keys (--auth_file)"
+                   : rc == MC_ERR_NOT_PERMITTED    ? "its key is not one of ours"
+                                                   : "its proof is malformed");
+    mc_server_core_close(server, connection->number);
+}
+
+/* False: its key does not permit that. Whoever waits for an answer has one. */
+static bool is_permitted(struct connection *connection, const struct mc_frame *frame)
+{
+    unsigned needed = mc_right_needed(frame->type);
+    char right[32], address[MC_ADDRESS_MAX];
+    if (!connection->server->wants_keys || (connection->rights & needed) == needed)
+        return true;
+    mc_rights_format(right, sizeof(right), needed);
+    peer_name(connection, address);
+    mc_log_limited(WARNING, "%s asks for %s, and its key has no right to %s", address, mc_message_name(frame->type),
+                   right);
+    struct mc_wire_failed no = {.code = MC_ERR_NOT_PERMITTED};
+    mc_wire_failed_frame(&connection->out, mc_frame_begin(&connection->out, MC_MESSAGE_FAILED, frame->request_id), &no);
+    mark_dirty(connection);
+    return false;
 }
 
 /* Gives whole frames to the core, a turn's worth. Returns bytes used. may_bulk: the first may be an inventory. */
@@ -361,7 +426,7 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
         int rc = mc_frame_parse(data + at, length - at, &frame, &used);
         if (rc == 0)
             return at;
-        if (rc < 0 || (!connection->has_spoken && !is_hello(&frame))) {
+        if (rc < 0 || (!connection->has_spoken && !is_ours(&frame))) {
             die_foreign(connection);
             return length;
         }
@@ -376,6 +441,12 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
         }
         connection->has_spoken = true;
         at += used;
+        if (!connection->is_open || frame.type == MC_MESSAGE_AUTH) {
+            gate_input(connection, &frame);
+            continue;
+        }
+        if (!is_permitted(connection, &frame))
+            continue;
         if (server->core == NULL) {
             standby_input(connection, &frame);
             continue;
@@ -587,6 +658,7 @@ static int connection_create(struct mc_server *server, int fd)
     connection->fd = fd;
     connection->in.may_fail = connection->out.may_fail = true;
     connection->since_ms = server->now_ms;
+    connection->is_open = !server->wants_keys;
     server->connections[index] = connection;
     mc_assert(event_assign(&connection->read_event, server->base, fd, EV_READ | EV_PERSIST, on_readable, connection) ==
               0);

@@ -10,6 +10,7 @@
 #include "store/master/mailbox.h"
 #include "store/master/metrics.h"
 #include "store/master/note.h"
+#include "store/wire/proof.h"
 
 #include <event2/event.h>
 #include <event2/event_struct.h>
@@ -41,14 +42,17 @@ struct connection {
     uint64_t taken_ms; /* when the peer last took some of `out`, or all */
     uint64_t since_ms; /* accepted, then: when the pending frame began, or closing began */
     struct connection *next_dirty, *next_ready;
-    bool is_dirty;   /* on the dirty list: has output, or shall be closed */
-    bool is_ready;   /* on the ready or the bulk list: a whole frame waits in `in` */
-    bool is_paused;  /* not read: too much is not sent */
-    bool is_closing; /* nothing more is read; closed once sent */
-    bool is_dead;    /* closed at the end of this turn */
-    bool is_waiting; /* write_event is set */
-    bool has_spoken; /* a whole frame came */
-    bool has_frames; /* whole frames wait in `in` until enough output is sent */
+    bool is_dirty;        /* on the dirty list: has output, or shall be closed */
+    bool is_ready;        /* on the ready or the bulk list: a whole frame waits in `in` */
+    bool is_paused;       /* not read: too much is not sent */
+    bool is_closing;      /* nothing more is read; closed once sent */
+    bool is_dead;         /* closed at the end of this turn */
+    bool is_waiting;      /* write_event is set */
+    bool has_spoken;      /* a whole frame came */
+    bool is_open;         /* nothing is to be proved any more, or there are no keys */
+    unsigned rights;      /* of enum mc_right, once it is open */
+    struct mc_gate *gate; /* while something is being proved */
+    bool has_frames;      /* whole frames wait in `in` until enough output is sent */
 };
 
 struct connection_list {
@@ -69,6 +73,7 @@ struct mc_server {
         election_event;
     int listener, unix_listener, signal_fd; /* unix_listener: -1 when there is none */
     struct mc_id node;
+    bool wants_keys;              /* who calls has to prove one */
     char address[MC_ADDRESS_MAX]; /* under which we are found */
     uint16_t port;
     bool is_stopping, report_metrics, is_role_due;

@@ -115,6 +115,23 @@ bool mc_http_parameter(const struct evhttp_request *request, const char *name, s
     return false;
 }
 
+/* False after an answer: who asks may not. */
+static bool is_permitted(struct evhttp_request *request, unsigned right)
+{
+    if (right == 0)
+        return true;
+    int status =
+        mc_keys_http_status(evhttp_find_header(evhttp_request_get_input_headers(request), "Authorization"), right);
+    if (status == 0)
+        return true;
+    if (status == 401)
+        (void)evhttp_add_header(evhttp_request_get_output_headers(request), "WWW-Authenticate", MC_KEYS_CHALLENGE);
+    mc_http_reply_text(request, status, MC_HTTP_TEXT,
+                       status == 401 ? "this port wants a key: Authorization: Bearer id:secret\n"
+                                     : "this key has no right to that\n");
+    return false;
+}
+
 void mc_http_dispatch(const struct mc_http_route *routes, size_t count, void *context, struct evhttp_request *request)
 {
     static const struct {
@@ -136,7 +153,8 @@ void mc_http_dispatch(const struct mc_http_route *routes, size_t count, void *co
             continue;
         if (routes[i].method == method) {
             mc_buffer_free(&allowed);
-            routes[i].handler(context, request);
+            if (is_permitted(request, routes[i].right))
+                routes[i].handler(context, request);
             return;
         }
         for (size_t j = 0; j < sizeof(names) / sizeof(names[0]); j++) {

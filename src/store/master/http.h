@@ -3,6 +3,7 @@
 #ifndef MC_MASTER_HTTP_H
 #define MC_MASTER_HTTP_H
 
+#include "env/keys.h"
 #include "store/master/server.h"
 
 #include <event2/http.h>
@@ -14,6 +15,7 @@ struct mc_http_route {
     enum evhttp_cmd_type method; /* GET also serves HEAD */
     const char *path;
     mc_http_handler *handler;
+    unsigned right; /* of enum mc_right, that who asks has to have where there are keys; 0: anybody may */
 };
 /* Finds the route; else answers 404 or 405. */
 void mc_http_dispatch(const struct mc_http_route *routes, size_t count, void *context, struct evhttp_request *request);

@@ -87,6 +87,7 @@ static const struct mc_option table[] = {
     NEEDLESS("use_mmap_arena_allocator", BOOL, "false", "there is no arena"),
     NEEDLESS("memory_allocator", TEXT, "offset", "there is one allocator, the offset kind", CHOICES("offset|cachelib")),
     ABSENT(STRATEGY, "allocation_strategy", TEXT, "random", "how segments are chosen; now: by free space, at random among equals", CHOICES("random|free_ratio_first|ssd_free_ratio_first|local_first|cxl")),
+    ROW("auth_file", TEXT, "", "file of keys: who calls, on every port, has to prove one (mooncake_key new FILE makes it); empty: $MC_AUTH_FILE, else $MC_AUTH_TOKEN, else everybody is let in", INTO(auth_file)),
     ROW("state_dir", TEXT, "", "directory that outlives the process, where the master leaves a note for the next one of its port: who acted last, and until when; empty: $STATE_DIRECTORY, else /tmp/mooncake-UID; none: no note; not used with enable_ha"),
     ROW("cluster_id", TEXT, "mooncake_cluster", "name of the cluster in the place of the election; equal for all its masters"),
     ROW("cluster_uuid", TEXT, "", "which cluster this is, 32 hex digits: nodes that hold contents of another one are refused; empty: as the master before knew it, or as the contents say"),

@@ -552,6 +552,7 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     server->signal_fd = server->unix_listener = server->note.fd = -1;
     server->port = config->rpc_port;
     server->report_metrics = config->report_metrics;
+    server->wants_keys = mc_keys_are_wanted();
     server->output =
         (struct mc_core_output){server, mc_server_core_buffer, mc_server_core_close, core_log, mc_server_core_way};
     server->dirty.last = &server->dirty.first;

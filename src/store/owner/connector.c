@@ -2,8 +2,10 @@
 #include "store/owner/connector.h"
 
 #include "env/clock.h"
+#include "env/log.h"
 #include "env/thread.h"
 #include "store/owner/master_address.h"
+#include "store/wire/proof.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,10 +43,26 @@ static void on_result(void *argument)
         close(fd);
 }
 
+/* Takes fd; gives it back once both ends have proved the key. */
+static int prove(const struct mc_connector *connector, int fd, uint64_t deadline_ns)
+{
+    char why[MC_PROOF_TEXT_MAX];
+    int rc = mc_prove_own(fd, deadline_ns, why);
+    if (rc == 0)
+        return fd;
+    close(fd);
+    if (why[0] != 0)
+        mc_log_limited(WARNING, "the master at %s and this node do not agree: %s: %s", connector->address,
+                       mc_error_name(rc), why);
+    return rc;
+}
+
 static void *connector_run(void *argument)
 {
     struct mc_connector *connector = argument;
-    int fd = mc_master_connect(connector->address, mc_clock_ns() + connector->timeout_ms * 1000000ull, NULL);
+    uint64_t deadline_ns = mc_clock_ns() + connector->timeout_ms * 1000000ull;
+    int fd = mc_master_connect(connector->address, deadline_ns, NULL);
+    fd = fd < 0 ? fd : prove(connector, fd, deadline_ns);
     pthread_mutex_lock(&connector->lock);
     bool abandoned = connector->serve == NULL;
     connector->fd = fd;

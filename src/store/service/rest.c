@@ -3,6 +3,7 @@
 
 #include "env/clock.h"
 #include "env/json.h"
+#include "env/keys.h"
 #include "env/log.h"
 #include "store/service/disks.h"
 #include "store/service/put_body.h"
@@ -505,21 +506,22 @@ static const struct rest_route {
     const char *method, *path; /* a path that ends with a slash goes on with a key */
     route_handler *handler;
     bool is_health;
+    unsigned right; /* of enum mc_right, where there are keys; 0: anybody may */
 } routes[] = {
-    {"PUT", "/api/put", serve_put, false},
-    {"GET", "/api/get/", serve_get, false},
-    {"GET", "/api/exist/", exist, false},
-    {"DELETE", "/api/remove/", remove_one, false},
-    {"DELETE", "/api/remove_all", remove_all, false},
-    {"POST", "/api/mount", mount, false},
-    {"POST", "/api/unmount", unmount, false},
-    {"POST", "/api/mount_shm", mount_shm, false},
-    {"POST", "/api/unmount_shm", unmount_shm, false},
-    {"POST", "/api/reconfigure", reconfigure, false},
-    {"POST", "/api/unmount_local_disk", unmount_local_disk, false},
-    {"GET", "/health", health, true},
-    {"GET", "/metrics", metrics, true},
-    {"GET", "/metrics/summary", summary, true},
+    {"PUT", "/api/put", serve_put, false, MC_RIGHT_WRITE},
+    {"GET", "/api/get/", serve_get, false, MC_RIGHT_READ},
+    {"GET", "/api/exist/", exist, false, MC_RIGHT_READ},
+    {"DELETE", "/api/remove/", remove_one, false, MC_RIGHT_WRITE},
+    {"DELETE", "/api/remove_all", remove_all, false, MC_RIGHT_WRITE},
+    {"POST", "/api/mount", mount, false, MC_RIGHT_ADMIN},
+    {"POST", "/api/unmount", unmount, false, MC_RIGHT_ADMIN},
+    {"POST", "/api/mount_shm", mount_shm, false, MC_RIGHT_ADMIN},
+    {"POST", "/api/unmount_shm", unmount_shm, false, MC_RIGHT_ADMIN},
+    {"POST", "/api/reconfigure", reconfigure, false, MC_RIGHT_ADMIN},
+    {"POST", "/api/unmount_local_disk", unmount_local_disk, false, MC_RIGHT_ADMIN},
+    {"GET", "/health", health, true, 0},
+    {"GET", "/metrics", metrics, true, MC_RIGHT_READ},
+    {"GET", "/metrics/summary", summary, true, MC_RIGHT_READ},
 };
 
 static bool is_path(const struct rest_route *route, struct mc_span path)
@@ -538,6 +540,12 @@ static void dispatch(struct mc_rest *rest, struct mc_web_request *request, bool 
         if ((health_only && !route->is_health) || !is_path(route, request->path))
             continue;
         if (strcmp(request->head.method, route->method) == 0) {
+            const char *shown = mc_head_find(&request->head, "Authorization");
+            int status = route->right == 0 ? 0 : mc_keys_http_status(shown, route->right);
+            if (status != 0) {
+                mc_web_reply_no_key(request, status);
+                return;
+            }
             route->handler(rest, request, strlen(route->path));
             mc_log(DEBUG, "%s %s took %.2f ms", route->method, route->path,
                    (double)(mc_clock_ns() - start_ns) / 1000000);

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/keys.h"
 #include "env/log.h"
 #include "env/socket.h"
 #include "env/thread.h"
@@ -320,6 +321,14 @@ void mc_web_reply(struct mc_web_request *request, int status, const char *type, 
 void mc_web_reply_text(struct mc_web_request *request, int status, const char *type, const char *text)
 {
     mc_web_reply(request, status, type, text, strlen(text));
+}
+
+void mc_web_reply_no_key(struct mc_web_request *request, int status)
+{
+    const char *text =
+        status == 401 ? "this port wants a key: Authorization: Bearer id:secret\n" : "this key has no right to that\n";
+    reply(request, status, MC_WEB_TEXT, status == 401 ? "WWW-Authenticate: " MC_KEYS_CHALLENGE "\r\n" : "", text,
+          strlen(text));
 }
 
 void mc_web_reply_not_allowed(struct mc_web_request *request, const char *allowed)

@@ -5,6 +5,7 @@
 #include "base/variables.h"
 #include "env/etcd.h"
 #include "env/http.h"
+#include "env/keys.h"
 #include "env/log.h"
 #include "env/redis.h"
 
@@ -86,9 +87,11 @@ static int http_exchange(struct mc_metadata *metadata, const char *method, const
 {
     struct mc_buffer target = {0};
     int error;
+    char bearer[MC_KEYS_BEARER_MAX];
     const struct mc_tls_settings tls = tls_settings();
     put_target(&target, metadata, key);
-    const struct mc_http_question question = {.method = method, .path = (const char *)target.data, .body = body};
+    const struct mc_http_question question = {
+        .method = method, .path = (const char *)target.data, .body = body, .secret = mc_keys_bearer(bearer)};
     int rc = mc_http_once(metadata->server, metadata->is_tls ? &tls : NULL, &question, deadline_ns, reply, &error);
     mc_buffer_free(&target);
     return rc;

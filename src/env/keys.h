@@ -1,0 +1,62 @@
+/* Keys: who may do what. A process that serves has a file of them; one that calls has one, its own. Without any, nobody
+ * is asked for one.
+ *
+ * The file has a line for each key: its id, 64 hexadecimal digits of secret, its rights (read, write, node, admin,
+ * separated by commas) and, if it is not the default one, its tenant; what follows a '#' is a comment. `mooncake_key`
+ * writes it. It is read again within a second of a change, so keys are added and revoked without a restart; a file that
+ * cannot be read, or has a bad line, does not replace the one before it.
+ *
+ * Where the keys come from, in this order: mc_keys_use (a flag), MC_AUTH_FILE, MC_AUTH_TOKEN ("id:secret", one key with
+ * all rights). The first key of a file is what the process itself shows to others. All threads may call. */
+#ifndef MC_ENV_KEYS_H
+#define MC_ENV_KEYS_H
+
+#include "base/bytes.h"
+
+#define MC_KEY_ID_MAX 64u       /* bytes of an id or a tenant, with its end: letters, digits, '-', '_' and '.' */
+#define MC_KEY_SECRET_BYTES 32u /* also of a proof */
+
+enum mc_right { MC_RIGHT_READ = 1, MC_RIGHT_WRITE = 2, MC_RIGHT_NODE = 4, MC_RIGHT_ADMIN = 8, MC_RIGHTS_ALL = 15 };
+
+struct mc_key {
+    char id[MC_KEY_ID_MAX], tenant[MC_KEY_ID_MAX]; /* tenant "": the default one */
+    uint8_t secret[MC_KEY_SECRET_BYTES];
+    unsigned rights; /* of enum mc_right */
+};
+
+/* That file, whatever the environment says; NULL or "": as the environment says. Before the first call of the rest. */
+void mc_keys_use(const char *file);
+/* Reads them. 0, also when there are none; MC_ERR_INVALID_PARAMS with a line in error: the file or the token is bad, or
+ * this machine has nothing to compute proofs with. */
+int mc_keys_check(char *error, size_t error_size);
+/* Are there keys? Then who comes has to prove one. */
+bool mc_keys_are_wanted(void);
+/* The key that this process shows. False: there are none. */
+bool mc_keys_own(struct mc_key *key);
+bool mc_keys_find(struct mc_span id, struct mc_key *key);
+/* "id:secret", as in MC_AUTH_TOKEN or behind "Bearer ". Takes as long for any wrong secret. */
+bool mc_keys_find_token(struct mc_span token, struct mc_key *key);
+
+/* What a request's Authorization says: 0: the key has that right, or nobody is asked for one; 401: it shows no key of
+ * ours, 403: one without that right. "Bearer id:secret", or "Basic", as browsers ask their users for it. NULL: there is
+ * none. */
+int mc_keys_http_status(const char *authorization, unsigned right);
+#define MC_KEYS_CHALLENGE "Basic realm=\"mooncake\", Bearer" /* WWW-Authenticate, beside 401 */
+#define MC_KEYS_BEARER_MAX (MC_KEY_ID_MAX + 2 * MC_KEY_SECRET_BYTES + 16)
+/* "Bearer id:secret" of this process's key. NULL: it has none. */
+const char *mc_keys_bearer(char text[MC_KEYS_BEARER_MAX]);
+
+/* The text of a file: what mc_keys_check makes of it. Count of keys in *keys (free), or negative with a line. */
+int mc_keys_parse(const char *text, size_t length, struct mc_key **keys, char *error, size_t error_size);
+/* "read,write" appended to nothing: text must hold 32 bytes. */
+void mc_rights_format(char *text, size_t size, unsigned rights);
+/* 0: there is none such. */
+unsigned mc_rights_parse(struct mc_span text);
+
+/* HMAC-SHA256 of the parts, one after the other, each with its length before it; 4 KiB at most in all. */
+void mc_key_prove(const uint8_t secret[MC_KEY_SECRET_BYTES], const struct mc_span *parts, size_t count,
+                  uint8_t proof[MC_KEY_SECRET_BYTES]);
+/* Takes as long whatever differs. */
+bool mc_key_equal(const void *a, const void *b, size_t length);
+
+#endif

@@ -1,0 +1,276 @@
+"""Keys: who has none, or the wrong one, gets a refusal and nothing else; rights; rotation without a restart."""
+import base64
+import json
+import os
+import socket
+import struct
+import subprocess
+
+import pytest
+
+import keyed
+import wire
+from cluster import BUILD, Master, request, wait_until
+from keyed import NOT_PERMITTED, Client, Key
+from store_process import StoreProcess
+
+RIGHTS = ("read", "read,write", "node", "read,write,node,admin")
+
+
+@pytest.fixture
+def scene(tmp_path):
+    """A master with keys, a store node, and the keys by their rights."""
+    keys = {rights: Key(f"key-{number}", rights) for number, rights in enumerate(RIGHTS)}
+    file = keyed.write(tmp_path, "keys", *keys.values())
+    with Master(f"--auth_file={file}") as master:
+        node = StoreProcess(master.address, **{"MC_AUTH_TOKEN": keys["node"].token}).start()
+        try:
+            wait_until(lambda: segments(master, keys["read,write,node,admin"]) == 1)
+            yield master, keys, tmp_path
+        finally:
+            node.stop()
+
+
+def segments(master, key):
+    with Client(master, key) as client:
+        return 1 if client.code == 0 and client.put("probe", "probe", 10) == 0 else 0
+
+
+def connect(master):
+    connection = socket.create_connection(("127.0.0.1", master.port), timeout=20)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def hello():
+    return wire.frame(wire.HELLO, 7, wire.record(struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, wire.ROLE_CALL, 0, os.urandom(16), 1, 0) +
+                                                 wire.data(b"t") + wire.data(b"") + struct.pack("<QI", 0, 0xFFFFFFFF)))
+
+
+# ---- real processes ----
+
+def test_who_has_a_key_puts_and_gets(scene):
+    master, keys, _folder = scene
+    with Client(master, keys["read,write"]) as client:
+        assert client.code == 0
+        assert [client.put(f"k{size}", f"n{size}", size) for size in (1, 4096, 1 << 20)] == [0, 0, 0]
+        assert [client.same(f"k{size}", f"n{size}", size) for size in (1, 4096, 1 << 20)] == [True] * 3
+
+
+def test_who_has_none_is_refused_and_told_what_to_do(scene):
+    master, _keys, _folder = scene
+    with Client(master) as client:
+        assert client.code == NOT_PERMITTED
+        assert "MC_AUTH_FILE or MC_AUTH_TOKEN" in client.said()
+    assert "it has shown no key" in master.log()
+
+
+def test_a_key_that_the_master_does_not_know(scene):
+    master, _keys, _folder = scene
+    with Client(master, Key("stranger")) as client:
+        assert client.code == NOT_PERMITTED
+        assert "does not know that key" in client.said()
+
+
+def test_a_key_with_another_secret_is_not_shown_to_that_master(scene):
+    master, keys, _folder = scene
+    with Client(master, Key(keys["read"].name)) as client:
+        assert client.code == NOT_PERMITTED
+        assert "it is no server of ours" in client.said()
+    assert "malformed" not in master.log()
+
+
+def test_a_master_without_keys_is_not_believed(tmp_path):
+    with Master() as master, Client(master, Key("k")) as client:
+        assert client.code == -1011
+        assert "start it with --auth_file" in client.said()
+
+
+def test_a_key_that_may_only_read(scene):
+    master, keys, _folder = scene
+    with Client(master, keys["read,write"]) as client:
+        assert client.put("there", "there", 5000) == 0
+    with Client(master, keys["read"]) as client:
+        assert client.code == 0
+        assert client.same("there", "there", 5000) is True
+        assert client.exist(["there", "not"]) == [1, 0]
+        assert client.put("mine", "mine", 10) == NOT_PERMITTED
+        assert client.remove("there") == NOT_PERMITTED
+        assert client.same("there", "there", 5000) is True
+    assert "its key has no right to write" in master.log()
+
+
+def test_a_key_that_may_not_lend_memory(scene):
+    master, keys, _folder = scene
+    with Client(master, keys["read,write"], segment=16 << 20) as client:
+        wait_until(lambda: "its key has no right to node" in master.log())
+        assert "NOT_PERMITTED" in client.said()
+
+
+def test_keys_are_added_and_revoked_without_a_restart(scene):
+    master, keys, folder = scene
+    late = Key("late", "read,write")
+    keyed.write(folder, "keys", *[key for rights, key in keys.items() if rights != "read"], late)
+
+    def code(key):
+        with Client(master, key) as client:
+            return client.code
+    wait_until(lambda: code(late) == 0)
+    assert code(keys["read"]) == NOT_PERMITTED
+    (folder / "keys").write_text("late nonsense\n")
+    wait_until(lambda: "the keys before stay" in master.log() or code(late) not in (0,))
+    assert code(late) == 0
+    assert late.secret.hex() not in master.log()
+
+
+def test_a_bad_file_stops_the_master_with_its_line(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("# comment\nfirst " + "ab" * 32 + " read\nsecond secret read\n")
+    with pytest.raises(AssertionError, match="line 3: the secret is to be 64 hexadecimal digits"), Master(f"--auth_file={file}"):
+        pass
+
+
+# ---- by hand ----
+
+def test_nothing_is_answered_before_the_proof(scene):
+    master, keys, _folder = scene
+    def state():
+        lines = master.get("/metrics", headers=bearer(keys["read"]))[1].decode().splitlines()
+        return [line for line in lines if line.split(" ")[0] in ("mooncake_epoch", "mooncake_epochs_doubted_total", "mooncake_foreign_refused_total")]
+    before = state()
+    assert len(before) == 3
+    for first in (hello(), wire.frame(wire.EXIST, 1, wire.record() + wire.records([wire.data(b"probe")])), keyed.proof(bytes(32)),
+                  keyed.auth(keys["read"], b"short"), keyed.auth(b"", bytes(32)), keyed.auth(b"x" * 300, bytes(32))):
+        with connect(master) as connection:
+            connection.sendall(first)
+            answer = keyed.receive(connection)
+            if answer is not None:
+                assert answer[0] in (wire.HELLO_REPLY, keyed.CHALLENGE)
+                assert struct.unpack_from("<i", answer[1], 2)[0] < 0
+                assert b"probe" not in answer[1]
+                assert keyed.receive(connection) is None
+    assert state() == before
+
+
+def proved(master, key):
+    connection, nonce = connect(master), os.urandom(32)
+    connection.sendall(keyed.auth(key, nonce))
+    kind, body = keyed.receive(connection)
+    assert kind == keyed.CHALLENGE
+    code, server, theirs = keyed.challenge_of(body)[:3]
+    assert code == 0 and len(server) == 32
+    assert theirs == keyed.proof_of("server", key.secret, nonce, server, key.name.encode())
+    return connection, keyed.proof(keyed.proof_of("caller", key.secret, nonce, server, key.name.encode()))
+
+
+def test_the_proof_by_hand(scene):
+    master, keys, _folder = scene
+    connection, right = proved(master, keys["read"])
+    with connection:
+        connection.sendall(right + hello())  # the hello need not wait
+        kind, body = keyed.receive(connection)
+        assert kind == wire.HELLO_REPLY and struct.unpack_from("<i", body, 2)[0] == 0
+
+
+def test_a_proof_counts_once(scene):
+    master, keys, _folder = scene
+    connection, right = proved(master, keys["read"])
+    with connection:
+        connection.sendall(right + hello())
+        assert keyed.receive(connection)[0] == wire.HELLO_REPLY
+        connection.sendall(right)  # and not in the middle either
+        answer = keyed.receive(connection)
+        assert answer is None or answer[0] != wire.HELLO_REPLY
+    connection, _own = proved(master, keys["read"])
+    with connection:
+        connection.sendall(right + hello())
+        assert keyed.receive(connection) is None
+
+
+def test_the_servers_proof_is_none_of_the_callers(scene):
+    master, keys, _folder = scene
+    key, connection, nonce = keys["read"], connect(master), os.urandom(32)
+    with connection:
+        connection.sendall(keyed.auth(key, nonce))
+        _code, _server, theirs = keyed.challenge_of(keyed.receive(connection)[1])[:3]
+        connection.sendall(keyed.proof(theirs) + hello())
+        assert keyed.receive(connection) is None
+
+
+# ---- HTTP ----
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key.token}"}
+
+
+def basic(key):
+    return {"Authorization": "Basic " + base64.b64encode(key.token.encode()).decode()}
+
+
+def test_http_of_the_master(scene):
+    master, keys, _folder = scene
+    assert master.get("/health")[0] == 200
+    for path in ("/", "/metrics", "/get_all_keys", "/get_all_segments", "/metrics/summary", "/leader"):
+        assert master.get(path)[0] == 401, path
+        assert master.get(path, headers=bearer(keys["node"]))[0] == 403, path
+        assert master.get(path, headers=bearer(keys["read"]))[0] == 200, path
+        assert master.get(path, headers=basic(keys["read"]))[0] == 200, path
+        for wrong in (bearer(Key(keys["read"].name)), bearer(Key("stranger")), {"Authorization": "Bearer"}, {"Authorization": "Bearer x"},
+                      {"Authorization": "Basic !!"}, {"Authorization": "Basic " + "A" * 4000}, {"Authorization": keys["read"].token}):
+            assert master.get(path, headers=wrong)[0] == 401, (path, wrong)
+    assert b"probe" not in master.get("/get_all_keys")[1]
+    drain = {"segments": ["127.0.0.1"]}
+    for headers, status in ((None, 401), (bearer(keys["read,write"]), 403)):
+        assert request(master.metrics_port, "POST", "/api/v1/drain_jobs", body=json.dumps(drain).encode(), headers=headers)[0] == status
+    assert request(master.metrics_port, "POST", "/api/v1/drain_jobs", body=b"{}", headers=bearer(keys["read,write,node,admin"]))[0] not in (401, 403)
+
+
+def test_http_of_the_metadata_server(tmp_path):
+    reader, node = Key("reader", "read"), Key("node", "read,node")
+    with Master(f"--auth_file={keyed.write(tmp_path, 'keys', reader, node)}", metadata=True) as master:
+        def ask(method, key=None, body=None):
+            return request(master.metadata_port, method, "/metadata?key=a", body=body, headers=bearer(key) if key else None)[0]
+        assert request(master.metadata_port, "GET", "/health")[0] == 200
+        assert [ask("PUT", None, b"x"), ask("PUT", reader, b"x"), ask("PUT", node, b"x")] == [401, 403, 200]
+        assert [ask("GET"), ask("GET", reader)] == [401, 200]
+        assert [ask("DELETE"), ask("DELETE", reader), ask("GET", reader), ask("DELETE", node)] == [401, 403, 200, 200]
+
+
+# ---- the command ----
+
+def command(*words):
+    return subprocess.run([BUILD / "mooncake_key", *words], capture_output=True, text=True, timeout=30)
+
+
+def test_keys_made_listed_and_revoked(tmp_path):
+    file = tmp_path / "keys"
+    first = command("new", file, "engines", "read,write", "blue")
+    assert (first.returncode, first.stderr) == (0, "")
+    name, secret = first.stdout.strip().split(":")
+    assert name == "engines" and len(secret) == 64 and file.stat().st_mode & 0o777 == 0o600
+    file.write_text("# who may\n" + file.read_text())
+    file.chmod(0o640)
+    assert command("new", file, "nodes", "node").returncode == 0
+    assert command("list", file).stdout == "engines read,write blue\nnodes node\n"
+    assert command("token", file, "engines").stdout == first.stdout
+    again = command("new", file, "nodes", "read")
+    assert again.returncode == 2 and "revoke that first" in again.stderr
+    assert command("revoke", file, "engines").returncode == 0
+    assert file.read_text().startswith("# who may\nnodes ") and file.stat().st_mode & 0o777 == 0o640
+    last = command("revoke", file, "nodes")
+    assert last.returncode == 2 and "the last key" in last.stderr
+    assert command("list", file).stdout == "nodes node\n"
+    assert [one.name for one in tmp_path.iterdir()] == ["keys"]
+
+
+def test_the_command_says_what_is_wrong(tmp_path):
+    file = tmp_path / "keys"
+    for words, code, says in (((), 2, "--help"), (("new", file, "a"), 2, "--help"), (("new", file, "a", "all"), 2, "rights"),
+                              (("new", file, "a b", "read"), 2, "secret"), (("list", file), 1, "No such file"), (("list", file, "x"), 2, "--help")):
+        done = command(*words)
+        assert done.returncode == code and says in done.stderr and done.stdout == "", (words, done)
+    file.write_text("something else\n")
+    for words in (("list", file), ("new", file, "a", "read"), ("revoke", file, "something")):
+        assert command(*words).returncode == 1
+    assert file.read_text() == "something else\n"
+    assert command("new", tmp_path / "no" / "folder", "a", "read").returncode == 1

@@ -1,0 +1,379 @@
+/* env/keys and store/wire/proof: files of keys, rights, and both ends of a proof, against each other and liars. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "store/wire/proof.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define A64 "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF"
+#define B64 "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff"
+
+static int parse(const char *text, struct mc_key **keys, char error[256])
+{
+    error[0] = 0;
+    return mc_keys_parse(text, strlen(text), keys, error, 256);
+}
+
+/* ---- the file ---- */
+
+static void a_file_of_keys(void **state)
+{
+    (void)state;
+    struct mc_key *keys;
+    char error[256];
+    assert_int_equal(
+        parse("# ours\n\n one " A64 " read,write  blue # its tenant\ntwo\t" B64 " admin,node", &keys, error), 2);
+    assert_string_equal(keys[0].id, "one");
+    assert_string_equal(keys[0].tenant, "blue");
+    assert_int_equal(keys[0].rights, MC_RIGHT_READ | MC_RIGHT_WRITE);
+    assert_int_equal(keys[0].secret[1], 0x11);
+    assert_int_equal(keys[0].secret[31], 0xff);
+    assert_string_equal(keys[1].id, "two");
+    assert_string_equal(keys[1].tenant, "");
+    assert_int_equal(keys[1].rights, MC_RIGHT_NODE | MC_RIGHT_ADMIN);
+    free(keys);
+}
+
+static void bad_lines_are_named_without_what_stands_there(void **state)
+{
+    static const struct {
+        const char *text, *line, *says;
+    } bad[] = {
+        {"", "line 0", "no key"},
+        {"# nothing\n\n", "line 2", "no key"},
+        {"one\n", "line 1", "secret"},
+        {"one secret read\n", "line 1", "secret"},
+        {"a " A64 " read\nb " A64 "0 read\n", "line 2", "secret"},
+        {"a " A64 "\n", "line 1", "rights"},
+        {"a " A64 " read,,write\n", "line 1", "rights"},
+        {"a " A64 " all\n", "line 1", "rights"},
+        {"a/b " A64 " read\n", "line 1", "id"},
+        {"a " A64 " read t/x\n", "line 1", "tenant"},
+        {"a " A64 " read t more\n", "line 1", "behind"},
+        {"a " A64 " read\na " B64 " read\n", "line 2", "before"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct mc_key *keys = NULL;
+        char error[256];
+        assert_int_equal(parse(bad[i].text, &keys, error), MC_ERR_INVALID_PARAMS);
+        assert_null(keys);
+        assert_non_null(strstr(error, bad[i].line));
+        assert_non_null(strstr(error, bad[i].says));
+        assert_null(strstr(error, "0011223344"));
+    }
+}
+
+static void rights_there_and_back(void **state)
+{
+    char text[32];
+    (void)state;
+    for (unsigned rights = 1; rights <= MC_RIGHTS_ALL; rights++) {
+        mc_rights_format(text, sizeof(text), rights);
+        assert_int_equal(mc_rights_parse(mc_span_string(text)), rights);
+    }
+    assert_int_equal(mc_rights_parse(mc_span_string("")), 0);
+    assert_int_equal(mc_rights_parse(mc_span_string("Read")), 0);
+}
+
+static char path[64];
+
+static void write_file(const char *text)
+{
+    char beside[80];
+    snprintf(beside, sizeof(beside), "%s.new", path);
+    FILE *file = fopen(beside, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(chmod(beside, 0600), 0);
+    assert_int_equal(rename(beside, path), 0);
+}
+
+static void the_keys_of_this_process(void **state)
+{
+    char error[1024];
+    struct mc_key key;
+    (void)state;
+    unsetenv("MC_AUTH_FILE");
+    unsetenv("MC_AUTH_TOKEN");
+    mc_keys_use("");
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    assert_false(mc_keys_are_wanted());
+    assert_false(mc_keys_own(&key));
+    assert_int_equal(mc_keys_http_status(NULL, MC_RIGHT_ADMIN), 0);
+
+    setenv("MC_AUTH_TOKEN", "me:" A64, 1);
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    assert_true(mc_keys_are_wanted());
+    assert_true(mc_keys_own(&key));
+    assert_string_equal(key.id, "me");
+    assert_int_equal(key.rights, MC_RIGHTS_ALL);
+    setenv("MC_AUTH_TOKEN", "me:short", 1);
+    assert_int_equal(mc_keys_check(error, sizeof(error)), MC_ERR_INVALID_PARAMS);
+    assert_non_null(strstr(error, "MC_AUTH_TOKEN"));
+
+    write_file("first " A64 " read\nother " B64 " write,read\n");
+    setenv("MC_AUTH_FILE", path, 1); /* before the token */
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    assert_true(mc_keys_own(&key));
+    assert_string_equal(key.id, "first");
+    assert_true(mc_keys_find(mc_span_string("other"), &key));
+    assert_false(mc_keys_find(mc_span_string("othe"), &key));
+    assert_true(mc_keys_find_token(mc_span_string("other:" B64), &key));
+    assert_false(mc_keys_find_token(mc_span_string("other:" A64), &key));
+    assert_false(mc_keys_find_token(mc_span_string("other"), &key));
+    assert_int_equal(mc_keys_http_status("Bearer other:" B64, MC_RIGHT_WRITE), 0);
+    assert_int_equal(mc_keys_http_status("bearer first:" A64, MC_RIGHT_WRITE), 403);
+    assert_int_equal(mc_keys_http_status("Bearer first:" B64, MC_RIGHT_READ), 401);
+    assert_int_equal(mc_keys_http_status(NULL, MC_RIGHT_READ), 401);
+
+    setenv("MC_AUTH_FILE", "/no/such/file", 1);
+    assert_int_equal(mc_keys_check(error, sizeof(error)), MC_ERR_INVALID_PARAMS);
+    assert_non_null(strstr(error, "/no/such/file"));
+    mc_keys_use(path); /* a flag comes first */
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    assert_true(mc_keys_find(mc_span_string("first"), &key));
+    mc_keys_use("");
+    unsetenv("MC_AUTH_FILE");
+    unsetenv("MC_AUTH_TOKEN");
+}
+
+/* ---- proofs ---- */
+
+static void a_proof_is_hmac_sha256(void **state)
+{
+    uint8_t secret[MC_KEY_SECRET_BYTES] = {0}, proof[MC_KEY_SECRET_BYTES], other[MC_KEY_SECRET_BYTES];
+    struct mc_span one[] = {mc_span_string("ab"), mc_span_string("c")},
+                   two[] = {mc_span_string("a"), mc_span_string("bc")};
+    /* python: hmac.new(bytes(32), b"\2\0\0\0ab\1\0\0\0c", "sha256") */
+    static const uint8_t expected[] = {0xa3, 0xc6, 0x1c, 0x2c, 0x89, 0xf3, 0x91, 0x2d, 0x6d, 0x30, 0x8b,
+                                       0xe0, 0xbc, 0x46, 0x10, 0x25, 0x97, 0x66, 0xb0, 0x44, 0x5e, 0x7c,
+                                       0x86, 0xfc, 0xc6, 0xec, 0x37, 0xa9, 0x83, 0xc9, 0xc4, 0xee};
+    (void)state;
+    mc_key_prove(secret, one, 2, proof);
+    assert_memory_equal(proof, expected, sizeof(expected));
+    mc_key_prove(secret, two, 2, other); /* where one part ends counts */
+    assert_memory_not_equal(proof, other, sizeof(proof));
+    assert_true(mc_key_equal(proof, expected, sizeof(expected)));
+    assert_false(mc_key_equal(proof, other, sizeof(proof)));
+}
+
+struct rig {
+    struct mc_key key;
+    struct mc_prover prover;
+    struct mc_gate gate;
+    struct mc_buffer out;
+    char why[MC_PROOF_TEXT_MAX];
+};
+
+static bool find(void *context, struct mc_span name, struct mc_key *key)
+{
+    const struct rig *rig = context;
+    *key = rig->key;
+    return mc_span_equal(name, mc_span_string(rig->key.id));
+}
+
+static void rig_begin(struct rig *rig)
+{
+    *rig = (struct rig){.key = {.id = "k", .rights = MC_RIGHT_READ}};
+    memset(rig->key.secret, 7, sizeof(rig->key.secret));
+}
+
+static struct mc_frame frame_of(const struct mc_buffer *out)
+{
+    struct mc_frame frame;
+    size_t used;
+    assert_int_equal(mc_frame_parse(out->data, out->length, &frame, &used), 1);
+    assert_int_equal(used, out->length);
+    return frame;
+}
+
+/* What is in rig->out goes to the gate; its answer is there then. */
+static int to_gate(struct rig *rig)
+{
+    struct mc_buffer answer = {0};
+    struct mc_frame frame = frame_of(&rig->out);
+    int rc = mc_gate_take(&rig->gate, &frame, find, rig, &answer);
+    mc_buffer_free(&rig->out);
+    rig->out = answer;
+    return rc;
+}
+
+static int to_prover(struct rig *rig)
+{
+    struct mc_buffer answer = {0};
+    struct mc_frame frame = frame_of(&rig->out);
+    int rc = mc_prover_take(&rig->prover, &frame, &answer, rig->why);
+    mc_buffer_free(&rig->out);
+    rig->out = answer;
+    return rc;
+}
+
+static void both_ends_agree(void **state)
+{
+    struct rig rig;
+    (void)state;
+    rig_begin(&rig);
+    mc_prover_begin(&rig.prover, mc_span_string("k"), rig.key.secret, &rig.out);
+    assert_int_equal(to_gate(&rig), 0);
+    assert_false(rig.gate.is_open);
+    assert_int_equal(to_prover(&rig), 0);
+    assert_int_equal(to_gate(&rig), 1);
+    assert_true(rig.gate.is_open);
+    assert_int_equal(rig.gate.key.rights, MC_RIGHT_READ);
+    mc_buffer_free(&rig.out);
+}
+
+static void another_secret_shows_at_the_caller(void **state)
+{
+    struct rig rig;
+    uint8_t wrong[MC_KEY_SECRET_BYTES] = {0};
+    (void)state;
+    rig_begin(&rig);
+    mc_prover_begin(&rig.prover, mc_span_string("k"), wrong, &rig.out);
+    assert_int_equal(to_gate(&rig), 0);
+    assert_int_equal(to_prover(&rig), MC_ERR_NOT_PERMITTED);
+    assert_int_equal(rig.out.length, 0); /* nothing was shown to it */
+    assert_non_null(strstr(rig.why, "secret"));
+}
+
+/* Each bit of each message changed, on its way: never open. */
+static void no_changed_bit_opens(void **state)
+{
+    struct rig rig;
+    unsigned refused = 0;
+    (void)state;
+    for (unsigned message = 0; message < 3; message++) {
+        for (size_t bit = 8 * MC_FRAME_HEADER_SIZE;; bit++) {
+            int rc = 0;
+            bool is_over = false;
+            rig_begin(&rig);
+            mc_prover_begin(&rig.prover, mc_span_string("k"), rig.key.secret, &rig.out);
+            for (unsigned step = 0; step < 3 && rc == 0; step++) {
+                if (step == message && bit / 8 >= rig.out.length) {
+                    is_over = true;
+                    break;
+                }
+                if (step == message)
+                    rig.out.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+                rc = step == 1 ? to_prover(&rig) : to_gate(&rig);
+            }
+            mc_buffer_free(&rig.out);
+            if (is_over)
+                break;
+            assert_false(rig.gate.is_open);
+            assert_true(rc <= 0);
+            refused += rc < 0;
+        }
+    }
+    assert_true(refused > 8 * 3 * MC_KEY_SECRET_BYTES);
+}
+
+static void the_gate_takes_nothing_else(void **state)
+{
+    struct rig rig;
+    (void)state;
+    for (unsigned type = 0; type < 100; type++) {
+        if (type == MC_MESSAGE_AUTH)
+            continue;
+        rig_begin(&rig);
+        struct mc_frame frame = {.type = (uint16_t)type, .body = mc_span("\0\0", 2)};
+        assert_true(mc_gate_take(&rig.gate, &frame, find, &rig, &rig.out) < 0);
+        assert_false(rig.gate.is_open);
+        if (type == MC_MESSAGE_HELLO) {
+            struct mc_wire_hello_reply reply;
+            struct mc_frame answer = frame_of(&rig.out);
+            struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+            mc_wire_hello_reply_read(&reader, &reply);
+            assert_int_equal(reply.code, MC_ERR_NOT_PERMITTED);
+            assert_true(reply.epoch == 0 && mc_id_is_zero(reply.node));
+        }
+        mc_buffer_free(&rig.out);
+    }
+}
+
+static void a_second_question_is_refused(void **state)
+{
+    struct rig rig;
+    (void)state;
+    rig_begin(&rig);
+    mc_prover_begin(&rig.prover, mc_span_string("k"), rig.key.secret, &rig.out);
+    assert_int_equal(to_gate(&rig), 0);
+    mc_buffer_free(&rig.out);
+    mc_prover_begin(&rig.prover, mc_span_string("k"), rig.key.secret, &rig.out);
+    assert_int_equal(to_gate(&rig), MC_ERR_PROTOCOL);
+    mc_buffer_free(&rig.out);
+}
+
+static void who_has_no_keys_says_so(void **state)
+{
+    struct rig rig;
+    struct mc_buffer answer = {0};
+    (void)state;
+    rig_begin(&rig);
+    mc_prover_begin(&rig.prover, mc_span_string("k"), rig.key.secret, &rig.out);
+    struct mc_frame frame = frame_of(&rig.out);
+    assert_int_equal(mc_gate_take(&rig.gate, &frame, NULL, NULL, &answer), MC_ERR_UNAVAILABLE_IN_CURRENT_MODE);
+    mc_buffer_free(&rig.out);
+    rig.out = answer;
+    assert_int_equal(to_prover(&rig), MC_ERR_UNAVAILABLE_IN_CURRENT_MODE);
+    assert_non_null(strstr(rig.why, "--auth_file"));
+    mc_buffer_free(&rig.out);
+}
+
+/* Every message that changes something needs a right, whatever is added to the table later. */
+static void messages_and_rights(void **state)
+{
+    static const unsigned free_for_all[] = {
+        MC_MESSAGE_HELLO, MC_MESSAGE_HEARTBEAT, MC_MESSAGE_SEGMENT, MC_MESSAGE_SEGMENT_NAMED, MC_MESSAGE_SEGMENTS,
+        MC_MESSAGE_RENEW, MC_MESSAGE_SUSPECT, MC_MESSAGE_ROTTEN, MC_MESSAGE_PING, MC_MESSAGE_PONG, MC_MESSAGE_ATTACH,
+        MC_MESSAGE_RDMA_OFFER, MC_MESSAGE_AUTH, MC_MESSAGE_PROOF,
+        /* answers, and what a master or an owner says; they are no requests */
+        MC_MESSAGE_HELLO_REPLY, MC_MESSAGE_FAILED, MC_MESSAGE_CHALLENGE, MC_MESSAGE_HEARTBEAT_REPLY,
+        MC_MESSAGE_MOUNT_REPLY, MC_MESSAGE_UNMOUNT_REPLY, MC_MESSAGE_CLEAR, MC_MESSAGE_CUT, MC_MESSAGE_INVENTORY_ACK,
+        MC_MESSAGE_OFFERED, MC_MESSAGE_CHECK, MC_MESSAGE_STORE, MC_MESSAGE_LOAD, MC_MESSAGE_FLUSHED,
+        MC_MESSAGE_SEGMENT_REPLY, MC_MESSAGE_SEGMENTS_REPLY, MC_MESSAGE_SEGMENT_KEYS_REPLY, MC_MESSAGE_PUT_GRANTED,
+        MC_MESSAGE_PUT_DONE, MC_MESSAGE_GET_FOUND, MC_MESSAGE_EXIST_REPLY, MC_MESSAGE_REMOVE_REPLY,
+        MC_MESSAGE_COUNT_REPLY, MC_MESSAGE_ATTACH_REPLY, MC_MESSAGE_READ_REPLY, MC_MESSAGE_READ_END,
+        MC_MESSAGE_RDMA_ANSWER};
+    (void)state;
+    for (unsigned type = 1; type < 200; type++) {
+        bool is_free = strcmp(mc_message_name(type), "?") == 0;
+        for (size_t i = 0; i < sizeof(free_for_all) / sizeof(free_for_all[0]); i++)
+            is_free |= free_for_all[i] == type;
+        if (is_free != (mc_right_needed(type) == 0))
+            fail_msg("%s", mc_message_name(type));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_of_keys),
+        cmocka_unit_test(bad_lines_are_named_without_what_stands_there),
+        cmocka_unit_test(rights_there_and_back),
+        cmocka_unit_test(the_keys_of_this_process),
+        cmocka_unit_test(a_proof_is_hmac_sha256),
+        cmocka_unit_test(both_ends_agree),
+        cmocka_unit_test(another_secret_shows_at_the_caller),
+        cmocka_unit_test(no_changed_bit_opens),
+        cmocka_unit_test(the_gate_takes_nothing_else),
+        cmocka_unit_test(a_second_question_is_refused),
+        cmocka_unit_test(who_has_no_keys_says_so),
+        cmocka_unit_test(messages_and_rights),
+    };
+    snprintf(path, sizeof(path), "/tmp/mc-keys-%ld", (long)getpid());
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    (void)unlink(path);
+    return failed;
+}
