@@ -1,6 +1,7 @@
 /* mooncake_http_metadata_server: the master's metadata service as a process of its own. */
 #include "base/error.h"
 #include "base/option_rows.h"
+#include "env/keys.h"
 #include "env/log.h"
 #include "env/unread.h"
 #include "store/master/http_server.h"
@@ -21,6 +22,7 @@ static const struct mc_option table[] = {
     VERSION(),
     ROW("port", INT, "8080", "port to listen on; 0: the kernel chooses, the log names it", PORT, TO(mc_master_config, metadata_port)),
     ROW("host", TEXT, "0.0.0.0", "address to listen on", TO(mc_master_config, metadata_host)),
+    ROW("auth_file", TEXT, "", "file of keys: who asks has to show one; empty: $MC_AUTH_FILE, else $MC_AUTH_TOKEN, else everybody is let in"),
     ROW("until_stdin_ends", BOOL, "false", "ends, too, when its standard input does: as soon as whoever started it is gone"),
     ROW("max_mib", INT, "1024", "keeps so much in memory (MiB)", LIMITS(1, 1 << 20)),
     ROW("log_level", TEXT, "INFO", "least important lines that are written", CHOICES("DEBUG|INFO|WARNING|ERROR|CRITICAL")),
@@ -55,6 +57,8 @@ static int take_flags(int argc, char **argv, struct mc_master_config *config, bo
             mc_log_set_level(level);
         }
         mc_unread_tell();
+        mc_keys_use(mc_options_text(&options, "auth_file"));
+        rc = mc_keys_check(error, error_size);
     }
     mc_buffer_free(&text);
     mc_options_free(&options);

@@ -10,6 +10,7 @@
 #include "env/openssl.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -150,7 +151,7 @@ int mc_keys_parse(const char *text, size_t length, struct mc_key **keys, char *e
 /* ---- the keys of this process ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static const char *given;    /* by a flag */
+static char given[PATH_MAX]; /* by a flag; empty: none */
 static struct mc_key *known; /* NULL: not read yet, or none */
 static int known_count;
 static struct stat known_file;
@@ -160,14 +161,14 @@ static bool is_read;
 void mc_keys_use(const char *file)
 {
     pthread_mutex_lock(&lock);
-    given = file != NULL && file[0] != 0 ? file : NULL;
+    snprintf(given, sizeof(given), "%s", file == NULL ? "" : file);
     is_read = false;
     pthread_mutex_unlock(&lock);
 }
 
 static const char *file_of(void)
 {
-    const char *file = given != NULL ? given : mc_variable(MC_AUTH_FILE);
+    const char *file = given[0] != 0 ? given : mc_variable(MC_AUTH_FILE);
     return file != NULL && file[0] != 0 ? file : NULL;
 }
 
@@ -274,7 +275,7 @@ int mc_keys_check(char *error, size_t error_size)
 
 bool mc_keys_are_wanted(void)
 {
-    return given != NULL || file_of() != NULL || token_of() != NULL;
+    return file_of() != NULL || token_of() != NULL;
 }
 
 bool mc_keys_own(struct mc_key *key)
@@ -334,6 +335,13 @@ int mc_keys_http_status(const char *authorization, unsigned right)
                    mc_keys_find_token(mc_span(decoded.data, decoded.length), &key);
     mc_buffer_free(&decoded);
     return !is_known ? 401 : (key.rights & right) == right ? 0 : 403;
+}
+
+int mc_keys_stranger_status(unsigned right, bool is_near)
+{
+    const char *mode = mc_variable(MC_PROTECTED_MODE);
+    bool is_off = mode != NULL && (strcmp(mode, "no") == 0 || strcmp(mode, "0") == 0 || strcmp(mode, "false") == 0);
+    return right != MC_RIGHT_ADMIN || is_near || is_off || mc_keys_are_wanted() ? 0 : 403;
 }
 
 const char *mc_keys_bearer(char text[MC_KEYS_BEARER_MAX])

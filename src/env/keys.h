@@ -41,6 +41,12 @@ bool mc_keys_find_token(struct mc_span token, struct mc_key *key);
  * ours, 403: one without that right. "Bearer id:secret", or "Basic", as browsers ask their users for it. NULL: there is
  * none. */
 int mc_keys_http_status(const char *authorization, unsigned right);
+/* Without keys, what only an administrator should do is done for neighbours alone (mc_socket_peer_is_near), unless
+ * MC_PROTECTED_MODE says no. 0 or 403. */
+int mc_keys_stranger_status(unsigned right, bool is_near);
+#define MC_KEYS_STRANGER                                                                                               \
+    "without keys this is done only for this machine and private networks: start this process with --auth_file, or "   \
+    "with MC_PROTECTED_MODE=no if everybody who reaches this port may\n"
 #define MC_KEYS_CHALLENGE "Basic realm=\"mooncake\", Bearer" /* WWW-Authenticate, beside 401 */
 #define MC_KEYS_BEARER_MAX (MC_KEY_ID_MAX + 2 * MC_KEY_SECRET_BYTES + 16)
 /* "Bearer id:secret" of this process's key. NULL: it has none. */

@@ -543,6 +543,48 @@ bool mc_socket_name(int fd, enum mc_socket_end end, char *host, size_t host_size
     return true;
 }
 
+static bool is_near_4(uint32_t address)
+{
+    static const struct {
+        uint32_t base, bits;
+    } near[] = {{0x7f000000u, 8},  {0x0a000000u, 8},  {0xac100000u, 12},
+                {0xc0a80000u, 16}, {0xa9fe0000u, 16}, {0x64400000u, 10}};
+    for (size_t i = 0; i < sizeof(near) / sizeof(near[0]); i++)
+        if ((address ^ near[i].base) >> (32 - near[i].bits) == 0)
+            return true;
+    return false;
+}
+
+bool mc_address_is_near(const char *host)
+{
+    struct in_addr four;
+    struct in6_addr six;
+    if (inet_pton(AF_INET, host, &four) == 1)
+        return is_near_4(ntohl(four.s_addr));
+    if (inet_pton(AF_INET6, host, &six) != 1)
+        return false;
+    if (IN6_IS_ADDR_V4MAPPED(&six)) {
+        memcpy(&four, &six.s6_addr[12], sizeof(four));
+        return is_near_4(ntohl(four.s_addr));
+    }
+    return IN6_IS_ADDR_LOOPBACK(&six) || IN6_IS_ADDR_LINKLOCAL(&six) || (six.s6_addr[0] & 0xfe) == 0xfc;
+}
+
+bool mc_socket_peer_is_near(int fd)
+{
+    char peer[INET6_ADDRSTRLEN], ours[INET6_ADDRSTRLEN];
+    uint16_t port;
+    struct sockaddr_storage address;
+    socklen_t length = sizeof(address);
+    if (getsockname(fd, (struct sockaddr *)&address, &length) == 0 && address.ss_family == AF_UNIX)
+        return true;
+    if (!mc_socket_name(fd, MC_SOCKET_PEERS, peer, sizeof(peer), &port) ||
+        !mc_socket_name(fd, MC_SOCKET_OURS, ours, sizeof(ours), &port))
+        return false;
+    peer[strcspn(peer, "%")] = ours[strcspn(ours, "%")] = 0;
+    return strcmp(peer, ours) == 0 || mc_address_is_near(peer);
+}
+
 int64_t mc_unix_peer_uid(int fd)
 {
     struct ucred credentials;

@@ -2,9 +2,11 @@
 import base64
 import json
 import os
+import re
 import socket
 import struct
 import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +14,7 @@ import keyed
 import wire
 from cluster import BUILD, Master, request, wait_until
 from keyed import NOT_PERMITTED, Client, Key
+from service_process import REST as SERVICE, Service, run
 from store_process import StoreProcess
 
 RIGHTS = ("read", "read,write", "node", "read,write,node,admin")
@@ -274,3 +277,74 @@ def test_the_command_says_what_is_wrong(tmp_path):
         assert command(*words).returncode == 1
     assert file.read_text() == "something else\n"
     assert command("new", tmp_path / "no" / "folder", "a", "read").returncode == 1
+
+
+# ---- the other servers ----
+
+def test_a_store_service_with_keys(scene):
+    master, keys, folder = scene
+    with Service("--max-wait-time=20", f"--auth-file={folder / 'keys'}", MOONCAKE_MASTER=master.address, MOONCAKE_GLOBAL_SEGMENT_SIZE=0) as service:
+        # It shows the first key of the file, which may only read.
+        def ask(method, path, body=None, key=None):
+            return request(service.port, method, path, body=body and json.dumps(body).encode(), headers=bearer(key) if key else None)[0]
+        assert ask("GET", "/health") == 200
+        assert [ask("GET", path) for path in ("/api/exist/probe", "/api/get/probe", "/metrics")] == [401] * 3
+        assert [ask("GET", path, key=keys["read"]) for path in ("/api/exist/probe", "/api/get/probe", "/metrics")] == [200] * 3
+        assert [ask("PUT", "/api/put", {"key": "a", "value": "b"}, key) for key in (None, keys["read"])] == [401, 403]
+        assert [ask("DELETE", "/api/remove_all", key=key) for key in (None, keys["read"])] == [401, 403]
+        assert [ask("POST", "/api/mount", {"size": 1}, key) for key in (None, keys["read,write"])] == [401, 403]
+        assert ask("DELETE", "/api/remove/probe", key=keys["read,write"]) not in (200, 401, 403)  # its own key may only read
+
+
+def test_a_service_whose_key_is_refused_says_so_and_ends(scene):
+    master, _keys, _folder = scene
+    done = run(SERVICE, "--port=0", "--max-wait-time=2", MOONCAKE_MASTER=master.address, MC_AUTH_TOKEN=Key("stranger").token, MOONCAKE_GLOBAL_SEGMENT_SIZE=0)
+    assert done.returncode == 1 and "does not know that key" in done.stderr
+
+
+def test_the_metadata_server_alone(tmp_path):
+    reader = Key("reader", "read")
+    file = keyed.write(tmp_path, "keys", reader)
+    serving = subprocess.Popen([BUILD / "mooncake_http_metadata_server", "--port=0", "--host=127.0.0.1", f"--auth_file={file}"], stderr=subprocess.PIPE, text=True)
+    try:
+        port = int(next(found.group(1) for line in serving.stderr if (found := re.search(r"started on \S+:(\d+)", line))))
+        assert request(port, "GET", "/metadata?key=a")[0] == 401
+        assert request(port, "GET", "/metadata?key=a", headers=bearer(reader))[0] == 404
+        assert request(port, "PUT", "/metadata?key=a", body=b"x", headers=bearer(reader))[0] == 403
+    finally:
+        serving.terminate()
+        serving.communicate(timeout=30)
+    done = subprocess.run([BUILD / "mooncake_http_metadata_server", "--port=0", "--auth_file=/no/such/file"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "/no/such/file" in done.stderr
+
+
+STRANGER = """
+import http.client, socket, subprocess, sys
+master, mode = sys.argv[1:]
+import os, re
+environment = {**os.environ, **({"MC_PROTECTED_MODE": mode} if mode else {})}
+process = subprocess.Popen([master, "--rpc_port=0", "--metrics_port=0"], stderr=subprocess.PIPE, text=True, env=environment)
+port, lines = None, []
+for line in process.stderr:
+    lines.append(line)
+    if found := re.search(r"HTTP metrics server started on port (\\d+)", line):
+        port = int(found.group(1))
+        break
+def ask(source, path, method="GET", body=None):
+    connection = http.client.HTTPConnection("198.51.100.8", port, timeout=20, source_address=(source, 0))
+    connection.request(method, path, body=body)
+    return connection.getresponse().status
+drain = ("/api/v1/drain_jobs", "POST", b"{}")
+print([ask("198.51.100.7", "/metrics"), ask("198.51.100.7", *drain) == 403, ask("198.51.100.8", *drain) == 403, ask("10.9.9.9", *drain) == 403],
+      sum("has no keys" in line for line in lines))
+process.terminate()
+process.wait(30)
+"""
+
+
+@pytest.mark.parametrize("mode,refused", [("", True), ("no", False)])
+def test_strangers_may_not_drain_without_keys(mode, refused):
+    setup = "ip link set lo up && ip address add 198.51.100.7/32 dev lo && ip address add 198.51.100.8/32 dev lo && ip address add 10.9.9.9/32 dev lo && exec \"$@\""
+    done = subprocess.run(["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--", "sh", "-c", setup, "sh", sys.executable, "-c", STRANGER,
+                           str(BUILD / "mooncake_master"), mode], capture_output=True, text=True, timeout=60, env=keyed.environment())
+    assert done.stdout == f"[200, {refused}, False, False] 1\n", done.stderr

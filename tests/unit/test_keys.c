@@ -146,6 +146,24 @@ static void the_keys_of_this_process(void **state)
     mc_keys_use("");
     unsetenv("MC_AUTH_FILE");
     unsetenv("MC_AUTH_TOKEN");
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+}
+
+static void strangers_without_keys(void **state)
+{
+    (void)state;
+    unsetenv("MC_PROTECTED_MODE");
+    assert_int_equal(mc_keys_stranger_status(MC_RIGHT_ADMIN, false), 403);
+    assert_int_equal(mc_keys_stranger_status(MC_RIGHT_ADMIN, true), 0);
+    assert_int_equal(mc_keys_stranger_status(MC_RIGHT_WRITE, false), 0);
+    setenv("MC_PROTECTED_MODE", "yes", 1);
+    assert_int_equal(mc_keys_stranger_status(MC_RIGHT_ADMIN, false), 403);
+    setenv("MC_PROTECTED_MODE", "no", 1);
+    assert_int_equal(mc_keys_stranger_status(MC_RIGHT_ADMIN, false), 0);
+    unsetenv("MC_PROTECTED_MODE");
+    setenv("MC_AUTH_TOKEN", "me:" A64, 1); /* the keys decide */
+    assert_int_equal(mc_keys_stranger_status(MC_RIGHT_ADMIN, false), 0);
+    unsetenv("MC_AUTH_TOKEN");
 }
 
 /* ---- proofs ---- */
@@ -363,6 +381,7 @@ int main(void)
         cmocka_unit_test(bad_lines_are_named_without_what_stands_there),
         cmocka_unit_test(rights_there_and_back),
         cmocka_unit_test(the_keys_of_this_process),
+        cmocka_unit_test(strangers_without_keys),
         cmocka_unit_test(a_proof_is_hmac_sha256),
         cmocka_unit_test(both_ends_agree),
         cmocka_unit_test(another_secret_shows_at_the_caller),

@@ -394,6 +394,57 @@ static void a_forked_child_has_no_connection_on_its_way(void **state)
     close(listener);
 }
 
+static void neighbours_by_their_address(void **state)
+{
+    static const struct {
+        const char *host;
+        bool is_near;
+    } known[] = {
+        {"127.0.0.1", true},
+        {"127.255.0.9", true},
+        {"10.255.255.255", true},
+        {"11.0.0.0", false},
+        {"9.255.255.255", false},
+        {"172.16.0.0", true},
+        {"172.31.255.255", true},
+        {"172.32.0.0", false},
+        {"172.15.255.255", false},
+        {"192.168.0.1", true},
+        {"192.169.0.1", false},
+        {"169.254.169.254", true},
+        {"100.64.0.1", true},
+        {"100.127.255.255", true},
+        {"100.128.0.0", false},
+        {"100.63.255.255", false},
+        {"8.8.8.8", false},
+        {"0.0.0.0", false},
+        {"255.255.255.255", false},
+        {"::1", true},
+        {"::", false},
+        {"fe80::1", true},
+        {"fec0::1", false},
+        {"fc00::1", true},
+        {"fdff::1", true},
+        {"fe00::1", false},
+        {"2001:db8::1", false},
+        {"::ffff:10.0.0.1", true},
+        {"::ffff:8.8.8.8", false},
+        {"", false},
+        {"localhost", false},
+        {"10.0.0.1.evil.example", false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (mc_address_is_near(known[i].host) != known[i].is_near)
+            fail_msg("%s", known[i].host);
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    assert_true(mc_socket_peer_is_near(pair[0]));
+    close(pair[0]);
+    close(pair[1]);
+    assert_false(mc_socket_peer_is_near(pair[0]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -408,6 +459,7 @@ int main(void)
         cmocka_unit_test(descriptors_arrive_close_on_exec),
         cmocka_unit_test(frames_come_whole_however_they_are_cut),
         cmocka_unit_test(peer_uid_is_ours),
+        cmocka_unit_test(neighbours_by_their_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "base/error.h"
 
 #include <event2/buffer.h>
+#include <event2/bufferevent.h>
 #include <stdlib.h>
 
 /* ---- replies ---- */
@@ -120,6 +121,11 @@ static bool is_permitted(struct evhttp_request *request, unsigned right)
 {
     if (right == 0)
         return true;
+    int fd = (int)bufferevent_getfd(evhttp_connection_get_bufferevent(evhttp_request_get_connection(request)));
+    if (mc_keys_stranger_status(right, mc_socket_peer_is_near(fd)) != 0) {
+        mc_http_reply_text(request, 403, MC_HTTP_TEXT, MC_KEYS_STRANGER);
+        return false;
+    }
     int status =
         mc_keys_http_status(evhttp_find_header(evhttp_request_get_input_headers(request), "Authorization"), right);
     if (status == 0)

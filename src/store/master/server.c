@@ -1,6 +1,7 @@
 /* The RPC shell of the master: sockets, clock and log around the core. */
 #include "store/master/server.h"
 
+#include "base/address.h"
 #include "base/error.h"
 #include "store/segment/layout.h"
 #include "env/clock.h"
@@ -560,6 +561,11 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     server->bulk.last = &server->bulk.first;
     mc_file_limit_raise();
     server->listener = mc_server_listen(config->rpc_address, &server->port, "rpc_port", error, error_size);
+    if (server->listener >= 0 && !server->wants_keys && !mc_address_is_loopback(config->rpc_address))
+        mc_log(WARNING,
+               "this master has no keys: whoever reaches port %u of %s may read, write and remove everything, and lend "
+               "memory to it. --auth_file lets in only who has a key (docs/security.md)",
+               (unsigned)server->port, config->rpc_address);
     int rc = server->listener < 0 ? server->listener : prepare(server, config, error, error_size);
     if (rc == 0) {
         *out = server;

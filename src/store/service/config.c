@@ -7,6 +7,7 @@
 #include "env/file.h"
 #include "env/flags.h"
 #include "env/json.h"
+#include "env/keys.h"
 #include "env/log.h"
 #include "env/unread.h"
 
@@ -85,7 +86,10 @@ static const char *const of_others[] = {
             "none",                                                                                                    \
             LIMITS(0, 86400), INTO(exit_grace_s)),                                                                     \
         ROW("drain_on_exit", BOOL, "false",                                                                            \
-            "on SIGTERM and SIGINT a node without disks moves its objects to other nodes", INTO(drain_on_exit))
+            "on SIGTERM and SIGINT a node without disks moves its objects to other nodes", INTO(drain_on_exit)),       \
+        ROW("auth_file", TEXT, "",                                                                                     \
+            "file of keys: this node shows the first, and wants one of them from who comes by HTTP; empty: "           \
+            "$MC_AUTH_FILE, else $MC_AUTH_TOKEN")
 #define LOG                                                                                                            \
     ROW("v", INT, "0", "detail of the log: 1 debug, 2 every message", SECTION("Log"), LIMITS(0, 9)),                   \
         ROW("minloglevel", INT, "0", "0 info, 1 warnings and errors, 2 errors", LIMITS(0, 3)),                         \
@@ -644,6 +648,7 @@ int mc_service_config_load(enum mc_service_command command, int argc, char **arg
     if (rc == 0) {
         if (mc_options_text(&options, "log_dir")[0] != 0)
             mc_log_to_directory(mc_options_text(&options, "log_dir"));
+        mc_keys_use(mc_options_text(&options, "auth_file"));
         mc_unread_tell();
         warn_ignored(&options, config);
     }

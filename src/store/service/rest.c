@@ -540,12 +540,8 @@ static void dispatch(struct mc_rest *rest, struct mc_web_request *request, bool 
         if ((health_only && !route->is_health) || !is_path(route, request->path))
             continue;
         if (strcmp(request->head.method, route->method) == 0) {
-            const char *shown = mc_head_find(&request->head, "Authorization");
-            int status = route->right == 0 ? 0 : mc_keys_http_status(shown, route->right);
-            if (status != 0) {
-                mc_web_reply_no_key(request, status);
+            if (!mc_web_is_permitted(request, route->right))
                 return;
-            }
             route->handler(rest, request, strlen(route->path));
             mc_log(DEBUG, "%s %s took %.2f ms", route->method, route->path,
                    (double)(mc_clock_ns() - start_ns) / 1000000);

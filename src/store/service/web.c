@@ -323,12 +323,20 @@ void mc_web_reply_text(struct mc_web_request *request, int status, const char *t
     mc_web_reply(request, status, type, text, strlen(text));
 }
 
-void mc_web_reply_no_key(struct mc_web_request *request, int status)
+bool mc_web_is_permitted(struct mc_web_request *request, unsigned right)
 {
-    const char *text =
-        status == 401 ? "this port wants a key: Authorization: Bearer id:secret\n" : "this key has no right to that\n";
-    reply(request, status, MC_WEB_TEXT, status == 401 ? "WWW-Authenticate: " MC_KEYS_CHALLENGE "\r\n" : "", text,
-          strlen(text));
+    bool is_near = mc_socket_peer_is_near(request->connection->fd);
+    int status = right == 0 ? 0 : mc_keys_stranger_status(right, is_near);
+    const char *text = MC_KEYS_STRANGER;
+    if (right != 0 && status == 0) {
+        status = mc_keys_http_status(mc_head_find(&request->head, "Authorization"), right);
+        text = status == 401 ? "this port wants a key: Authorization: Bearer id:secret\n"
+                             : "this key has no right to that\n";
+    }
+    if (status != 0)
+        reply(request, status, MC_WEB_TEXT, status == 401 ? "WWW-Authenticate: " MC_KEYS_CHALLENGE "\r\n" : "", text,
+              strlen(text));
+    return status == 0;
 }
 
 void mc_web_reply_not_allowed(struct mc_web_request *request, const char *allowed)

@@ -63,8 +63,8 @@ bool mc_web_read_body(struct mc_web_request *request, uint64_t limit, struct mc_
 
 void mc_web_reply(struct mc_web_request *request, int status, const char *type, const void *body, uint64_t length);
 void mc_web_reply_text(struct mc_web_request *request, int status, const char *type, const char *text);
-/* 401 or 403: who asks has no key, or not that right. */
-void mc_web_reply_no_key(struct mc_web_request *request, int status);
+/* Has who asks that right (of enum mc_right; 0: nobody needs any)? False after an answer. */
+bool mc_web_is_permitted(struct mc_web_request *request, unsigned right);
 /* 405 with the methods that are allowed. */
 void mc_web_reply_not_allowed(struct mc_web_request *request, const char *allowed);
 
