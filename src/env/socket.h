@@ -88,8 +88,8 @@ static inline void mc_fd_close(int fd)
 /* The numeric host and the port of one end of a tcp connection. False: it is none, or not connected. */
 enum mc_socket_end { MC_SOCKET_OURS, MC_SOCKET_PEERS };
 bool mc_socket_name(int fd, enum mc_socket_end end, char *host, size_t host_size, uint16_t *port);
-/* Is who asks of this machine, or of a network that is nobody else's: loopback, link-local, RFC 1918, RFC 6598, RFC 4193?
- * True of a unix socket; false when it cannot be told. */
+/* Is who asks of this machine, or of a private network: loopback, link-local, RFC 1918, RFC 6598, RFC 4193? True of a
+ * unix socket; false when it cannot be told. */
 bool mc_socket_peer_is_near(int fd);
 /* The same of an address in numbers. */
 bool mc_address_is_near(const char *host);

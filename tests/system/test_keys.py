@@ -348,3 +348,132 @@ def test_strangers_may_not_drain_without_keys(mode, refused):
     done = subprocess.run(["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--", "sh", "-c", setup, "sh", sys.executable, "-c", STRANGER,
                            str(BUILD / "mooncake_master"), mode], capture_output=True, text=True, timeout=60, env=keyed.environment())
     assert done.stdout == f"[200, {refused}, False, False] 1\n", done.stderr
+
+
+# ---- data connections ----
+
+class Told:
+    """What the master tells who holds that key of the segment that there is."""
+
+    def __init__(self, master, key):
+        self.node = os.urandom(16)
+        connection, right = proved(master, key)
+        with connection:
+            connection.sendall(right + wire.frame(wire.HELLO, 7, wire.record(struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, wire.ROLE_CALL, 0, self.node, 1, 0) +
+                                                                             wire.data(b"t") + wire.data(b"") + struct.pack("<QI", 0, 0xFFFFFFFF))))
+            assert keyed.receive(connection)[0] == wire.HELLO_REPLY
+            connection.sendall(wire.frame(wire.SEGMENTS, 8, wire.record(struct.pack("<Q16s", 0, bytes(16)))))
+            kind, body = keyed.receive(connection)
+            assert kind == wire.SEGMENTS_REPLY
+            connection.sendall(wire.frame(wire.GET, 9, wire.record(struct.pack("<I", 0)) + wire.records([wire.data(b"probe")])))
+            kind, found = keyed.receive(connection)
+            assert kind == wire.GET_FOUND
+        reader = wire.Reader(body)
+        reader.record()
+        record = reader.list()[0]
+        self.nonce, = struct.unpack_from("<Q", record, struct.calcsize("<iI16sQ16sQI"))
+        at, texts = struct.calcsize("<iI16sQ16sQIQ16s"), []
+        while at < len(record):
+            size, = struct.unpack_from("<H", record, at)
+            texts.append(record[at + 2:at + 2 + size])
+            at += 2 + size
+        self.address, self.ticket, self.secret = texts[1].decode(), texts[3], texts[4]
+        reader = wire.Reader(found)
+        reader.record()
+        reader.list()
+        self.slot, self.generation, self.offset = struct.unpack_from("<IQQ", reader.list()[0], 4)
+
+    def connect(self):
+        host, port = self.address.rsplit(":", 1)
+        connection = socket.create_connection((host, int(port)), timeout=20)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def hello(self, node=None):
+        return wire.frame(wire.HELLO, 0, wire.record(struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, 3, 0, node or self.node, 1, self.nonce) +
+                                                     wire.data(b"") + wire.data(b"") + struct.pack("<QI", 0, 0xFFFFFFFF)))
+
+    def prove(self, connection, ticket=None):
+        """(does the owner know the ticket's secret?, our proof)"""
+        nonce, ticket = os.urandom(32), ticket or self.ticket
+        connection.sendall(keyed.auth(ticket, nonce))
+        code, *rest = keyed.challenge_of(keyed.receive(connection)[1])
+        if code < 0:
+            return False, b""
+        server, theirs = rest[:2]
+        return (theirs == keyed.proof_of("server", self.secret, nonce, server, ticket),
+                keyed.proof(keyed.proof_of("caller", self.secret, nonce, server, ticket)))
+
+    def open(self):
+        connection = self.connect()
+        known, right = self.prove(connection)
+        assert known
+        connection.sendall(right + self.hello())
+        kind, body = keyed.receive(connection)
+        assert kind == wire.HELLO_REPLY and struct.unpack_from("<i", body, 2)[0] == 0
+        return connection
+
+    def read(self):
+        """The first bytes of the probe; None: the connection was closed."""
+        with self.open() as connection:
+            connection.sendall(wire.frame(64, 5, wire.record(struct.pack("<IBQQQI", self.slot, 0, self.generation, 0, 10, 0))))
+            answer = keyed.receive(connection)
+            if answer is None:
+                return None
+            assert struct.unpack_from("<i", answer[1], 2)[0] == 0
+            return connection.recv(10)
+
+
+def test_a_ticket_lets_its_holder_read_and_nothing_else(scene):
+    master, keys, _folder = scene
+    told = Told(master, keys["read"])
+    assert len(told.ticket) == 18 and len(told.secret) == 32
+    before = told.read()
+    assert before == b"probe|prob"
+    for words in (wire.frame(63, 0, wire.record(struct.pack("<IQQQ", told.slot, told.generation + 1, told.offset, 10))) + b"x" * 10,
+                  wire.frame(62, 0, wire.record() + wire.records([struct.pack("<IIQQQQQHBBBQ", told.slot, 0, 1 << 60, told.offset, 10, 1, 2, 3, 16, 0, 0, 0)])),):
+        with told.open() as connection:
+            connection.sendall(words)
+            assert keyed.receive(connection) is None
+    assert told.read() == before
+    with Client(master, keys["read"]) as client:
+        assert client.same("probe", "probe", 10) is True
+
+
+def test_without_a_ticket_nobody_is_let_in(scene):
+    master, keys, _folder = scene
+    told = Told(master, keys["read"])
+    with told.connect() as connection:  # with the segment's nonce, and without a ticket
+        connection.sendall(told.hello())
+        kind, body = keyed.receive(connection)
+        assert kind == wire.HELLO_REPLY and struct.unpack_from("<i", body, 2)[0] == NOT_PERMITTED
+        assert keyed.receive(connection) is None
+    with told.connect() as connection:  # with somebody else's
+        known, right = told.prove(connection)
+        assert known
+        connection.sendall(right + told.hello(os.urandom(16)))
+        assert struct.unpack_from("<i", keyed.receive(connection)[1], 2)[0] == NOT_PERMITTED
+    more = told.ticket[:1] + b"\x0f" + told.ticket[2:]  # with more rights than it had
+    with told.connect() as connection:
+        known, right = told.prove(connection, more)
+        assert not known
+        connection.sendall(right + told.hello())
+        assert keyed.receive(connection) is None
+
+
+def test_a_reader_uses_no_memory_that_it_could_write(scene):
+    """Shared memory is mapped to be written: who may only read goes by tcp."""
+    master, keys, _folder = scene
+    with Client(master, keys["read,write"]) as client, Client(master, keys["read"], MC_LOG_LEVEL="DEBUG") as reader:
+        assert client.put("big", "big", 1 << 20) == 0
+        assert reader.same("big", "big", 1 << 20) is True
+        assert re.search("path shm to segment .*NOT_PERMITTED", reader.said())
+        assert "path tcp" not in reader.said()  # it has not failed
+
+
+def test_every_path_with_tickets(scene):
+    master, keys, _folder = scene
+    for paths in ("shm", "tcp", "shm,tcp"):
+        with Client(master, keys["read,write"], MC_PATHS=paths) as client:
+            assert [client.put(f"{paths}{size}", f"n{size}", size) for size in (1, 65537, 3 << 20)] == [0, 0, 0]
+            assert [client.same(f"{paths}{size}", f"n{size}", size) for size in (1, 65537, 3 << 20)] == [True] * 3

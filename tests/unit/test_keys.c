@@ -349,13 +349,41 @@ static void who_has_no_keys_says_so(void **state)
     mc_buffer_free(&rig.out);
 }
 
+static void tickets_name_their_holder(void **state)
+{
+    uint8_t key[MC_KEY_SECRET_BYTES], other[MC_KEY_SECRET_BYTES], ticket[MC_TICKET_BYTES];
+    uint8_t secret[MC_KEY_SECRET_BYTES], again[MC_KEY_SECRET_BYTES];
+    struct mc_id node = {0x1122334455667788u, 0x99aabbccddeeff00u}, read;
+    unsigned rights;
+    (void)state;
+    mc_ticket_key_draw(key);
+    mc_ticket_key_draw(other);
+    assert_memory_not_equal(key, other, sizeof(key));
+    mc_ticket_write(ticket, node, MC_RIGHT_READ);
+    assert_true(mc_ticket_read(mc_span(ticket, sizeof(ticket)), &read, &rights));
+    assert_true(mc_id_equal(node, read));
+    assert_int_equal(rights, MC_RIGHT_READ);
+    mc_ticket_secret(key, mc_span(ticket, sizeof(ticket)), secret);
+    mc_ticket_secret(other, mc_span(ticket, sizeof(ticket)), again);
+    assert_memory_not_equal(secret, again, sizeof(secret));
+    for (size_t bit = 0; bit < 8 * sizeof(ticket); bit++) { /* another ticket has another secret */
+        ticket[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        mc_ticket_secret(key, mc_span(ticket, sizeof(ticket)), again);
+        assert_memory_not_equal(secret, again, sizeof(secret));
+        ticket[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    assert_false(mc_ticket_read(mc_span(ticket, sizeof(ticket) - 1), &read, &rights));
+    ticket[0]++;
+    assert_false(mc_ticket_read(mc_span(ticket, sizeof(ticket)), &read, &rights));
+}
+
 /* Every message that changes something needs a right, whatever is added to the table later. */
 static void messages_and_rights(void **state)
 {
     static const unsigned free_for_all[] = {
         MC_MESSAGE_HELLO, MC_MESSAGE_HEARTBEAT, MC_MESSAGE_SEGMENT, MC_MESSAGE_SEGMENT_NAMED, MC_MESSAGE_SEGMENTS,
-        MC_MESSAGE_RENEW, MC_MESSAGE_SUSPECT, MC_MESSAGE_ROTTEN, MC_MESSAGE_PING, MC_MESSAGE_PONG, MC_MESSAGE_ATTACH,
-        MC_MESSAGE_RDMA_OFFER, MC_MESSAGE_AUTH, MC_MESSAGE_PROOF,
+        MC_MESSAGE_RENEW, MC_MESSAGE_SUSPECT, MC_MESSAGE_ROTTEN, MC_MESSAGE_PING, MC_MESSAGE_PONG, MC_MESSAGE_AUTH,
+        MC_MESSAGE_PROOF,
         /* answers, and what a master or an owner says; they are no requests */
         MC_MESSAGE_HELLO_REPLY, MC_MESSAGE_FAILED, MC_MESSAGE_CHALLENGE, MC_MESSAGE_HEARTBEAT_REPLY,
         MC_MESSAGE_MOUNT_REPLY, MC_MESSAGE_UNMOUNT_REPLY, MC_MESSAGE_CLEAR, MC_MESSAGE_CUT, MC_MESSAGE_INVENTORY_ACK,
@@ -389,6 +417,7 @@ int main(void)
         cmocka_unit_test(the_gate_takes_nothing_else),
         cmocka_unit_test(a_second_question_is_refused),
         cmocka_unit_test(who_has_no_keys_says_so),
+        cmocka_unit_test(tickets_name_their_holder),
         cmocka_unit_test(messages_and_rights),
     };
     snprintf(path, sizeof(path), "/tmp/mc-keys-%ld", (long)getpid());

@@ -108,6 +108,14 @@ int mc_store_endpoint_told(struct mc_store *store, uint64_t epoch, const struct 
         !copy_text(endpoint->tcp_address, sizeof(endpoint->tcp_address), reply->tcp_address) ||
         !copy_text(endpoint->unix_path, sizeof(endpoint->unix_path), reply->unix_path))
         return MC_ERR_PROTOCOL;
+    endpoint->has_ticket = reply->ticket.length > 0;
+    if (endpoint->has_ticket && (reply->ticket.length != sizeof(endpoint->ticket) ||
+                                 reply->ticket_secret.length != sizeof(endpoint->ticket_secret)))
+        return MC_ERR_PROTOCOL;
+    if (endpoint->has_ticket) {
+        memcpy(endpoint->ticket, reply->ticket.data, sizeof(endpoint->ticket));
+        memcpy(endpoint->ticket_secret, reply->ticket_secret.data, sizeof(endpoint->ticket_secret));
+    }
     endpoint_store(store, epoch, endpoint);
     return 0;
 }

@@ -5,8 +5,19 @@
 #include "store/core/segment.h"
 #include "store/core/state.h"
 
-static struct mc_wire_segment_reply described(const struct mc_segment *segment)
+struct ticket {
+    uint8_t text[MC_TICKET_BYTES], secret[MC_KEY_SECRET_BYTES];
+};
+
+/* For who asks. The answer borrows the ticket. */
+static struct mc_wire_segment_reply described(const struct mc_segment *segment, const struct mc_connection *connection,
+                                              struct ticket *ticket)
 {
+    struct mc_span text = mc_span(ticket->text, segment->has_ticket_key ? sizeof(ticket->text) : 0);
+    if (segment->has_ticket_key) {
+        mc_ticket_write(ticket->text, connection->member->id, connection->rights);
+        mc_ticket_secret(segment->ticket_key, text, ticket->secret);
+    }
     return (struct mc_wire_segment_reply){
         .code = 0,
         .segment = segment->number,
@@ -20,6 +31,8 @@ static struct mc_wire_segment_reply described(const struct mc_segment *segment)
         .name = mc_span_string(segment->name),
         .tcp_address = mc_span_string(segment->tcp_address),
         .unix_path = mc_span_string(segment->unix_path),
+        .ticket = text,
+        .ticket_secret = mc_span(ticket->secret, segment->has_ticket_key ? sizeof(ticket->secret) : 0),
     };
 }
 
@@ -30,9 +43,10 @@ static void segment_reply(struct mc_core *core, const struct mc_connection *conn
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out == NULL)
         return;
+    struct ticket ticket;
     struct mc_wire_segment_reply reply = {.code = MC_ERR_SEGMENT_NOT_FOUND, .segment = number};
     if (segment != NULL)
-        reply = described(segment);
+        reply = described(segment, connection, &ticket);
     mc_wire_segment_reply_frame(out, mc_core_frame(core, out, MC_MESSAGE_SEGMENT_REPLY, request_id), &reply);
 }
 
@@ -88,13 +102,15 @@ static void nearest_add(struct nearest *nearest, const struct mc_segment *segmen
     nearest->count += nearest->count < nearest->capacity;
 }
 
-static size_t nearest_write(const struct nearest *nearest, uint64_t changes, struct mc_buffer *out)
+static size_t nearest_write(const struct nearest *nearest, const struct mc_connection *connection, uint64_t changes,
+                            struct mc_buffer *out)
 {
     size_t told = 0;
     for (size_t i = 0; i < nearest->count; i++) {
         if (nearest->segments[i]->change <= changes)
             continue;
-        struct mc_wire_segment_reply one = described(nearest->segments[i]);
+        struct ticket ticket;
+        struct mc_wire_segment_reply one = described(nearest->segments[i], connection, &ticket);
         mc_wire_segment_reply_write(out, &one);
         told++;
     }
@@ -121,7 +137,7 @@ void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, co
     }
     size_t at = mc_core_frame(core, out, MC_MESSAGE_SEGMENTS_REPLY, frame->request_id);
     size_t list = mc_wire_segments_reply_head(out, &(struct mc_wire_segments_reply){.changes = core->segment_changes});
-    size_t told = nearest_write(&near, head.changes, out);
-    told += nearest_write(&far, head.changes, out);
+    size_t told = nearest_write(&near, connection, head.changes, out);
+    told += nearest_write(&far, connection, head.changes, out);
     mc_frame_end_list(out, at, list, told);
 }

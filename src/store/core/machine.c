@@ -258,6 +258,14 @@ void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t number)
     mc_link_init(&connection->waits);
 }
 
+void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t number, unsigned rights)
+{
+    enter(core, now_ms);
+    struct mc_connection *connection = mc_map_get(&core->connections, number);
+    if (connection != NULL)
+        connection->rights = (uint8_t)rights;
+}
+
 void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t number)
 {
     enter(core, now_ms);

@@ -58,11 +58,11 @@ struct mc_connection {
     } answering;               /* of an owner */
     uint32_t lost;             /* signs of lost packets on its way, when it was last looked at; of an owner */
     uint64_t lossy_until_ms;   /* life time; so long they count */
-    uint8_t role;
-    struct mc_id cluster;    /* of the contents that its hello speaks of; zero = there are none, or it does not say */
-    struct mc_evidence said; /* in its hello; counts from its next frame on. epoch 0: nothing */
-    uint64_t said_of;        /* of which master, as far as that is known; 0 = it is not */
-    bool closing;            /* nothing of it is listened to any more */
+    uint8_t role, rights;      /* rights: of enum mc_right, where there are keys */
+    struct mc_id cluster;      /* of the contents that its hello speaks of; zero = there are none, or it does not say */
+    struct mc_evidence said;   /* in its hello; counts from its next frame on. epoch 0: nothing */
+    uint64_t said_of;          /* of which master, as far as that is known; 0 = it is not */
+    bool closing;              /* nothing of it is listened to any more */
     uint32_t reading_count, reading_capacity;
     struct mc_reading *reading;
 };

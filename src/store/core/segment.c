@@ -259,6 +259,13 @@ static void aliases_remove(struct mc_core *core, struct mc_segment *segment)
         alias_remove(core, segment, which);
 }
 
+static void copy_ticket_key(struct mc_segment *segment, const struct mc_wire_mount *mount)
+{
+    segment->has_ticket_key = mount->ticket_key.length == sizeof(segment->ticket_key);
+    if (segment->has_ticket_key)
+        memcpy(segment->ticket_key, mount->ticket_key.data, sizeof(segment->ticket_key));
+}
+
 static struct mc_segment *segment_create(struct mc_core *core, const struct mc_wire_mount *mount, uint32_t index)
 {
     struct mc_segment *segment = calloc(1, sizeof(*segment));
@@ -277,6 +284,7 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     copy_text(segment->name, mount->name);
     copy_text(segment->tcp_address, mount->tcp_address);
     copy_text(segment->unix_path, mount->unix_path);
+    copy_ticket_key(segment, mount);
     copy_directory(segment, mount);
     for (unsigned i = 0; i < MC_SETS; i++)
         segment->places[i] = MC_SET_NOWHERE;
@@ -345,6 +353,7 @@ static bool take_over(struct mc_core *core, struct mc_segment *segment, struct m
     segment->reporter_count = 0;
     copy_text(segment->tcp_address, mount->tcp_address);
     copy_text(segment->unix_path, mount->unix_path);
+    copy_ticket_key(segment, mount);
     aliases_remove(core, segment);
     copy_text(segment->name, mount->name);
     copy_directory(segment, mount);

@@ -8,6 +8,7 @@
 #include "store/core/offload_sweep.h"
 #include "store/core/recover.h"
 #include "store/core/space.h"
+#include "store/wire/proof.h"
 
 struct mc_job;
 
@@ -58,8 +59,10 @@ struct mc_segment {
     struct mc_alias aliases[MC_ALIASES];
     char name[MC_SEGMENT_TEXT_MAX + 1], tcp_address[MC_SEGMENT_TEXT_MAX + 1], unix_path[MC_SEGMENT_TEXT_MAX + 1];
     char directory[MC_SEGMENT_TEXT_MAX + 1]; /* of a disk, at its owner; may be cut */
-    uint64_t capacity, populated;            /* bytes */
-    uint64_t populated_ms;                   /* when it last grew */
+    uint8_t ticket_key[MC_KEY_SECRET_BYTES]; /* by which its owner knows tickets; has_ticket_key: it wants them */
+    bool has_ticket_key;
+    uint64_t capacity, populated; /* bytes */
+    uint64_t populated_ms;        /* when it last grew */
     uint32_t slot_count;
     uint32_t places[MC_SETS]; /* in core->ok and core->roomy, or MC_SET_NOWHERE */
 

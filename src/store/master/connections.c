@@ -381,6 +381,8 @@ static void gate_input(struct connection *connection, const struct mc_frame *fra
     if (rc == 1) {
         connection->is_open = true;
         connection->rights = connection->gate->key.rights;
+        if (server->core != NULL)
+            mc_core_permitted(server->core, server->now_ms, connection->number, connection->rights);
         free(connection->gate);
         connection->gate = NULL;
     }

@@ -109,14 +109,24 @@ bool mc_path_layout_known(const struct mc_endpoint *endpoint, uint32_t layout)
     return layout == MC_INDEX_VERSION;
 }
 
+static int prove(const struct mc_endpoint *endpoint, int fd, const struct mc_patience *patience)
+{
+    char why[MC_PROOF_TEXT_MAX];
+    return !endpoint->has_ticket ? 0
+                                 : mc_prove(fd, mc_span(endpoint->ticket, sizeof(endpoint->ticket)),
+                                            endpoint->ticket_secret, patience->soon_ns, why);
+}
+
 int mc_path_hello(struct mc_paths *paths, const struct mc_endpoint *endpoint, int fd,
                   const struct mc_patience *patience, struct mc_owner_said *said)
 {
     struct mc_buffer out = {0}, in = {0};
     struct mc_frame frame;
+    int rc = prove(endpoint, fd, patience);
     mc_path_hello_write(paths, endpoint, &out);
     struct iovec part = {out.data, out.length};
-    int rc = mc_socket_send(fd, &part, 1, patience->soon_ns);
+    if (rc == 0)
+        rc = mc_socket_send(fd, &part, 1, patience->soon_ns);
     if (rc == 0)
         rc = mc_path_wait(fd, patience);
     if (rc == 0) {

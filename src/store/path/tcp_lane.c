@@ -80,15 +80,45 @@ int mc_tcp_lane_begin(struct mc_paths *paths, const struct mc_tcp_address *peer,
     return 0;
 }
 
+static int prove_begin(const struct mc_endpoint *endpoint, struct mc_tcp_lane *lane, struct mc_buffer *out)
+{
+    lane->prover = malloc(sizeof(*lane->prover));
+    if (lane->prover == NULL)
+        return MC_ERR_NO_MEMORY;
+    mc_prover_begin(lane->prover, mc_span(endpoint->ticket, sizeof(endpoint->ticket)), endpoint->ticket_secret, out);
+    return 0;
+}
+
+/* The owner's proof has come: ours goes out, with the hello right behind it. */
+static int prove_end(struct mc_paths *paths, const struct mc_endpoint *endpoint, struct mc_tcp_lane *lane,
+                     const struct mc_frame *frame)
+{
+    struct mc_buffer out = {.data = lane->heads, .length = 0, .capacity = sizeof(lane->heads)};
+    char why[MC_PROOF_TEXT_MAX];
+    int rc = mc_prover_take(lane->prover, frame, &out, why);
+    free(lane->prover);
+    lane->prover = NULL;
+    if (rc < 0)
+        return rc;
+    mc_path_hello_write(paths, endpoint, &out);
+    lane->parts[lane->part_count++] = (struct iovec){lane->heads, out.length};
+    lane->in_length = 0;
+    lane->state = MC_TCP_CONNECTING;
+    return 0;
+}
+
 /* Connected: says hello, as far as the socket takes it. */
 static int greet(struct mc_paths *paths, const struct mc_endpoint *endpoint, struct mc_tcp_lane *lane)
 {
     if (lane->part_count == 0) {
         struct mc_buffer out = {.data = lane->heads, .length = 0, .capacity = sizeof(lane->heads)};
         int rc = mc_tcp_begun(lane->fd);
+        if (rc == 0 && endpoint->has_ticket)
+            rc = prove_begin(endpoint, lane, &out);
         if (rc < 0)
             return rc;
-        mc_path_hello_write(paths, endpoint, &out);
+        if (lane->prover == NULL)
+            mc_path_hello_write(paths, endpoint, &out);
         lane->parts[lane->part_count++] = (struct iovec){lane->heads, out.length};
     }
     struct iovec *part = &lane->parts[0];
@@ -121,6 +151,8 @@ int mc_tcp_lane_step(struct mc_paths *paths, const struct mc_endpoint *endpoint,
         return 0;
     if (found <= 0 || used != lane->in_length) /* the owner speaks only when asked */
         return MC_ERR_PROTOCOL;
+    if (lane->prover != NULL)
+        return prove_end(paths, endpoint, lane, &frame);
     int rc = mc_path_hello_check(endpoint, &frame, &lane->owner);
     if (rc < 0)
         return rc;
@@ -136,6 +168,7 @@ void mc_tcp_lane_close(struct mc_paths *paths, struct mc_tcp_lane *lane, bool ab
         (void)setsockopt(lane->fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
     if (lane->state != MC_TCP_DEAD)
         mc_paths_fd_close(paths, lane->fd_place);
+    free(lane->prover);
     free(lane);
 }
 

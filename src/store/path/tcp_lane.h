@@ -82,9 +82,10 @@ struct mc_tcp_lane {
     uint64_t idle_since_ns, progress_ns, request_id;
     uint64_t asked_ns; /* when the oldest piece was asked for, if nothing has come since */
     enum mc_tcp_state state;
-    bool readable;  /* something may be there to receive */
-    bool is_asking; /* among the parts is the question for a piece that nothing is before */
-    uint32_t turn;  /* its pieces are asked for by so many lanes before it */
+    struct mc_prover *prover; /* until the owner has proved itself; NULL: it need not, or has */
+    bool readable;            /* something may be there to receive */
+    bool is_asking;           /* among the parts is the question for a piece that nothing is before */
+    uint32_t turn;            /* its pieces are asked for by so many lanes before it */
     bool is_passed; /* another lane was asked for its pieces; if that is silent too, that one passes them on */
     bool is_due;    /* another lane is to be asked as soon as there is one */
 

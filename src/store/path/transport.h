@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "store/segment/layout.h"
 #include "env/socket.h"
+#include "store/wire/proof.h"
 
 #include <stdint.h>
 #include <sys/uio.h>
@@ -22,6 +23,8 @@ struct mc_endpoint {
     struct mc_id segment_id;
     uint64_t capacity;
     uint32_t slot_count;
+    uint8_t ticket[MC_TICKET_BYTES], ticket_secret[MC_KEY_SECRET_BYTES]; /* proved to the owner before the hello; */
+    bool has_ticket;                                                     /* or it wants none */
     uint64_t nonce; /* shown by the client at shm attach, so that only members of the cluster get in */
     struct mc_id host;
     char name[MC_ADDRESS_MAX];

@@ -287,6 +287,11 @@ static uint32_t default_limit(void)
     return limit < MC_SERVE_CONNECTIONS_MAX ? (uint32_t)limit : MC_SERVE_CONNECTIONS_MAX;
 }
 
+const uint8_t *mc_serve_ticket_key(const struct mc_serve *serve)
+{
+    return serve->server.wants_tickets ? serve->server.ticket_key : NULL;
+}
+
 int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, uint16_t port, bool unix_allowed,
                     const struct mc_serve_hooks *hooks, struct mc_serve **result)
 {
@@ -297,6 +302,8 @@ int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, u
                                             .incarnation = incarnation,
                                             .admit = mc_connection_admit,
                                             .hooks = hooks == NULL ? (struct mc_serve_hooks){0} : *hooks};
+    serve->server.wants_tickets = mc_keys_are_wanted();
+    mc_ticket_key_draw(serve->server.ticket_key);
     serve->tcp.fd = serve->local.fd = -1;
     serve->hello_ms = MC_SERVE_HELLO_MS;
     serve->idle_ms = MC_SERVE_IDLE_MS;

@@ -33,6 +33,8 @@ struct mc_serve_hooks { /* all called on the serve thread */
  * "@mooncake-<node>", or a file in MC_SHM_DIR). 0 or negative. The thread is not started yet. */
 int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, uint16_t port, bool unix_allowed,
                     const struct mc_serve_hooks *hooks, struct mc_serve **serve);
+/* The key of the tickets that it wants, MC_KEY_SECRET_BYTES of them; NULL: it wants none. */
+const uint8_t *mc_serve_ticket_key(const struct mc_serve *serve);
 uint16_t mc_serve_tcp_port(const struct mc_serve *serve);
 const char *mc_serve_unix_path(const struct mc_serve *serve); /* "" when none */
 struct event_base *mc_serve_base(struct mc_serve *serve);

@@ -26,11 +26,56 @@ void mc_lane_free(struct mc_serve_lane *lane)
         mc_rdma_link_close(lane->served);
     lane->attached = NULL;
     lane->served = NULL;
+    free(lane->gate);
+    lane->gate = NULL;
     mc_buffer_free(&lane->in);
     mc_buffer_free(&lane->out);
     free(lane->queue);
     lane->queue = NULL;
     lane->queue_count = lane->queue_capacity = 0;
+}
+
+/* ---- tickets ---- */
+
+/* A ticket is the name of a key that nobody keeps: its secret follows from ours. */
+static bool ticket_find(void *context, struct mc_span ticket, struct mc_key *key)
+{
+    const struct mc_lane_server *server = context;
+    struct mc_id node;
+    if (!mc_ticket_read(ticket, &node, &key->rights))
+        return false;
+    mc_ticket_secret(server->ticket_key, ticket, key->secret);
+    return true;
+}
+
+static int gate_handle(struct mc_serve_lane *lane, const struct mc_frame *frame)
+{
+    struct mc_lane_server *server = lane->server;
+    if (lane->gate == NULL)
+        lane->gate = calloc(1, sizeof(*lane->gate));
+    if (lane->gate == NULL)
+        return MC_ERR_NO_MEMORY;
+    int rc = mc_gate_take(lane->gate, frame, server->wants_tickets ? ticket_find : NULL, server, &lane->out);
+    if (rc == 1) {
+        unsigned rights = 0;
+        (void)mc_ticket_read(mc_span(lane->gate->name, lane->gate->name_length), &lane->peer, &rights);
+        lane->rights = (uint8_t)rights;
+        lane->is_proved = true;
+        free(lane->gate);
+        lane->gate = NULL;
+    }
+    if (rc >= 0)
+        return 0;
+    mc_log_limited(WARNING, "a data connection was refused: %s: it has no ticket of the master's for this node",
+                   mc_error_name(rc));
+    lane->is_ending = true;
+    return 0;
+}
+
+static bool may(const struct mc_serve_lane *lane, unsigned type)
+{
+    unsigned needed = mc_right_needed(type);
+    return !lane->server->wants_tickets || (lane->rights & needed) == needed;
 }
 
 /* ---- hello ---- */
@@ -42,6 +87,8 @@ static int hello_code(struct mc_serve_lane *lane, const struct mc_wire_hello *he
         return MC_ERR_INVALID_VERSION;
     if (hello->role != MC_ROLE_DATA || mc_id_is_zero(hello->node) || (lane->is_unix && !lane->is_same_user))
         return MC_ERR_ILLEGAL_CLIENT;
+    if (lane->is_proved && !mc_id_equal(lane->peer, hello->node)) /* the ticket is another's */
+        return MC_ERR_NOT_PERMITTED;
     if (server->memory == NULL || hello->nonce != mc_segment_memory_nonce(server->memory))
         return MC_ERR_STALE;
     struct mc_id ours = mc_segment_memory_cluster(server->memory);
@@ -174,6 +221,8 @@ static int read_handle(struct mc_serve_lane *lane, uint64_t request_id, struct m
 static int rdma_answer(struct mc_serve_lane *lane, struct mc_span offer, struct mc_buffer *text)
 {
     struct mc_lane_server *server = lane->server;
+    if (!may(lane, MC_MESSAGE_RDMA_OFFER))
+        return MC_ERR_NOT_PERMITTED;
     if (server->rdma == NULL)
         return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
     if (server->rdma_data == NULL)
@@ -209,15 +258,17 @@ static int rdma_handle(struct mc_serve_lane *lane, uint64_t request_id, struct m
 static int frame_handle(struct mc_serve_lane *lane, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    if (!lane->is_open && !lane->is_proved && (lane->server->wants_tickets || frame->type == MC_MESSAGE_AUTH))
+        return gate_handle(lane, frame);
     if (!lane->is_open)
         return hello_handle(lane, frame);
     switch (frame->type) {
-    case MC_MESSAGE_COMMIT:
-        return commit_handle(lane, frame, &reader);
+    case MC_MESSAGE_COMMIT: /* what needs a right that it has not is asked for by nobody who was granted a place */
+        return may(lane, frame->type) ? commit_handle(lane, frame, &reader) : MC_ERR_NOT_PERMITTED;
     case MC_MESSAGE_WRITE:
-        return write_handle(lane, &reader);
+        return may(lane, frame->type) ? write_handle(lane, &reader) : MC_ERR_NOT_PERMITTED;
     case MC_MESSAGE_READ:
-        return read_handle(lane, frame->request_id, &reader);
+        return !may(lane, frame->type) ? MC_ERR_NOT_PERMITTED : read_handle(lane, frame->request_id, &reader);
     case MC_MESSAGE_RDMA_OFFER:
         return rdma_handle(lane, frame->request_id, &reader);
     case MC_MESSAGE_ATTACH:
@@ -421,7 +472,7 @@ static int writer_start(struct mc_serve_lane *lane)
 static void attach_start(struct mc_serve_lane *lane, const struct mc_lane_request *request)
 {
     struct mc_segment_memory *memory = lane->server->memory;
-    int code = writer_start(lane);
+    int code = may(lane, MC_MESSAGE_ATTACH) ? writer_start(lane) : MC_ERR_NOT_PERMITTED;
     struct mc_wire_attach_reply reply = {.code = code,
                                          .segment_id = mc_segment_memory_id(memory),
                                          .data_size = mc_segment_memory_data_size(memory),

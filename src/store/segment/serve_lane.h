@@ -9,6 +9,7 @@
 #define MC_SEGMENT_SERVE_LANE_H
 
 #include "store/segment/serve.h"
+#include "store/wire/proof.h"
 #include "store/wire/version.h"
 
 #include <sys/uio.h>
@@ -31,6 +32,8 @@ struct mc_lane_server {                            /* what all lanes of a server
     struct mc_serve_hooks hooks;
     /* Whether that peer may have one more lane, this one: 0, or what it is told (MC_ERR_BUSY). NULL: any may. */
     int (*admit)(struct mc_serve_lane *lane, struct mc_id peer);
+    bool wants_tickets; /* who comes has to prove one: */
+    uint8_t ticket_key[MC_KEY_SECRET_BYTES];
     bool committed; /* hooks.committed was called and hooks.flush not yet */
 };
 
@@ -45,6 +48,9 @@ struct mc_serve_lane {
     struct mc_lane_server *server;
     bool is_unix, is_same_user;         /* is_same_user: unix only */
     bool is_open;                       /* hello was accepted */
+    bool is_proved;                     /* it has a ticket, for the node that it says it is */
+    uint8_t rights;                     /* of that ticket */
+    struct mc_gate *gate;               /* while something is being proved */
     bool is_ending;                     /* hello was refused: close when the answer is sent */
     struct mc_segment_memory *attached; /* of which it has an entry in the table of writers; NULL = none */
     uint32_t writer;                    /* that entry */

@@ -192,6 +192,41 @@ int mc_gate_take(struct mc_gate *gate, const struct mc_frame *frame, mc_gate_fin
     return MC_ERR_NOT_PERMITTED;
 }
 
+/* ---- tickets ---- */
+
+#define TICKET_VERSION 1u
+
+void mc_ticket_write(uint8_t ticket[MC_TICKET_BYTES], struct mc_id node, unsigned rights)
+{
+    ticket[0] = TICKET_VERSION;
+    ticket[1] = (uint8_t)rights;
+    memcpy(ticket + 2, &node.low, sizeof(node.low));
+    memcpy(ticket + 10, &node.high, sizeof(node.high));
+}
+
+void mc_ticket_secret(const uint8_t key[MC_KEY_SECRET_BYTES], struct mc_span ticket,
+                      uint8_t secret[MC_KEY_SECRET_BYTES])
+{
+    struct mc_span parts[] = {mc_span_string("mooncake ticket 1"), ticket};
+    mc_key_prove(key, parts, sizeof(parts) / sizeof(parts[0]), secret);
+}
+
+bool mc_ticket_read(struct mc_span ticket, struct mc_id *node, unsigned *rights)
+{
+    const uint8_t *bytes = ticket.data;
+    if (ticket.length != MC_TICKET_BYTES || bytes[0] != TICKET_VERSION)
+        return false;
+    *rights = bytes[1];
+    memcpy(&node->low, bytes + 2, sizeof(node->low));
+    memcpy(&node->high, bytes + 10, sizeof(node->high));
+    return true;
+}
+
+void mc_ticket_key_draw(uint8_t key[MC_KEY_SECRET_BYTES])
+{
+    random_bytes(key);
+}
+
 /* ---- rights ---- */
 
 unsigned mc_right_needed(unsigned type)
@@ -213,6 +248,8 @@ unsigned mc_right_needed(unsigned type)
     case MC_MESSAGE_REMOVE_ALL:
     case MC_MESSAGE_COMMIT:
     case MC_MESSAGE_WRITE:
+    case MC_MESSAGE_ATTACH:     /* the map can be written */
+    case MC_MESSAGE_RDMA_OFFER: /* and so can registered memory */
         return MC_RIGHT_WRITE;
     case MC_MESSAGE_GET:
     case MC_MESSAGE_EXIST:

@@ -58,6 +58,20 @@ struct mc_gate { /* zeroed: shut */
 int mc_gate_take(struct mc_gate *gate, const struct mc_frame *frame, mc_gate_find *find, void *context,
                  struct mc_buffer *out);
 
+/* ---- tickets ---- */
+
+/* Owners have no file of keys. An owner draws a key for tickets, which it tells the master with its MOUNT; the master
+ * tells a client that asks for the segment a ticket (who it is for, and what its holder may) and the ticket's secret,
+ * which is an HMAC of it under that key. The client proves that secret to the owner, the ticket being its name. */
+#define MC_TICKET_BYTES 18u
+
+void mc_ticket_write(uint8_t ticket[MC_TICKET_BYTES], struct mc_id node, unsigned rights);
+void mc_ticket_secret(const uint8_t key[MC_KEY_SECRET_BYTES], struct mc_span ticket,
+                      uint8_t secret[MC_KEY_SECRET_BYTES]);
+/* False: it is none. */
+bool mc_ticket_read(struct mc_span ticket, struct mc_id *node, unsigned *rights);
+void mc_ticket_key_draw(uint8_t key[MC_KEY_SECRET_BYTES]);
+
 /* ---- rights ---- */
 
 /* Of enum mc_right: which of them a message of that type needs, 0: any key has it. */
