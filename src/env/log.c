@@ -79,24 +79,52 @@ __attribute__((constructor)) static void read_environment(void)
         mc_log_to_directory(directory);
 }
 
+/* Is that a control character, which a terminal obeys? In UTF-8 those of C1 are two bytes, of which this is the first. */
+static bool is_control(const char *at)
+{
+    uint8_t one = (uint8_t)at[0], two = one == 0 ? 0 : (uint8_t)at[1];
+    return one < ' ' || one == 0x7f || (one == 0xc2 && two >= 0x80 && two < 0xa0);
+}
+
+/* A line is one line, whatever names of peers are in it: their control characters become \xNN. Returns the length of what
+ * fits, with which `to` does not end. */
+static size_t escape(char *to, size_t size, const char *from)
+{
+    size_t length = 0;
+    for (; *from != 0; from++) {
+        bool is_bad = is_control(from);
+        size_t more = is_bad ? 4 : 1;
+        if (length + more > size)
+            break;
+        if (is_bad) {
+            static const char digits[] = "0123456789abcdef";
+            uint8_t byte = (uint8_t)*from;
+            memcpy(to + length, (char[]){'\\', 'x', digits[byte >> 4], digits[byte & 15]}, 4);
+        } else {
+            to[length] = *from;
+        }
+        length += more;
+    }
+    return length;
+}
+
 void mc_log_write(enum mc_log_level level, const char *file, int line, const char *format, ...)
 {
-    char text[LINE_MAX_BYTES];
+    char text[LINE_MAX_BYTES], message[LINE_MAX_BYTES];
     struct timespec now;
     struct tm local;
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &local);
     const char *name = strrchr(file, '/');
-    int used = snprintf(text, sizeof(text), "%c%02d%02d %02d:%02d:%02d.%06ld %5ld %s:%d] ", "DDIWE"[level],
-                        local.tm_mon + 1, local.tm_mday, local.tm_hour, local.tm_min, local.tm_sec, now.tv_nsec / 1000,
-                        (long)syscall(SYS_gettid), name == NULL ? file : name + 1, line);
+    size_t length =
+        (size_t)snprintf(text, sizeof(text), "%c%02d%02d %02d:%02d:%02d.%06ld %5ld %s:%d] ", "DDIWE"[level],
+                         local.tm_mon + 1, local.tm_mday, local.tm_hour, local.tm_min, local.tm_sec, now.tv_nsec / 1000,
+                         (long)syscall(SYS_gettid), name == NULL ? file : name + 1, line);
     va_list arguments;
     va_start(arguments, format);
-    int more = vsnprintf(text + used, sizeof(text) - (size_t)used - 1, format, arguments);
+    int printed = vsnprintf(message, sizeof(message), format, arguments);
     va_end(arguments);
-    size_t length = (size_t)used + (more < 0 ? 0 : (size_t)more);
-    if (length > sizeof(text) - 2)
-        length = sizeof(text) - 2;
+    length += escape(text + length, sizeof(text) - 1 - length, printed < 0 ? "" : message);
     text[length++] = '\n';
     int file_fd = atomic_load_explicit(&log_fd, memory_order_relaxed);
     bool is_lost = write(STDERR_FILENO, text, length) < 0; /* a closed stderr does not cost the file its line */

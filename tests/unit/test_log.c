@@ -83,6 +83,30 @@ static void a_long_line_is_cut_and_still_ends(void **state)
     assert_int_equal(line[strlen(line) - 1], '\n');
 }
 
+/* Names come from peers: one must not look like another line, nor move a terminal's cursor. */
+static void control_characters_are_escaped(void **state)
+{
+    (void)state;
+    mc_log(INFO, "member %s joins", "a\nE1126 \x1b[2J\r\x7f\xc2\x9b \xc3\xa9 \xc2");
+    const char *line = captured();
+    assert_non_null(strstr(line, "] member a\\x0aE1126 \\x1b[2J\\x0d\\x7f\\xc2\x9b \xc3\xa9 \xc2 joins\n"));
+    assert_ptr_equal(strchr(line, '\n'), line + strlen(line) - 1);
+}
+
+static void an_escaped_line_is_cut_and_still_ends(void **state)
+{
+    (void)state;
+    char text[2000];
+    memset(text, '\n', sizeof(text) - 1);
+    text[sizeof(text) - 1] = 0;
+    mc_log(ERROR, "%s", text);
+    const char *line = captured();
+    size_t length = strlen(line);
+    assert_true(length > 2000 && length < 2049);
+    assert_string_equal(line + length - 5, "\\x0a\n");
+    assert_ptr_equal(strchr(line, '\n'), line + length - 1);
+}
+
 static void a_limited_line_counts_what_it_holds_back(void **state)
 {
     (void)state;
@@ -105,6 +129,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_line_has_the_form_of_glog, capture, release),
         cmocka_unit_test_setup_teardown(levels_filter, capture, release),
         cmocka_unit_test_setup_teardown(a_long_line_is_cut_and_still_ends, capture, release),
+        cmocka_unit_test_setup_teardown(control_characters_are_escaped, capture, release),
+        cmocka_unit_test_setup_teardown(an_escaped_line_is_cut_and_still_ends, capture, release),
         cmocka_unit_test_setup_teardown(a_limited_line_counts_what_it_holds_back, capture, release),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
