@@ -8,7 +8,7 @@ portable.py CACHE --tests ARCHITECTURE WRAPPER  the unit tests for that one, in 
 
 The compiler is zig's, from PyPI: it has the C library's headers and symbols of each version and architecture. The libraries that are linked
 in are Debian 12's sources, security patches too, compiled for the same floor. CACHE keeps compiler, sources and libraries for the next time.
-tests/wheel/floor.py then judges what came out.
+tests/wheel/floor.py and hardening.py then judge what came out.
 """
 import concurrent.futures
 import os
@@ -30,7 +30,8 @@ FREE_PYTHON, FREE_SUITE = "python3.13", "trixie"
 # Zig tells clang which features are not there, each by its name, and so also functions that are compiled for more (base/checksum.c). The two of
 # x86-64 that such a function cannot bring itself; without those that it does bring neither makes the compiler use an instruction.
 ARCHITECTURES = {"x86_64": "x86_64+evex512+crc32", "aarch64": "generic"}
-FLAGS = ("-O2", "-fPIC", "-fvisibility=hidden", "-w")  # hidden: a shared object that they are linked into exports none of their names
+FLAGS = ("-O2", "-fPIC", "-fvisibility=hidden", "-w",  # hidden: a shared object that they are linked into exports none of their names
+         "-fstack-protector-strong", "-fstack-clash-protection", "-D_FORTIFY_SOURCE=2")  # as meson.build has it for ours
 
 # Of each source package: (pkg-config's name, what is compiled, what of that is not, flags, {where headers go: which}).
 EVENT_FLAGS = ("-DHAVE_CONFIG_H", "-I.", "-Iinclude", "-Icompat", "-D_GNU_SOURCE")
@@ -254,7 +255,8 @@ def build_wheel(cache, target, name):
     run(python, "-m", "wheel", "tags", "--remove", *tags, "--platform-tag", f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{architecture}",
         *made.glob("*.whl"), stdout=subprocess.DEVNULL)
     wheel = next(made.glob("*.whl"))
-    run(sys.executable, "-B", ROOT / "tests/wheel/floor.py", wheel)
+    for judge in ("floor.py", "hardening.py"):
+        run(sys.executable, "-B", ROOT / "tests/wheel" / judge, wheel)
     target.mkdir(parents=True, exist_ok=True)
     shutil.copy(wheel, target)
 

@@ -7,6 +7,7 @@
 #include "mooncake.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -28,7 +29,7 @@ struct process {
     int in, out; /* its standard input; its standard error or output */
 };
 
-static char self_path[512];
+static char self_path[PATH_MAX];
 
 static struct process start(char *const arguments[], int out_of)
 {

@@ -751,7 +751,8 @@ static int collect_for_the_parent(struct rig *rig)
     (void)rig;
     struct rlimit none = {0, 0};
     (void)setrlimit(RLIMIT_CORE, &none);
-    (void)freopen("/dev/null", "w", stderr);
+    if (freopen("/dev/null", "w", stderr) == NULL)
+        return 1;
     (void)signal(SIGABRT, SIG_DFL);
     (void)mc_disk_io_collect(parents, 0);
     return 0;

@@ -170,9 +170,9 @@ static void a_record_that_ends_too_early_is_bad(void **state)
         for (size_t size = 0; size + 2 <= out.length; size++) {                                                        \
             while (fields < count && boundary + sizes[fields] <= size)                                                 \
                 boundary += sizes[fields++];                                                                           \
-            uint8_t *copy = exact_copy(out.data, size + 2);                                                            \
             uint16_t shorter = (uint16_t)size;                                                                         \
-            memcpy(copy, &shorter, 2);                                                                                 \
+            memcpy(out.data, &shorter, 2);                                                                             \
+            uint8_t *copy = exact_copy(out.data, size + 2);                                                            \
             struct mc_reader reader = mc_reader(copy, size + 2);                                                       \
             mc_wire_##type##_read(&reader, &got);                                                                      \
             assert_int_equal(reader.bad, boundary != size);                                                            \

@@ -117,8 +117,10 @@ static void growth_end(struct mc_disk *disk, uint32_t region, int error)
         if (!append->is_full)
             mc_log(WARNING, "the disk %s grows no further than %" PRIu32 " regions: %s; the oldest makes room",
                    disk->directory.path, disk->regions_there, strerror(error));
-        if (fd >= 0) /* a part of it may be there; behind it lies nothing */
-            (void)ftruncate(fd, (off_t)mc_disk_region_at(disk, region, 0));
+        /* A part of it may be there; behind it lies nothing. */
+        if (fd >= 0 && ftruncate(fd, (off_t)mc_disk_region_at(disk, region, 0)) < 0)
+            mc_log_limited(WARNING, "the disk %s: what is there of region %" PRIu32 " cannot be cut off: %s",
+                           disk->directory.path, region, strerror(errno));
         append->is_full = true;
         append->full_until_ns = mc_disk_now(disk) + MC_DISK_FULL_NS;
         return;
