@@ -363,6 +363,30 @@ static void test_slot_life(void **state)
     mc_segment_memory_release(memory);
 }
 
+/* What no master that we belong to can have granted would keep the slot from all that it does grant. */
+static void test_generations_of_nobody(void **state)
+{
+    (void)state;
+    struct mc_segment_memory *memory = make(MIB);
+    const uint64_t first = 7ull << MC_EPOCH_SHIFT, end = first + MC_COUNTER_END;
+    const uint64_t refused[] = {first - 1, end, UINT64_MAX}, taken[] = {first, first + 1, end - 1};
+    mc_segment_memory_meet(memory, 7);
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        struct mc_wire_commit_item commit = commit_of(3, refused[i]);
+        assert_int_equal(mc_segment_memory_may_write(memory, 3, refused[i], 0, 10), MC_ERR_STALE);
+        assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_STALE);
+    }
+    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
+        struct mc_wire_commit_item commit = commit_of(3, taken[i]);
+        assert_int_equal(mc_segment_memory_may_write(memory, 3, taken[i], 0, 10), 0);
+        assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    }
+    mc_segment_memory_meet(memory, 8); /* who carries over into epochs of nobody is followed by one beyond them */
+    struct mc_wire_commit_item next = commit_of(3, end);
+    assert_int_equal(mc_segment_memory_commit(memory, &next), 0);
+    mc_segment_memory_release(memory);
+}
+
 static void test_bounds(void **state)
 {
     (void)state;
@@ -496,10 +520,12 @@ static void test_hammer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_capacity), cmocka_unit_test(test_limits),        cmocka_unit_test(test_create),
-        cmocka_unit_test(test_seals),    cmocka_unit_test(test_fork),          cmocka_unit_test(test_populate),
-        cmocka_unit_test(test_bounds),   cmocka_unit_test(test_populate_stop), cmocka_unit_test(test_slot_life),
-        cmocka_unit_test(test_hammer),   cmocka_unit_test(test_local_writes),
+        cmocka_unit_test(test_capacity),  cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_create),    cmocka_unit_test(test_seals),
+        cmocka_unit_test(test_fork),      cmocka_unit_test(test_populate),
+        cmocka_unit_test(test_bounds),    cmocka_unit_test(test_populate_stop),
+        cmocka_unit_test(test_slot_life), cmocka_unit_test(test_generations_of_nobody),
+        cmocka_unit_test(test_hammer),    cmocka_unit_test(test_local_writes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

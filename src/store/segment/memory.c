@@ -229,10 +229,12 @@ bool mc_slot_is_sane(const struct mc_segment_memory *memory, const struct mc_slo
            mc_extent_size(slot->length, slot->key_length) <= end - slot->offset;
 }
 
-/* Of an earlier epoch than that of the master we belong to? */
-static bool is_below_floor(const struct mc_segment_memory *memory, uint64_t generation)
+/* Of the master that we belong to? It grants here only once we have met it, and no generation of its goes as far as that
+ * of the master after it. One beyond that is nobody's grant, and would keep the slot from all that come. */
+static bool is_of_our_master(const struct mc_segment_memory *memory, uint64_t generation)
 {
-    return generation < atomic_load_explicit(&memory->file.header->floor, memory_order_acquire);
+    uint64_t floor = atomic_load_explicit(&memory->file.header->floor, memory_order_acquire);
+    return generation >= floor && generation - floor < MC_COUNTER_END;
 }
 
 int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_wire_commit_item *commit)
@@ -246,7 +248,7 @@ int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_w
     struct mc_slot *slot = &memory->file.slots[commit->slot];
     int rc = 0;
     pthread_mutex_lock(&memory->lock);
-    if (commit->generation <= generation_read(slot) || is_below_floor(memory, commit->generation)) {
+    if (commit->generation <= generation_read(slot) || !is_of_our_master(memory, commit->generation)) {
         rc = MC_ERR_STALE;
     } else {
         slot_clear(memory, commit->slot, commit->generation);
@@ -272,7 +274,7 @@ int mc_segment_memory_may_write(struct mc_segment_memory *memory, uint32_t slot,
     uint64_t end = atomic_load_explicit(&memory->backed_end, memory_order_acquire);
     if (slot >= memory->file.slot_count || offset > end || length > end - offset)
         return MC_ERR_INVALID_PARAMS;
-    return generation > generation_read(&memory->file.slots[slot]) && !is_below_floor(memory, generation)
+    return generation > generation_read(&memory->file.slots[slot]) && is_of_our_master(memory, generation)
                ? 0
                : MC_ERR_STALE;
 }

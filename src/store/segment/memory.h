@@ -61,7 +61,8 @@ int mc_segment_memory_writers_fd(const struct mc_segment_memory *memory);
 uint8_t *mc_segment_memory_data(const struct mc_segment_memory *memory);
 const struct mc_slot *mc_segment_memory_slots(const struct mc_segment_memory *memory);
 
-/* Makes the slot live. 0; MC_ERR_STALE when the slot has seen that generation or a later one; MC_ERR_INVALID_PARAMS
+/* Makes the slot live. 0; MC_ERR_STALE when the slot has seen that generation or a later one, or it is none that the
+ * master can have granted that the segment belongs to; MC_ERR_INVALID_PARAMS
  * when slot, offset or length are outside. */
 int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_wire_commit_item *commit);
 /* May bytes still be written for this generation to this slot, to [offset, offset + length)? 0, MC_ERR_STALE or
