@@ -86,8 +86,8 @@ static bool is_control(const char *at)
     return one < ' ' || one == 0x7f || (one == 0xc2 && two >= 0x80 && two < 0xa0);
 }
 
-/* A line is one line, whatever names of peers are in it: their control characters become \xNN. Returns the length of what
- * fits, with which `to` does not end. */
+/* A line is one line, whatever names of peers are in it: their control characters become \xNN. Returns the length of
+ * what fits; no zero follows it. */
 static size_t escape(char *to, size_t size, const char *from)
 {
     size_t length = 0;

@@ -59,6 +59,16 @@ def test_a_node_full_of_idle_connections_takes_a_new_client(tcp_only):
         assert writer.close() == 0 and reader.close() == 0
 
 
+def segments_soon(port):
+    """None while the master says BUSY: the last places are for nodes until a caller has rested for a second."""
+    try:
+        return segments(port)
+    except AssertionError as error:
+        if str(error).startswith("-1900"):
+            return []
+        raise
+
+
 def test_a_master_full_of_resting_callers_takes_a_node(tcp_only):
     """Its callers come again when they have something to say. The one that goes on all the time is not closed for it."""
     ask = wire.record(struct.pack("<Q16s", 0, bytes(16)))
@@ -77,7 +87,7 @@ def test_a_master_full_of_resting_callers_takes_a_node(tcp_only):
         asking.start()
         try:
             with StoreProcess(master.address):
-                wait_until(lambda: len(segments(master.port)) == 1)
+                wait_until(lambda: len(segments_soon(master.port)) == 1)
                 count = len(answers)
                 wait_until(lambda: len(answers) > count + 5)
         finally:

@@ -28,7 +28,7 @@ def code_of(text, content):
 
 def problems_of(text, code):
     """text: what readelf says. code: the bytes of .text"""
-    if not re.search(r"^ *GNU_STACK .* RW +0x", text, re.M):
+    if not re.search(r"^ *GNU_STACK .* RW +0", text, re.M):
         yield "its stack may be executed"
     if "GNU_RELRO" not in text or not re.search(r"\(FLAGS\).*BIND_NOW|\(FLAGS_1\).*NOW", text):
         yield "its table of functions can be written (no full RELRO)"

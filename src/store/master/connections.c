@@ -23,8 +23,10 @@
 /* Kept free while anything rests that can make room: owners, heartbeat connections and the election find a place among
  * callers. */
 #define SPARE_FILES 16u
-#define SPARE_PLACES 64u
+#define SPARE_FILES_MOST 1024u
+#define SPARE_PLACES 1024u
 #define ROOM_AT_ONCE 8u    /* so many resting ones make room at a time: to look for them takes milliseconds */
+#define CROWDED_MS 1000u   /* after nothing was found that could make room, callers are refused for so long */
 #define ROOM_REST_MS 1000u /* and have rested for so long at least: the one between two calls is in use */
 /* Shares of one turn, which is to stay below 20 ms though others may have the processor for a while. What input is left
  * has the next one, after timers and output. */
@@ -119,6 +121,40 @@ static void mark_ready(struct connection *connection, struct connection_list *li
     list_append(list, &connection->next_ready, connection);
 }
 
+/* ---- those that have not said hello ---- */
+
+static void greeter_add(struct connection *connection)
+{
+    struct mc_server *server = connection->server;
+    connection->older = server->greeters.newest;
+    if (connection->older != NULL)
+        connection->older->newer = connection;
+    else
+        server->greeters.oldest = connection;
+    server->greeters.newest = connection;
+    server->greeters.count++;
+    connection->is_greeting = true;
+}
+
+/* It has spoken, or ends. */
+static void greeter_remove(struct connection *connection)
+{
+    struct mc_server *server = connection->server;
+    if (!connection->is_greeting)
+        return;
+    connection->is_greeting = false;
+    if (connection->older != NULL)
+        connection->older->newer = connection->newer;
+    else
+        server->greeters.oldest = connection->newer;
+    if (connection->newer != NULL)
+        connection->newer->older = connection->older;
+    else
+        server->greeters.newest = connection->older;
+    connection->older = connection->newer = NULL;
+    server->greeters.count--;
+}
+
 static void die(struct connection *connection)
 {
     connection->is_dead = true;
@@ -178,6 +214,9 @@ static void destroy(struct connection *connection)
     (void)event_del(&connection->read_event);
     (void)event_del(&connection->write_event);
     close(connection->fd);
+    greeter_remove(connection);
+    if (connection->share != NULL)
+        mc_share_give(&server->shares, connection->share);
     server->backlog -= connection->backlog;
     server->connections[index] = NULL;
     server->free_indices[server->free_count++] = index;
@@ -324,14 +363,41 @@ static void standby_input(struct connection *connection, const struct mc_frame *
 }
 
 /* The head of a frame of another protocol may look like one of ours. */
-static bool is_ours(const struct mc_frame *frame)
+static bool is_ours(const struct connection *connection, const struct mc_frame *frame, struct mc_wire_hello *hello)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
-    struct mc_wire_hello hello;
-    if (frame->type == MC_MESSAGE_AUTH)
+    if (frame->type == MC_MESSAGE_AUTH || (frame->type == MC_MESSAGE_PROOF && connection->gate != NULL))
         return mc_wire_check(frame->type, frame->body) == 0;
-    mc_wire_hello_read(&reader, &hello);
-    return frame->type == MC_MESSAGE_HELLO && !reader.bad && hello.magic == MC_WIRE_MAGIC;
+    mc_wire_hello_read(&reader, hello);
+    return frame->type == MC_MESSAGE_HELLO && !reader.bad && hello->magic == MC_WIRE_MAGIC;
+}
+
+/* Has that descriptor taken the table, or the process, into what is kept free? The kernel gives the lowest number. */
+static bool is_crowded(const struct mc_server *server, int fd)
+{
+    uint64_t limit = mc_file_limit(), spare = limit / 16 < SPARE_FILES ? SPARE_FILES : limit / 16;
+    spare = spare > SPARE_FILES_MOST ? SPARE_FILES_MOST : spare > limit / 4 ? limit / 4 : spare;
+    return (uint64_t)fd >= limit - spare ||
+           server->indices_used - server->free_count >= MC_SERVER_CONNECTIONS_MAX - SPARE_PLACES;
+}
+
+/* The last places are for heartbeats and owners, once nothing rests that could make room: who calls comes later. */
+static bool is_full_for(const struct mc_server *server, const struct connection *connection,
+                        const struct mc_wire_hello *hello)
+{
+    return hello->role == MC_ROLE_CALL && server->core != NULL && server->crowded_ms != 0 &&
+           server->now_ms - server->crowded_ms < CROWDED_MS && is_crowded(server, connection->fd);
+}
+
+static void refuse_busy(struct connection *connection, uint64_t request_id)
+{
+    struct mc_server *server = connection->server;
+    struct mc_wire_hello_reply head = {
+        .code = MC_ERR_BUSY, .node = server->node, .text = mc_span_string("all places for callers are in use")};
+    mc_wire_hello_reply_sign(&head);
+    mc_wire_hello_reply_frame(&connection->out, mc_frame_begin(&connection->out, MC_MESSAGE_HELLO_REPLY, request_id),
+                              &head);
+    mc_server_core_close(server, connection->number);
 }
 
 static void peer_name(const struct connection *connection, char address[MC_ADDRESS_MAX])
@@ -421,14 +487,16 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
     struct mc_server *server = connection->server;
     size_t at = 0, used = 0;
     struct mc_frame frame;
+    struct mc_wire_hello hello = {.role = MC_ROLE_CALL};
     *left = LEFT_NOTHING;
     for (unsigned count = 0;; count++) {
         if (connection->is_dead || connection->is_closing)
             return length; /* what comes after the end is of no interest */
-        int rc = mc_frame_parse(data + at, length - at, &frame, &used);
+        int rc = connection->has_spoken ? mc_frame_parse(data + at, length - at, &frame, &used)
+                                        : mc_frame_parse_hello(data + at, length - at, &frame, &used);
         if (rc == 0)
             return at;
-        if (rc < 0 || (!connection->has_spoken && !is_ours(&frame))) {
+        if (rc < 0 || (!connection->has_spoken && !is_ours(connection, &frame, &hello))) {
             die_foreign(connection);
             return length;
         }
@@ -441,14 +509,20 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
             *left = LEFT_FRAMES;
             return at;
         }
-        connection->has_spoken = true;
         at += used;
-        if (!connection->is_open || frame.type == MC_MESSAGE_AUTH) {
+        if (!connection->is_open || frame.type == MC_MESSAGE_AUTH) { /* nothing that it says counts yet */
             gate_input(connection, &frame);
             continue;
         }
         if (!is_permitted(connection, &frame))
             continue;
+        bool is_first = !connection->has_spoken;
+        greeter_remove(connection);
+        connection->has_spoken = true;
+        if (is_first && is_full_for(server, connection, &hello)) {
+            refuse_busy(connection, frame.request_id);
+            continue;
+        }
         if (server->core == NULL) {
             standby_input(connection, &frame);
             continue;
@@ -639,29 +713,46 @@ static bool make_room(struct mc_server *server)
     return closed > 0;
 }
 
-/* Has that descriptor taken the table, or the process, into what is kept free? The kernel gives the lowest number. */
-static bool is_crowded(const struct mc_server *server, int fd)
+/* False: its address has its share of the places. */
+static bool share_take(struct mc_server *server, struct connection *connection)
 {
-    uint64_t limit = mc_file_limit(), spare = limit / 4 < SPARE_FILES ? limit / 4 : SPARE_FILES;
-    return (uint64_t)fd >= limit - spare ||
-           server->indices_used - server->free_count >= MC_SERVER_CONNECTIONS_MAX - SPARE_PLACES;
+    uint64_t key = mc_share_key(connection->fd);
+    if (key == 0)
+        return true;
+    connection->share = mc_share_take(&server->shares, key, server->share_max);
+    if (connection->share == NULL)
+        mc_log_limited(WARNING, "a connection was refused: its address has %u already (--max_connections_per_address)",
+                       server->share_max);
+    return connection->share != NULL;
 }
 
-static int connection_create(struct mc_server *server, int fd)
+/* False: there is no place for it. */
+static bool connection_create(struct mc_server *server, int fd)
 {
     struct connection *connection = calloc(1, sizeof(*connection));
     if (connection == NULL || (server->free_count == 0 && server->indices_used == MC_SERVER_CONNECTIONS_MAX)) {
+        mc_log_limited(WARNING, "a connection was refused: there are %u already", MC_SERVER_CONNECTIONS_MAX);
         free(connection);
-        return MC_ERR_BUSY;
+        return false;
+    }
+    connection->fd = fd;
+    if (!share_take(server, connection)) {
+        free(connection);
+        return false;
+    }
+    if (server->greeters.count >= MC_SERVER_GREETERS_MAX) {
+        struct connection *oldest = server->greeters.oldest;
+        greeter_remove(oldest);
+        die(oldest);
     }
     uint64_t index = server->free_count > 0 ? server->free_indices[--server->free_count] : server->indices_used++;
     connection->number = ++server->serial << MC_SERVER_INDEX_BITS | index;
     connection->server = server;
-    connection->fd = fd;
     connection->in.may_fail = connection->out.may_fail = true;
     connection->since_ms = server->now_ms;
     connection->is_open = !server->wants_keys;
     server->connections[index] = connection;
+    greeter_add(connection);
     mc_assert(event_assign(&connection->read_event, server->base, fd, EV_READ | EV_PERSIST, on_readable, connection) ==
               0);
     mc_assert(
@@ -670,7 +761,7 @@ static int connection_create(struct mc_server *server, int fd)
         mc_core_connected(server->core, server->now_ms, connection->number);
     if (event_add(&connection->read_event, NULL) != 0)
         die(connection);
-    return 0;
+    return true;
 }
 
 void mc_server_on_accept(evutil_socket_t fd, short events, void *argument)
@@ -695,10 +786,8 @@ void mc_server_on_accept(evutil_socket_t fd, short events, void *argument)
             }
             return;
         }
-        if (connection_create(server, accepted) < 0) {
-            mc_log_limited(WARNING, "a connection was refused: there are %u already", MC_SERVER_CONNECTIONS_MAX);
+        if (!connection_create(server, accepted))
             close(accepted);
-        }
         if (is_crowded(server, accepted) && make_room(server))
             return; /* the rest has the next turn, in which there is room */
     }

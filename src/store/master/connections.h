@@ -10,6 +10,7 @@
 #include "store/master/mailbox.h"
 #include "store/master/metrics.h"
 #include "store/master/note.h"
+#include "store/master/share.h"
 #include "store/wire/proof.h"
 
 #include <event2/event.h>
@@ -17,6 +18,8 @@
 #include <stdatomic.h>
 
 #define MC_SERVER_CONNECTIONS_MAX 65536u
+#define MC_SERVER_GREETERS_MAX 4096u         /* that have not said hello; the oldest makes room */
+#define MC_SERVER_SHARE_PARTS 4u             /* an address may have all of these parts of the places but one */
 #define MC_SERVER_FRAMES_PER_TURN 64         /* of one connection, then the others have their turn */
 #define MC_SERVER_BYTES_PER_TURN (64u << 10) /* of one connection: so much, and the frame that passes it */
 #define MC_SERVER_BACKLOG_PAUSE (8u << 20)   /* bytes not sent, above which a connection is not read */
@@ -42,17 +45,20 @@ struct connection {
     uint64_t taken_ms; /* when the peer last took some of `out`, or all */
     uint64_t since_ms; /* accepted, then: when the pending frame began, or closing began */
     struct connection *next_dirty, *next_ready;
-    bool is_dirty;        /* on the dirty list: has output, or shall be closed */
-    bool is_ready;        /* on the ready or the bulk list: a whole frame waits in `in` */
-    bool is_paused;       /* not read: too much is not sent */
-    bool is_closing;      /* nothing more is read; closed once sent */
-    bool is_dead;         /* closed at the end of this turn */
-    bool is_waiting;      /* write_event is set */
-    bool has_spoken;      /* a whole frame came */
-    bool is_open;         /* nothing is to be proved any more, or there are no keys */
-    unsigned rights;      /* of enum mc_right, once it is open */
-    struct mc_gate *gate; /* while something is being proved */
-    bool has_frames;      /* whole frames wait in `in` until enough output is sent */
+    struct connection *older, *newer; /* while it has not spoken: of those that have not */
+    struct mc_share *share;           /* of its address; NULL: a unix socket */
+    bool is_dirty;                    /* on the dirty list: has output, or shall be closed */
+    bool is_ready;                    /* on the ready or the bulk list: a whole frame waits in `in` */
+    bool is_paused;                   /* not read: too much is not sent */
+    bool is_closing;                  /* nothing more is read; closed once sent */
+    bool is_dead;                     /* closed at the end of this turn */
+    bool is_waiting;                  /* write_event is set */
+    bool has_spoken;                  /* a whole frame came */
+    bool is_greeting;                 /* in the list of those that have not */
+    bool has_frames;                  /* whole frames wait in `in` until enough output is sent */
+    bool is_open;                     /* nothing is to be proved any more, or there are no keys */
+    unsigned rights;                  /* of enum mc_right, once it is open */
+    struct mc_gate *gate;             /* while something is being proved */
 };
 
 struct connection_list {
@@ -96,6 +102,12 @@ struct mc_server {
     uint16_t *free_indices;
     size_t free_count, indices_used;
     struct connection_list dirty, ready, bulk;
+    struct mc_map shares; /* of addresses: struct mc_share */
+    uint32_t share_max;   /* connections of one address */
+    struct {
+        struct connection *oldest, *newest;
+        uint32_t count;
+    } greeters;
     size_t backlog;      /* of all connections */
     uint64_t crowded_ms; /* when nothing rested that could have made room; 0: that is not so */
     struct mc_spin spin;

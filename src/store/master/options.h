@@ -11,6 +11,7 @@
 
 struct mc_master_config {
     char rpc_address[256], metrics_host[256], metadata_host[256];
+    uint32_t connections_per_address;               /* 0: three quarters of all places */
     uint16_t rpc_port, metrics_port, metadata_port; /* 0: the kernel chooses */
     bool metadata_enabled;
     size_t metadata_max_bytes;

@@ -560,6 +560,9 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     server->ready.last = &server->ready.first;
     server->bulk.last = &server->bulk.first;
     mc_file_limit_raise();
+    uint64_t places = mc_file_limit() < MC_SERVER_CONNECTIONS_MAX ? mc_file_limit() : MC_SERVER_CONNECTIONS_MAX;
+    server->share_max = config->connections_per_address != 0 ? config->connections_per_address
+                                                             : (uint32_t)(places - places / MC_SERVER_SHARE_PARTS);
     server->listener = mc_server_listen(config->rpc_address, &server->port, "rpc_port", error, error_size);
     if (server->listener >= 0 && !server->wants_keys && !mc_address_is_loopback(config->rpc_address))
         mc_log(WARNING,
@@ -605,6 +608,7 @@ void mc_server_destroy(struct mc_server *server)
         event_base_free(server->base);
     free(server->connections);
     free(server->free_indices);
+    mc_map_destroy(&server->shares);
     mc_fd_close(server->signal_fd);
     mc_fd_close(server->unix_listener);
     mc_fd_close(server->listener);

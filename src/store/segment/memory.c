@@ -229,8 +229,8 @@ bool mc_slot_is_sane(const struct mc_segment_memory *memory, const struct mc_slo
            mc_extent_size(slot->length, slot->key_length) <= end - slot->offset;
 }
 
-/* Of the master that we belong to? It grants here only once we have met it, and no generation of its goes as far as that
- * of the master after it. One beyond that is nobody's grant, and would keep the slot from all that come. */
+/* Of the master that we belong to? It grants here only once we have met it, and no generation of its goes as far as
+ * that of the master after it. One beyond is nobody's grant, and would keep the slot from all that come. */
 static bool is_of_our_master(const struct mc_segment_memory *memory, uint64_t generation)
 {
     uint64_t floor = atomic_load_explicit(&memory->file.header->floor, memory_order_acquire);

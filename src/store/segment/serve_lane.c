@@ -348,7 +348,8 @@ static int64_t input_parse(struct mc_serve_lane *lane, const uint8_t *data, size
         }
         struct mc_frame frame;
         size_t used;
-        int found = mc_frame_parse(data + at, length - at, &frame, &used);
+        int found = lane->is_open ? mc_frame_parse(data + at, length - at, &frame, &used)
+                                  : mc_frame_parse_hello(data + at, length - at, &frame, &used);
         if (found < 0 || used > MC_FRAME_HEADER_SIZE + MC_LANE_BODY_MAX)
             return MC_ERR_PROTOCOL;
         if (found == 0)

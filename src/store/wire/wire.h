@@ -22,6 +22,7 @@
 #define MC_FRAME_HEADER_SIZE 16
 #define MC_FRAME_TIME_MS 10u         /* the unit of a frame's time, which has 16 bits */
 #define MC_FRAME_BODY_MAX (4u << 20) /* bytes; more closes the connection */
+#define MC_HELLO_BODY_MAX 1024       /* of a connection's first frame: nobody is known yet */
 #define MC_BATCH_MAX 1024            /* records in a list; clients split longer batches */
 
 /* A master also listens on a unix socket in the abstract namespace, named by its random node id (hello_reply.node):
@@ -81,6 +82,13 @@ static inline int mc_frame_parse(const uint8_t *data, size_t length, struct mc_f
         return 0;
     frame->body = mc_span(data + MC_FRAME_HEADER_SIZE, body_length);
     return 1;
+}
+
+/* As mc_frame_parse, of a connection's first frame: a longer one is no hello of ours, and nothing is kept of it. */
+static inline int mc_frame_parse_hello(const uint8_t *data, size_t length, struct mc_frame *frame, size_t *used)
+{
+    int rc = mc_frame_parse(data, length, frame, used);
+    return *used > MC_FRAME_HEADER_SIZE + MC_HELLO_BODY_MAX ? -1 : rc;
 }
 
 static inline size_t mc_frame_begin_at(struct mc_buffer *out, enum mc_message type, uint64_t request_id, uint16_t time)

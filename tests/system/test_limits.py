@@ -1,0 +1,119 @@
+"""What a peer may do at most that only reaches a port: docs/limits.md."""
+import os
+import resource
+import socket
+import struct
+
+import pytest
+
+import cluster
+import wire
+from cluster import wait_until
+from idle_peers import ROLE_DATA, hello, raise_limit, segments
+from store_process import StoreProcess
+
+BUSY, PING, ROLE_HEARTBEAT = -1900, 67, 1
+
+
+def answer(connection):
+    """The code of a HELLO_REPLY; None: closed without one."""
+    body = b""
+    try:
+        while len(body) < 16 or len(body) < 16 + struct.unpack_from("<I", body)[0]:
+            part = connection.recv(65536)
+            if not part:
+                return None
+            body += part
+    except ConnectionError:
+        return None
+    return struct.unpack_from("<i", body, 18)[0]
+
+
+def connect(address, source=""):
+    connection = socket.create_connection(address, timeout=20, source_address=(source, 0) if source else None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def greet(address, role, nonce=0, source=""):
+    """(connection, code)"""
+    connection = connect(address, source)
+    connection.sendall(hello(role, os.urandom(16), nonce))
+    return connection, answer(connection)
+
+
+def is_closed(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize("which", ["master", "node"])
+def test_a_long_first_frame_is_not_waited_for(which):
+    """As nobody is known yet, nothing is kept of it; the hello's own time would end it after ten seconds, or five."""
+    with cluster.Master() as master, StoreProcess(master.address):
+        wait_until(lambda: segments(master.port))
+        address = ("127.0.0.1", master.port) if which == "master" else segments(master.port)[0][1]
+        long = connect(address)
+        long.settimeout(4)
+        long.sendall(struct.pack("<IHHQ", 1025, wire.HELLO, 0, 1))
+        assert is_closed(long)
+        longest = connect(address)
+        longest.sendall(struct.pack("<IHHQ", 1024, wire.HELLO, 0, 1) + b"x")  # this one is
+        longest.settimeout(1)
+        with pytest.raises(socket.timeout):
+            longest.recv(1)
+        long.close()
+        longest.close()
+
+
+def test_an_address_has_its_share_of_a_masters_places():
+    with cluster.Master("--max_connections_per_address=20") as master:
+        address = ("127.0.0.1", master.port)
+        mine = [greet(address, wire.ROLE_CALL, source="127.0.0.1") for _ in range(20)]
+        assert {code for _, code in mine} == {0}
+        more, code = greet(address, ROLE_HEARTBEAT, source="127.0.0.1")
+        other, others_code = greet(address, wire.ROLE_CALL, source="127.0.0.2")
+        assert code is None and others_code == 0
+        assert "its address has 20 already" in master.log()
+        mine.pop()[0].close()
+        wait_until(lambda: greet(address, wire.ROLE_CALL, source="127.0.0.1")[1] == 0)
+        for one in (more, other, *(one for one, _ in mine)):
+            one.close()
+
+
+def test_silent_connections_make_room_among_themselves():
+    """4,096 of them wait at a master; one more is taken, and the oldest goes."""
+    if raise_limit() < 5000:
+        pytest.skip("too few descriptors here")
+    with cluster.Master() as master:
+        address = ("127.0.0.1", master.port)
+        first = connect(address)
+        silent = [connect(address) for _ in range(4095)]
+        honest, code = greet(address, wire.ROLE_CALL)  # by its turn all before it are accepted
+        assert code == 0
+        first.settimeout(5)
+        assert is_closed(first)
+        honest.sendall(wire.frame(PING, 2, wire.record()))
+        assert honest.recv(16)
+        for one in (first, honest, *silent):
+            one.close()
+
+
+def test_the_last_places_are_for_heartbeats():
+    """Callers that never rest have all of them: another one comes later, a node's heartbeat comes in."""
+    with cluster.Master() as master:
+        address = ("127.0.0.1", master.port)
+        resource.prlimit(master.pid, resource.RLIMIT_NOFILE, (120, 120))
+        callers, code = [], 0
+        while code == 0 and len(callers) < 120:
+            for one in callers:
+                one.sendall(wire.frame(PING, 2, wire.record()))
+            one, code = greet(address, wire.ROLE_CALL)
+            callers.append(one)
+        assert code == BUSY and len(callers) > 50
+        heartbeat, code = greet(address, ROLE_HEARTBEAT)
+        assert code == 0
+        for one in (heartbeat, *callers):
+            one.close()
