@@ -1,5 +1,5 @@
 /* Included before all else where a wheel is built for a C library that is older than what the source is written for (portable.py): calls of the
- * kernel that it has no function for. A kernel without them says ENOSYS, as it does with a newer library. */
+ * kernel that it has no function for (a kernel without them says ENOSYS, as it does with a newer library), and how secrets are wiped. */
 #ifndef MC_PACKAGING_OLDER_LIBC_H
 #define MC_PACKAGING_OLDER_LIBC_H
 
@@ -9,6 +9,7 @@
 #include <linux/memfd.h>
 #include <linux/random.h>
 #include <linux/stat.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -16,6 +17,13 @@
 #define OLDER_LIBC __attribute__((unused)) static inline
 
 #if !__GLIBC_PREREQ(2, 25)
+OLDER_LIBC void wipe(void *buffer, size_t length)
+{
+    memset(buffer, 0, length);
+    __asm__ volatile("" : : "r"(buffer) : "memory"); /* somebody may look at it, so the bytes are stored */
+}
+#define explicit_bzero wipe
+
 OLDER_LIBC ssize_t getrandom(void *buffer, size_t length, unsigned flags)
 {
     return syscall(SYS_getrandom, buffer, length, flags);
