@@ -58,7 +58,6 @@ def arrange(spec):
 
 
 def begin(spec):
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     root = arrange(spec)
     name = spec["hostname"].encode()
@@ -71,6 +70,7 @@ def begin(spec):
     os.setgroups(spec["groups"])
     os.setgid(spec["group"])
     os.setuid(spec["user"])
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # not before: who changes its user has no such signal
     if spec["no_new_privileges"]:
         LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     os.execvpe(spec["command"][0], spec["command"], spec["environment"])

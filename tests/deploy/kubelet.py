@@ -34,6 +34,13 @@ def expand(text, variables):
     return re.sub(r"\$(\$\([^)]*\))|\$\((\w+)\)", lambda found: found[1] or variables.get(found[2], found[0]), str(text))
 
 
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 class Probe:
     """One probe of a container: is_well() after so many answers of a kind."""
 
@@ -238,6 +245,10 @@ class Pod:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+            deadline = time.monotonic() + 30
+            while is_running(self.pid):
+                assert time.monotonic() < deadline, f"{self.name}: process {self.pid} outlives its container"
+                time.sleep(0.01)
         if self.has_own_host:
             self.host.end()
             self.cluster.network.hosts.pop(self.host.name, None)
