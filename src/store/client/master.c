@@ -6,7 +6,9 @@
 #include "store/client/state.h"
 #include "store/owner/owner.h"
 
-#define AWAY_MS 3000u /* a master that was silent for so long is away: calls fail at once */
+/* A master that was silent for as long as a call may wait is away: calls fail at once. The limits of that: */
+#define AWAY_LEAST_MS 3000u
+#define AWAY_MOST_MS 10000u
 
 bool mc_master_is_gone(int code)
 {
@@ -22,8 +24,10 @@ uint64_t mc_master_silent_ms(const struct mc_store *store)
 
 bool mc_master_is_away(const struct mc_store *store)
 {
+    uint32_t limit_ms = store->call_timeout_ms;
+    limit_ms = limit_ms < AWAY_LEAST_MS ? AWAY_LEAST_MS : limit_ms > AWAY_MOST_MS ? AWAY_MOST_MS : limit_ms;
     /* The heartbeat thread's word too: a process that was stopped for a while has heard nothing and misses nobody. */
-    return atomic_load(&store->is_beat_missed) && mc_master_silent_ms(store) > AWAY_MS;
+    return atomic_load(&store->is_beat_missed) && mc_master_silent_ms(store) > limit_ms;
 }
 
 static void rise_to(_Atomic uint64_t *value, uint64_t least)
