@@ -26,13 +26,13 @@ METADATA = "http://127.0.0.1:8080/metadata"
 MASTER_PORT, METADATA_PORT = 50051, 8080  # namespaces of their own: the defaults that the test files know
 
 
-def sources(name):
-    """The checkout of that name; skips the test where there is none."""
+def sources(name, part=""):
+    """That part of the checkout of that name; skips the test where it is not."""
     folder = os.environ.get("MC_FOREIGN_SOURCES")
     if folder is None:
         pytest.skip(f"MC_FOREIGN_SOURCES names no folder; {name}'s test files are on no package index")
-    if not (pathlib.Path(folder) / name).is_dir():
-        pytest.skip(f"MC_FOREIGN_SOURCES has no {name}")
+    if not (pathlib.Path(folder) / name / part).is_dir():
+        pytest.skip(f"MC_FOREIGN_SOURCES has no {pathlib.Path(name) / part}")
     return pathlib.Path(folder) / name
 
 

@@ -13,7 +13,7 @@ WHEEL, SCRIPTS = "mooncake-wheel/tests", "scripts"
 
 
 def of_original(runs, folder=WHEEL, **more):
-    return lambda: Suite(runs, sources("mooncake") / folder, **{"master": (LEASE,), **more})
+    return lambda: Suite(runs, sources("mooncake", folder) / folder, **{"master": (LEASE,), **more})
 
 
 def scripts(*runs):

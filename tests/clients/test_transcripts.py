@@ -1,5 +1,10 @@
-"""Clients that do not run on this machine, or not any more, by the calls that they make: vLLM V0 (seed 001) and FastDeploy (seed 000)."""
+"""Clients that do not run on this machine, or not any more, by the calls that they make: vLLM V0 (seed 001) and FastDeploy (seed 000).
+
+FastDeploy's engine does not run here; the class that it keeps its KV cache in does, from its checkout below MC_FOREIGN_SOURCES.
+"""
 import json
+
+from suites import sources
 
 LANE = "transcripts"
 
@@ -60,3 +65,15 @@ def test_fastdeploy(compare):
     assert steps["second: remove right after get"] == -706 and steps["second: remove until it goes"] is True
     assert steps["second: remove what is not there"] == -704
     assert steps["second: none is left"][2] == [0] * 8
+
+
+def test_fastdeploy_own_store(compare):
+    folder = str(sources("FastDeploy", "fastdeploy/cache_manager/transfer_factory/mooncake_store"))
+    steps = compare("FastDeploy's MooncakeStore", two("fastdeploy_own.py", "first", "second", lambda cluster: [folder]), flags=("--default_kv_lease_ttl=1000",))
+    assert steps["first: query before"] == 0 and steps["first: set"] == steps["first: set again"] == [0] * 8
+    for who in "first", "second":
+        assert steps[f"{who}: query"] == 4 and steps[f"{who}: query, the third is nobody's"] == 2
+        assert steps[f"{who}: get"] == [64 << 10] * 8 and steps[f"{who}: bytes"] is True
+        assert steps[f"{who}: get with a miss"] == [64 << 10, -704]
+    assert steps["second: delete"] is True and steps["second: query when the first is gone"] == 0
+    assert steps["second: delete what is not there"] is False and steps["second: clear"] is True
