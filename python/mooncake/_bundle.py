@@ -92,7 +92,7 @@ def encode_json(value, what):
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"{what} must be what JSON can say: {error}") from error
+        raise TypeError(f"{what} must be JSON-serializable: {error}") from error
 
 
 def decode_json(data, what):
@@ -143,7 +143,7 @@ class Bundles:
         """A new bundle. base: the manifest of another, whose buffers it has too: what is removed with it is then all of both."""
         check_name(partition, "partition")
         for name in buffers:
-            check_name(name, "name of a buffer")
+            check_name(name, "buffer name")
         chunk_bytes = self.chunk_bytes if chunk_bytes is None else check_chunk(chunk_bytes)
         object_id = f"{partition}/{uuid.uuid4().hex}"
         root = f"{self.prefix}/{object_id}"
@@ -202,7 +202,7 @@ class Bundles:
         for spec in (manifest.get("meta"), *buffers.values()):
             self._check_spec(spec, roots)
         if not all(isinstance(key, str) and key.startswith(roots) for key in manifest.get("cleanup_keys", ())):
-            raise ValueError("bundle manifest: a key is outside of its bundles")
+            raise ValueError("bundle manifest: one of cleanup_keys is outside of the namespace of its bundles")
 
     @staticmethod
     def _check_spec(spec, roots):
@@ -211,7 +211,7 @@ class Bundles:
             raise ValueError("bundle manifest: a payload has no chunks")
         keys = [one.get("key") for one in chunks]
         if not all(isinstance(key, str) and key.startswith(roots) for key in keys):
-            raise ValueError("bundle manifest: a key is outside of its bundles")
+            raise ValueError("bundle manifest: a key is outside of the namespace of its bundles")
         if len(set(keys)) != len(keys) or spec.get("bytes") != sum(one["bytes"] for one in chunks):
             raise ValueError("bundle manifest: the chunks of a payload do not add up")
 
@@ -315,7 +315,8 @@ class Bundles:
     def remove(self, ref: BundleRef, but: Sequence[str] = ()) -> None:
         """Also of one that is gone: nothing. but: keys that stay."""
         key, manifest = _fields(ref)
-        if not manifest and self.store.is_exist(key) == 0:
+        exists = getattr(self.store, "is_exist", None)  # a program's own store need not have it
+        if not manifest and exists is not None and exists(key) == 0:
             return
         kept = set(but)
         self._remove_keys([one for one in self.keys(ref) if one not in kept], strict=True)

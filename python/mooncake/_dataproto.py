@@ -82,7 +82,7 @@ def _object(value, what):
 
 def _text(value, what):
     if not isinstance(value, str) or not value:
-        raise ValueError(f"DataProto handle: {what} must be a text that is not empty")
+        raise ValueError(f"DataProto handle: {what} must be a non-empty text")
     return value
 
 
@@ -111,8 +111,10 @@ def import_dataproto_ref(handle: Mapping[str, Any]) -> MooncakeDataProtoRef:
     for name, one in _object(handle.get("field_index"), "field_index").items():
         place = _object(one, "a field")
         location = StructuredFieldLocation(_text(place.get("stage"), "stage"), _text(place.get("member"), "member"), place.get("section"))
-        if location.section not in SECTIONS or location.stage not in stages:
-            raise ValueError(f"DataProto handle: field {name!r} is in section {location.section!r} of stage {location.stage!r}, which there is not")
+        if location.stage not in stages:
+            raise ValueError(f"DataProto handle: field {name!r} is of unknown stage {location.stage!r}")
+        if location.section not in SECTIONS:
+            raise ValueError(f"DataProto handle: field {name!r} is in section {location.section!r}, which there is not")
         fields[_text(name, "the name of a field")] = location
     indexes = handle.get("global_indexes")
     if indexes is not None and not isinstance(indexes, list):

@@ -90,11 +90,11 @@ class Rows:
     def __init__(self, wanted: Any, total: int) -> None:
         if isinstance(wanted, StructuredMemberSlice):
             if wanted.axis != 0:
-                raise ValueError("rows are taken along axis 0 only")
+                raise ValueError("rows are taken along axis=0 only")
             wanted = slice(wanted.start, wanted.end, wanted.step)
         if isinstance(wanted, slice):
             if wanted.step is not None and wanted.step <= 0:
-                raise ValueError("the step of a slice of rows must be positive")
+                raise ValueError("a slice of rows: step must be positive")
             self.numbers: Any = range(*wanted.indices(total))
         elif isinstance(wanted, (str, bytes, bytearray)) or not hasattr(wanted, "__len__"):
             raise TypeError("rows must be a slice, a StructuredMemberSlice or numbers of rows")
@@ -156,7 +156,7 @@ class Reader:
         if encoding == "rows":
             return self._nested(name, payload, said, rows, destination)
         if encoding != "bytes":
-            raise ValueError(f"member {name!r} is of encoding {encoding!r}, which this release does not know")
+            raise ValueError(f"unsupported structured field encoding {encoding!r} of member {name!r}")
         return self._bytes(name, payload, rows, destination)
 
     def _bytes(self, name, payload, rows, destination):

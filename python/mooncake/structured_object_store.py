@@ -126,7 +126,7 @@ def _named_group(config):
     said = getattr(config, "group_ids", None)
     groups = [said] if isinstance(said, str) else list(said or ())
     if len(groups) > 1 or not all(isinstance(one, str) for one in groups):
-        raise ValueError("config.group_ids must be one text: it stands for all keys of the object")
+        raise ValueError("config.group_ids must contain strings, and here one: it stands for all keys of the object")
     return groups[0] if groups else None
 
 
@@ -212,7 +212,7 @@ def _of_flat_dict(data, schemas):
         if section == "batch" or section is None and is_row_field and _is_dense(value):
             batch[name] = value
         elif section == "non_tensor_batch" or section is None and is_row_field:
-            others[name] = _column(name, value)
+            others[name] = value if _is_list(value) else _column(name, value)  # a list is read as a list
         else:
             meta[name] = value
     return {"batch": batch, "non_tensor_batch": others, "meta_info": meta}
@@ -223,7 +223,7 @@ def _to_flat_dict(sections):
     for section in ("meta_info", *SECTIONS):
         for name, value in sections[section].items():
             if name in flat:
-                raise ValueError(f"{name!r} is in several sections")
+                raise ValueError(f"Duplicate keys: {name!r} is in several sections")
             flat[name] = value.tolist() if isinstance(value, np.ndarray) and value.dtype == object else value
     return flat
 
@@ -233,13 +233,33 @@ def _check_schemas(batch, others, meta, schemas):
         wanted = schema.section(name)
         found = [section for section, fields in zip(_ALL_SECTIONS, (batch, others, meta)) if name in fields]
         if wanted is not None and found and wanted not in found:
-            raise ValueError(f"FieldSchema of {name!r} says section {wanted!r}, but the data has it in {found[0]!r}")
+            raise ValueError(f"FieldSchema of {name!r} declares section {wanted!r}, but the data has it in {found[0]!r}")
+
+
+def _check_dicts(name, column, schema):
+    """Rows that a FieldSchema says are dicts of tensors: None, or its keys and no others, each of them a part of a name."""
+    declared = schema.metadata.get("keys")
+    for row, value in enumerate(column):
+        if value is None:
+            continue
+        if not isinstance(value, Mapping):
+            raise TypeError(f"field {name!r}, row {row}: a dict is expected, not {type(value).__name__}")
+        if "" in value or any(mark in str(key) for key in value for mark in "./\\"):
+            raise ValueError(f"field {name!r}, row {row}: keys must not be empty and must not contain '.', '/' or '\\'")
+        others = sorted(str(key) for key in value if declared is not None and key not in declared)
+        if others:
+            raise ValueError(f"field {name!r}, row {row}: keys not declared by its FieldSchema: {others}")
+        empty = [key for key, one in value.items() if one is None]
+        if empty:
+            raise TypeError(f"field {name!r}, row {row}: explicit None for {empty}: a key that has no tensor is left out")
 
 
 def _by_schema(name, value, schema):
     column = _column(name, value)
     if schema is None:
         return column
+    if schema.codec == "ragged_tensor_dict" and schema.section(name) in (None, "non_tensor_batch"):
+        _check_dicts(name, column, schema)
     if not schema.nullable and column.dtype == object and any(one is None for one in column):
         raise ValueError(f"FieldSchema of {name!r} is not nullable, and a row is None")
     dtype = schema.metadata.get("dtype")
@@ -254,7 +274,10 @@ def _built(sections, data_cls):
     batch, others, meta = (sections[name] for name in _ALL_SECTIONS)
     if callable(getattr(data_cls, "from_dict", None)):
         return data_cls.from_dict(batch, others, meta_info=meta)
-    return data_cls(batch=batch, non_tensor_batch=others, meta_info=meta)
+    try:
+        return data_cls(batch=batch, non_tensor_batch=others, meta_info=meta)
+    except TypeError as error:
+        raise TypeError(f"{data_cls!r} cannot be constructed of batch, non_tensor_batch and meta_info: {error}") from error
 
 
 class MooncakeBundleTransfer:
@@ -289,7 +312,7 @@ class MooncakeBundleTransfer:
     def _put_members(self, payload, partition, chunk_bytes, policy, config, base=None):
         metadata = {"layout": "structured", **payload.metadata}
         if STRUCTURED_FIELD_SPECS_KEY in payload.metadata or not isinstance(metadata["layout"], str):
-            raise ValueError(f"metadata: layout must be a text, and {STRUCTURED_FIELD_SPECS_KEY} is not the caller's")
+            raise ValueError(f"metadata: layout must be a text, and {STRUCTURED_FIELD_SPECS_KEY} is reserved")
         said, payloads = ({}, {}) if base is None else (dict(self._metadata(base)[STRUCTURED_FIELD_SPECS_KEY]), {})
         for name, value in payload.buffers.items():
             check_name(name, "name of a member")
@@ -326,7 +349,7 @@ class MooncakeBundleTransfer:
     def materialize_into(self, spec: StructuredObjectReadSpec, destinations: Optional[Mapping[str, Any]]) -> StructuredObjectResult:
         """The same, into the memory that is given for a member."""
         if spec.member_names is not None and not spec.member_names:
-            raise ValueError("no member is asked for")
+            raise ValueError("the read spec selected no members")
         manifest = self._bundles.manifest(spec.ref)
         metadata, buffers = self._metadata(manifest), manifest["buffers"]
         names = list(buffers) if spec.member_names is None else list(spec.member_names)
@@ -428,7 +451,7 @@ class MooncakeBundleTransfer:
             raise ValueError(f"config.group_ids {named!r} conflicts with the batch's own group {group!r}")
         both = sorted(set(batch) & set(others))
         if both:
-            raise ValueError(f"fields {both} are in batch and in non_tensor_batch")
+            raise ValueError(f"batch and non_tensor_batch overlap: both have {both}")
         size = self._batch_size(ref, batch, others)
         places, columns, buffers = self._members(stage, batch, others, schemas)
         there = sorted(set(ref.field_index) & set(places))
@@ -436,7 +459,7 @@ class MooncakeBundleTransfer:
             raise ValueError(f"fields {there} are there already")
         left = [name for name, one in ref.field_index.items() if overwrite and one.stage == stage and name not in places]
         if left:
-            raise ValueError(f"stage {stage!r} is overwritten without its fields {left}")
+            raise ValueError(f"what overwrites stage {stage!r} must include existing fields: {left}")
         stages = dict(ref.stage_refs)
         if buffers:
             before = stages.get(stage)
@@ -454,7 +477,7 @@ class MooncakeBundleTransfer:
     def _batch_size(ref, batch, others):
         sizes = sorted({len(value) for fields in (batch, others) for value in fields.values()})
         if len(sizes) > 1:
-            raise ValueError(f"the fields of a batch have different numbers of rows: {sizes}")
+            raise ValueError(f"fields of inconsistent batch sizes: {sizes} rows")
         size = sizes[0] if sizes else max(ref.batch_size, 0)
         if ref.batch_size >= 0 and size != ref.batch_size:
             raise ValueError(f"fields of {size} rows cannot be added to a batch of {ref.batch_size}")
@@ -477,7 +500,7 @@ class MooncakeBundleTransfer:
             try:
                 data, offsets = _rows.pack_column(list(column))
             except TypeError as error:
-                raise ValueError(f"field {name!r} cannot be stored: {error}") from None
+                raise ValueError(f"unsupported structured non-tensor field {name!r}: it cannot be stored: {error}") from None
             parts = {"data": data, "offsets": offsets}
             buffers.update({f"{member}.{part}": one for part, one in parts.items()})
             columns[name] = {"codec": _rows.CODEC, "rows": len(column), "metadata": {}, "payload_members": {part: f"{member}.{part}" for part in parts}}
@@ -535,4 +558,4 @@ def _policy(policy, max_inflight_put):
 
 def _check_type(kind):
     if kind not in ("dataproto", "dict"):
-        raise ValueError(f"type {kind!r} is neither 'dataproto' nor 'dict'")
+        raise ValueError(f"unsupported Mooncake payload type {kind!r}: neither 'dataproto' nor 'dict'")

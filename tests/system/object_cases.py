@@ -275,6 +275,9 @@ def bad_batches(store, transfer):
     ref = transfer.put(Batch({}, {"a": np.array([1, 2], object), "b": [1, 2]}), field_schemas={"a": numbers, "b": numbers})
     assert same(transfer.get(ref, rows=[1])["non_tensor_batch"]["a"], np.array([2], np.float32)) and transfer.get(ref, type="dict")["b"] == [1, 2]
     refuses(ValueError, transfer.put, Batch({}, {"a": [1, None]}), field_schemas={"a": numbers})
+    flat = transfer.put({"x": np.arange(2), "a": [3, 4]}, type="dict", field_schemas={"a": FieldSchema("ndarray", metadata={"section": "non_tensor_batch"})})
+    assert transfer.get(flat, type="dict")["a"] == [3, 4], "a list is read as a list"
+    rows_of_dicts(transfer)
     refuses(ValueError, transfer.put, Batch({"b": np.arange(2)}), field_schemas=said)
     refuses(ValueError, transfer.put, Batch({"b": np.arange(2)}), field_schemas={"b": FieldSchema("json", metadata={"section": "x"})})
     handle = export_ref(ref)
@@ -287,6 +290,19 @@ def bad_batches(store, transfer):
     refuses(TypeError, export_ref, transfer.put(Batch({"a": np.arange(2)}, meta_info={"x": object()})))
     other = {**handle, "encoded_non_tensor": {"a": {"codec": "of a later release", "payload_members": {}}}}
     assert "later release" in refuses(ValueError, transfer.get, other)
+
+
+def rows_of_dicts(transfer):
+    said = {"a": FieldSchema("ragged_tensor_dict", metadata={"section": "non_tensor_batch", "keys": ["image"]})}
+    good = [{"image": np.arange(3)}, None, {}]
+    read = transfer.get(transfer.put(Batch({}, {"a": good}), field_schemas=said))["non_tensor_batch"]["a"]
+    assert same(read[0]["image"], good[0]["image"]) and read[1:].tolist() == [None, {}]
+    for key in "", "a/b", "a\\b", "a.b", "audio":
+        assert "row 1" in refuses(ValueError, transfer.put, Batch({}, {"a": [None, {key: np.arange(3)}]}), field_schemas=said), key
+    for bad in {"image": None}, 5:
+        refuses(TypeError, transfer.put, Batch({}, {"a": [None, bad]}), field_schemas=said)
+    ref = transfer.put(Batch({"x": np.arange(2)}))
+    assert "cannot be constructed" in refuses(TypeError, transfer.get, ref, data_cls=object)
 
 
 def appends(store, transfer):

@@ -58,6 +58,24 @@ def test_a_removal_that_fails_can_be_tried_again():
     assert not store
 
 
+def test_a_store_of_a_program_that_cannot_say_what_is_there():
+    class Store(dict):
+        def put(self, key, value):
+            self[key] = value
+            return 0
+
+        def get(self, key):
+            return self[key]
+
+        def remove(self, key, _force):
+            return 0 if self.pop(key, None) is not None else -704
+
+    store = Store()
+    ref = Bundles(store, "t", 10).put(b"meta", {"one": b"x" * 25}, "p", None, None, None)
+    Bundles(store, "t", 10).remove(RemoteBundleRef(ref.manifest_key, {}))
+    assert not store
+
+
 # ---- the catalog ----
 
 
