@@ -335,9 +335,10 @@ def ask(source, path, method="GET", body=None):
     connection.request(method, path, body=body)
     return connection.getresponse().status
 drain = ("/api/v1/drain_jobs", "POST", b"{}")
-print([ask("198.51.100.7", "/metrics"), ask("198.51.100.7", *drain) == 403, ask("198.51.100.8", *drain) == 403, ask("10.9.9.9", *drain) == 403],
-      sum("has no keys" in line for line in lines))
+answers = [ask("198.51.100.7", "/metrics"), ask("198.51.100.7", *drain) == 403, ask("198.51.100.8", *drain) == 403, ask("10.9.9.9", *drain) == 403]
 process.terminate()
+lines += process.stderr.readlines()
+print(answers, sum("has no keys" in line for line in lines))
 process.wait(30)
 """
 

@@ -80,6 +80,7 @@ struct mc_server {
     int listener, unix_listener, signal_fd; /* unix_listener: -1 when there is none */
     struct mc_id node;
     bool wants_keys;              /* who calls has to prove one */
+    bool is_exposed;              /* nobody has to, and other machines may reach it */
     char address[MC_ADDRESS_MAX]; /* under which we are found */
     uint16_t port;
     bool is_stopping, report_metrics, is_role_due;
