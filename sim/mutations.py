@@ -119,8 +119,8 @@ MUTATIONS = [
     ("who_gave_up_nobody_is_judged_by_its_time", MASTER + "server.c", "config.known_is_whole = server->noted_is_whole;", "config.known_is_whole = false;"),
     ("giving_up_is_not_noted", MASTER + "server.c", "!mc_core_has_given_up(server->core),", "true,"),
     # Contacts
-    ("who_has_given_up_is_a_contact", STORE + "heartbeat.c", "reply.quiet == 0, is_held ? answered_ms : 0, frame.time);", "reply.quiet == 0, answered_ms, frame.time);"),
-    ("contact_is_of_the_question", STORE + "heartbeat.c", "is_held ? answered_ms : 0, frame.time);", "is_held ? sent_ms : 0, frame.time);\n        (void)answered_ms;"),
+    ("who_has_given_up_is_a_contact", STORE + "heartbeat.c", "reply.quiet == 0, is_held ? answered_ms : 0, reply.age_ms,", "reply.quiet == 0, answered_ms, reply.age_ms,"),
+    ("contact_is_of_the_question", STORE + "heartbeat.c", "is_held ? answered_ms : 0, reply.age_ms,", "is_held ? sent_ms : 0, reply.age_ms,"),
     ("who_is_behind_has_contact", CORE + "member.c", ".code = own ? segment->late > 0 || !contact :", ".code = own ? !contact :"),
     ("who_remembers_asks_for_no_contact", STORE + "get.c", ".contact_age_max_ms = work->link == NULL ? work->contact_age_max_ms : 0};", ".contact_age_max_ms = 0};"),
     # When a master sent what is read
@@ -156,7 +156,7 @@ MUTATIONS = [
     ("owner_forgets_early_commits", OWNER + "master.c", "        if (met != 0) {\n            mc_owner_news_drop", "        if (true) {\n            mc_owner_news_drop"),
     # Behind the mount stands the contact with the master before, which is kept until a heartbeat is answered: it is too old only when
     # a master was away for seconds and the next one ends before its first heartbeat (seed 308 of seeds/found was that).
-    ("mount_is_no_contact", OWNER + "master.c", "mc_owner_contact(owner, reply->epoch, false, reply->behind != 0 ? 0 : owner->mount_sent_ms, frame_time);", "(void)frame_time;",
+    ("mount_is_no_contact", OWNER + "master.c", "mc_owner_contact(owner, reply->epoch, false, reply->behind != 0 ? 0 : owner->mount_sent_ms, owner->hello_at_ms,\n                     frame_time);", "(void)frame_time;",
      OWNER + "epoch.c", "    mc_segment_memory_set_epoch(owner->memory, epoch);\n    mc_segment_memory_set_contact_ms(owner->memory, contact_ms);",
      "    mc_segment_memory_set_epoch(owner->memory, epoch);"),
     ("owner_keeps_its_epoch", OWNER + "master.c", "    mc_owner_epoch_set(owner, owner->master_epoch);", ""),

@@ -93,10 +93,12 @@ static void test_every_bit_of_a_superblock(void **state)
 {
     (void)state;
     uint8_t page[MC_DISK_PAGE];
-    struct mc_disk_super super = {.segment_id = {4, 5}, .sequence = 6, .region_bytes = RIG_REGION}, back;
+    const struct mc_disk_mark mark = {8, 9, {10, 11}, {12, 13}, 14, 15, 16 + (17ull << 32)};
+    struct mc_disk_super super = {{4, 5}, 6, RIG_REGION, 7, mark}, back;
     mc_disk_super_put(page, &super);
     assert_int_equal(mc_disk_super_read(page, &back), MC_DISK_GOOD);
-    for (size_t bit = 0; bit < sizeof(super) * 8; bit++) {
+    assert_memory_equal(&back, &super, sizeof(super));
+    for (size_t bit = 0; bit < MC_DISK_SUPER_BYTES * 8; bit++) {
         page[bit / 8] ^= (uint8_t)(1 << bit % 8);
         assert_int_not_equal(mc_disk_super_read(page, &back), MC_DISK_GOOD);
         page[bit / 8] ^= (uint8_t)(1 << bit % 8);

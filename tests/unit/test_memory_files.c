@@ -136,12 +136,34 @@ static struct mc_id make_and_leave(const char *name, uint64_t capacity)
     populate(memory);
     mc_segment_memory_set_epoch(memory, EPOCH);
     mc_segment_memory_set_contact_ms(memory, mc_clock_boot_ms());
+    mc_segment_memory_set_contact_at_ms(memory, 7654);
     put(memory, 9, GENERATION + 1, 0, 1000);
     put(memory, 2, GENERATION + 2, MIB, 200000);
     put(memory, 0, GENERATION + 3, 2 * MIB, 1);
     put(memory, 4095 < mc_segment_memory_slot_count(memory) ? 4095 : 1, GENERATION + 4, 3 * MIB, MIB);
     mc_segment_memory_release(memory);
     return id;
+}
+
+/* Of a contact that an owner without the field has moved on, or of another epoch, no age is known. */
+static void test_age_at_the_contact(void **state)
+{
+    (void)state;
+    (void)make_and_leave("aged:1", CAPACITY);
+    for (unsigned how = 0; how < 3; how++) {
+        struct mc_segment_memory *memory = open_named("aged:1", CAPACITY, true);
+        uint64_t contact_ms = mc_segment_memory_contact_ms(memory);
+        if (how == 0)
+            mc_segment_memory_set_contact_ms(memory, contact_ms + 1);
+        if (how == 1)
+            mc_segment_memory_set_epoch(memory, EPOCH + 1);
+        if (how == 2)
+            atomic_store(&memory->file.header->contact_at_ms, 7655);
+        assert_int_equal(mc_segment_memory_contact_at_ms(memory), 0);
+        mc_segment_memory_set_contact_at_ms(memory, 7656);
+        assert_int_equal(mc_segment_memory_contact_at_ms(memory), 7656);
+        mc_segment_memory_release(memory);
+    }
 }
 
 static int64_t count_contents(struct mc_segment_memory *memory)
@@ -191,6 +213,7 @@ static void test_taken_up(void **state)
     assert_int_equal(mc_segment_memory_epoch(memory), EPOCH);
     assert_int_equal(mc_segment_memory_populated(memory), CAPACITY);
     assert_in_range(mc_clock_boot_ms() - mc_segment_memory_contact_ms(memory), 0, 10000);
+    assert_int_equal(mc_segment_memory_contact_at_ms(memory), 7654);
     assert_int_equal(mc_segment_memory_slot_top(memory), 4096);
     assert_int_equal(mc_segment_memory_contents(memory, NULL, &contents), 4);
     for (size_t i = 0; i < 4; i++) {
@@ -649,6 +672,7 @@ int main(void)
         TEST(test_what_is_left_is_room),
         TEST(test_the_cluster_is_kept),
         TEST(test_taken_up),
+        TEST(test_age_at_the_contact),
         TEST(test_other_capacity),
         TEST(test_header_flipped),
         TEST(test_header_foreign),

@@ -151,8 +151,9 @@ static void test_whole(void **state)
         rig_ready(&rig);
         struct mc_id segment_id = rig.mount.segment_id;
         objects_make(&rig, counts[i], 3);
-        mc_owner_contact(rig.owner, 2, true, mc_clock_boot_ms(), 0); /* of another master: says nothing of this one */
-        mc_owner_contact(rig.owner, 3, true, mc_clock_boot_ms() - 700, 0);
+        mc_owner_contact(rig.owner, 2, true, mc_clock_boot_ms(), 0,
+                         0); /* of another master: says nothing of this one */
+        mc_owner_contact(rig.owner, 3, true, mc_clock_boot_ms() - 700, 0, 0);
         uint64_t request_id = master_change(&rig, 5);
         assert_int_equal(rig.seen_epoch, 3);
         assert_in_range(rig.seen_age_ms, 0, 500);
@@ -208,9 +209,11 @@ static void test_contact(void **state)
     expect_quiet(&rig);
     /* The heartbeat thread meets the next master first; what it hears there becomes the memory's contact when it is
      * mounted. */
-    mc_owner_contact(rig.owner, 3, true, mc_clock_boot_ms() - 90000, 0);
-    mc_owner_contact(rig.owner, 4, true, mc_clock_boot_ms() - 300, 0);
+    mc_owner_contact(rig.owner, 3, true, mc_clock_boot_ms(), 4321, 0);
+    mc_owner_contact(rig.owner, 3, true, mc_clock_boot_ms() - 90000, 4000, 0);
+    mc_owner_contact(rig.owner, 4, true, mc_clock_boot_ms() - 300, 77, 0);
     request_id = master_change(&rig, 4);
+    assert_int_equal(rig.mount.contact_at_ms, 4321); /* of the master whose contents these are */
     assert_int_equal(rig.seen_epoch, 4);
     assert_in_range(rig.mount.contact_age_ms, 0, 5000); /* an older heartbeat does not take the mount's contact back */
     answer_mount_with(&rig, request_id, 0, 1);
@@ -224,7 +227,13 @@ static void test_contact(void **state)
     request_id = master_change(&rig, 4);
     assert_int_equal(rig.mount.epoch, 4);
     assert_in_range(rig.mount.contact_age_ms, 0, 5000);
+    assert_int_equal(rig.mount.contact_at_ms, 77);
+    mc_owner_contact(rig.owner, 4, true, 0, 99, 0); /* that was no contact */
+    mc_owner_contact(rig.owner, 5, true, mc_clock_boot_ms() + 1000, 99, 0);
     answer_mount(&rig, request_id, 0);
+    expect_quiet(&rig);
+    (void)master_change(&rig, 5);
+    assert_int_equal(rig.mount.contact_at_ms, 77);
     rig_stop(&rig);
 }
 
@@ -246,7 +255,7 @@ static void test_masters_that_offer_nothing(void **state)
         assert_true(rig.seen_age_ms + 50 >= mc_clock_boot_ms() - quiet_ms);
         answer_mount_with(&rig, request_id, 0, 1);
         assert_int_equal(inventory_take(&rig, 3, 5, 0, UINT32_MAX), 5);
-        mc_owner_contact(rig.owner, epoch, false, mc_clock_boot_ms(), 0);
+        mc_owner_contact(rig.owner, epoch, false, mc_clock_boot_ms(), 0, 0);
         expect_quiet(&rig);
         commit_expect(&rig, 9000, generation_of(epoch, 0) - 1, MC_ERR_STALE);
         usleep(60000);
@@ -367,7 +376,7 @@ static void test_past(void **state)
         assert_false(mc_owner_segment(rig.owner, &segment));
     }
     /* what only the heartbeat thread has met counts as well */
-    mc_owner_contact(rig.owner, 7, true, mc_clock_boot_ms(), 0);
+    mc_owner_contact(rig.owner, 7, true, mc_clock_boot_ms(), 0, 0);
     rig.epoch = 6;
     rig_accept(&rig);
     answer_hello(&rig, 0);
@@ -535,7 +544,7 @@ static void test_named(void **state)
     expect_quiet(&rig);
     struct mc_id segment_id = rig.mount.segment_id;
     objects_make(&rig, 700, 3);
-    mc_owner_contact(rig.owner, 3, true, mc_clock_boot_ms() - 500, 0);
+    mc_owner_contact(rig.owner, 3, true, mc_clock_boot_ms() - 500, 0, 0);
 
     for (unsigned i = 0; i < 3; i++) { /* left without a word, and taken up: by the same master twice, by a later one */
         uint64_t start_ms = mc_clock_ms();

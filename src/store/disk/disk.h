@@ -58,6 +58,7 @@ struct mc_disk_mark {
     struct mc_id cluster;  /* zero: not known */
     struct mc_id contact_boot;
     uint64_t contact_boot_ms, contact_wall_ms;
+    uint64_t contact_at_ms; /* how old that master was then, as it said; 0: not known */
 };
 
 enum mc_disk_policy {

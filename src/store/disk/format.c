@@ -176,28 +176,67 @@ int mc_disk_extent_check(const uint8_t *extent, const struct mc_disk_entry *entr
 
 /* ---- superblocks ---- */
 
+struct raw_super {
+    uint64_t magic;
+    uint32_t version, contact_at_high; /* what came last stands where zeros were */
+    struct mc_id segment_id;
+    uint64_t sequence, region_bytes, made_wall_ms, epoch, floor;
+    struct mc_id cluster, contact_boot;
+    uint64_t contact_boot_ms, contact_wall_ms;
+    uint32_t contact_at_low, checksum;
+};
+_Static_assert(sizeof(struct raw_super) == MC_DISK_SUPER_BYTES, "no holes");
+
 void mc_disk_super_put(uint8_t *page, const struct mc_disk_super *super)
 {
-    struct mc_disk_super copy = *super;
-    copy.magic = SUPER_MAGIC;
-    copy.version = MC_DISK_VERSION;
-    copy.reserved = copy.padding = 0;
-    copy.checksum = mc_crc32c(0, &copy, offsetof(struct mc_disk_super, checksum));
+    const struct mc_disk_mark *mark = &super->mark;
+    struct raw_super raw = {.magic = SUPER_MAGIC,
+                            .version = MC_DISK_VERSION,
+                            .contact_at_high = (uint32_t)(mark->contact_at_ms >> 32),
+                            .segment_id = super->segment_id,
+                            .sequence = super->sequence,
+                            .region_bytes = super->region_bytes,
+                            .made_wall_ms = super->made_wall_ms,
+                            .epoch = mark->epoch,
+                            .floor = mark->floor,
+                            .cluster = mark->cluster,
+                            .contact_boot = mark->contact_boot,
+                            .contact_boot_ms = mark->contact_boot_ms,
+                            .contact_wall_ms = mark->contact_wall_ms,
+                            .contact_at_low = (uint32_t)mark->contact_at_ms};
+    raw.checksum = mc_crc32c(0, &raw, offsetof(struct raw_super, checksum));
     memset(page, 0, MC_DISK_PAGE);
-    memcpy(page, &copy, sizeof(copy));
+    memcpy(page, &raw, sizeof(raw));
+}
+
+static void super_take(struct mc_disk_super *super, const struct raw_super *raw)
+{
+    *super =
+        (struct mc_disk_super){.segment_id = raw->segment_id,
+                               .sequence = raw->sequence,
+                               .region_bytes = raw->region_bytes,
+                               .made_wall_ms = raw->made_wall_ms,
+                               .mark = {.epoch = raw->epoch,
+                                        .floor = raw->floor,
+                                        .cluster = raw->cluster,
+                                        .contact_boot = raw->contact_boot,
+                                        .contact_boot_ms = raw->contact_boot_ms,
+                                        .contact_wall_ms = raw->contact_wall_ms,
+                                        .contact_at_ms = (uint64_t)raw->contact_at_high << 32 | raw->contact_at_low}};
 }
 
 enum mc_disk_verdict mc_disk_super_read(const uint8_t *page, struct mc_disk_super *super)
 {
-    memcpy(super, page, sizeof(*super));
-    if (super->magic != SUPER_MAGIC)
-        return is_blank(page, sizeof(*super)) ? MC_DISK_BLANK : MC_DISK_DAMAGED;
-    if (super->version != MC_DISK_VERSION)
+    struct raw_super raw;
+    memcpy(&raw, page, sizeof(raw));
+    super_take(super, &raw);
+    if (raw.magic != SUPER_MAGIC)
+        return is_blank(page, sizeof(raw)) ? MC_DISK_BLANK : MC_DISK_DAMAGED;
+    if (raw.version != MC_DISK_VERSION)
         return MC_DISK_OTHER_VERSION;
     uint64_t bytes = super->region_bytes;
-    if (super->checksum != mc_crc32c(0, super, offsetof(struct mc_disk_super, checksum)) ||
-        bytes < MC_DISK_REGION_BYTES_MIN || bytes > MC_DISK_REGION_BYTES_MAX || (bytes & (bytes - 1)) != 0 ||
-        mc_id_is_zero(super->segment_id))
+    if (raw.checksum != mc_crc32c(0, &raw, offsetof(struct raw_super, checksum)) || bytes < MC_DISK_REGION_BYTES_MIN ||
+        bytes > MC_DISK_REGION_BYTES_MAX || (bytes & (bytes - 1)) != 0 || mc_id_is_zero(super->segment_id))
         return MC_DISK_DAMAGED;
     return MC_DISK_GOOD;
 }

@@ -107,16 +107,13 @@ struct mc_disk_clear {
 bool mc_disk_clears_read(const uint8_t *page, struct mc_id segment_id, struct mc_disk_head *head);
 
 struct mc_disk_super {
-    uint64_t magic;
-    uint32_t version, reserved;
     struct mc_id segment_id;
     uint64_t sequence; /* the greater one counts */
     uint64_t region_bytes;
     uint64_t made_wall_ms;
     struct mc_disk_mark mark;
-    uint32_t padding, checksum;
 };
-_Static_assert(sizeof(struct mc_disk_super) == 128, "no holes");
+#define MC_DISK_SUPER_BYTES 128u /* of a page; the rest is zero */
 #define MC_DISK_SUPER_COUNT 2u
 
 /* page: MC_DISK_PAGE bytes. */

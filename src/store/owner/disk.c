@@ -39,12 +39,13 @@ static void keep_mark(struct mc_owner_disk *disk)
 }
 
 /* Lock held. */
-static void set_contact(struct mc_owner_disk *disk, uint64_t boot_ms)
+static void set_contact(struct mc_owner_disk *disk, uint64_t boot_ms, uint64_t at_ms)
 {
     uint64_t age_ms = mc_clock_boot_ms() - boot_ms, wall_ms = mc_clock_wall_ms();
     disk->mark.contact_boot = mc_host_id();
     disk->mark.contact_boot_ms = boot_ms;
     disk->mark.contact_wall_ms = boot_ms == 0 ? 0 : wall_ms - age_ms;
+    disk->mark.contact_at_ms = at_ms;
 }
 
 /* Since the last contact; UINT32_MAX: never, or it cannot be told. Another boot, or another machine, knows the wall
@@ -69,8 +70,10 @@ static void set_epoch(struct mc_owner_disk *disk, uint64_t epoch)
     pthread_mutex_lock(&owner->lock);
     if (disk->mark.epoch != epoch && !disk->gives_up) {
         disk->mark.epoch = epoch;
-        set_contact(disk, owner->answered_epoch == epoch && owner->answered_ms > owner->hello_ms ? owner->answered_ms
-                                                                                                 : owner->hello_ms);
+        set_contact(disk,
+                    owner->answered_epoch == epoch && owner->answered_ms > owner->hello_ms ? owner->answered_ms
+                                                                                           : owner->hello_ms,
+                    1); /* until a heartbeat says that it has nothing left to confirm */
         keep_mark(disk);
     }
     pthread_mutex_unlock(&owner->lock);
@@ -295,6 +298,7 @@ static void send_mount(struct mc_owner_disk *disk)
                                   .nonce = mc_disk_id(disk->disk).low,
                                   .epoch = disk->mark.epoch,
                                   .contact_age_ms = contact_age_ms(disk),
+                                  .contact_at_ms = disk->mark.contact_at_ms,
                                   .slot_top = statistics.objects > 0 ? disk->slot_count : 0,
                                   .host = owner->host,
                                   .name = mc_span_string(owner->name),
@@ -949,14 +953,15 @@ void mc_owner_disk_clear(struct mc_owner_disk *disk, struct mc_reader *reader)
 
 /* ---- from the heartbeat thread ---- */
 
-void mc_owner_disk_contact(struct mc_owner *owner, uint32_t segment, uint64_t epoch, uint64_t answered_ms)
+void mc_owner_disk_contact(struct mc_owner *owner, uint32_t segment, uint64_t epoch, uint64_t answered_ms,
+                           uint64_t at_ms)
 {
     pthread_mutex_lock(&owner->lock);
     for (uint32_t i = 0; i < owner->disk_count; i++) {
         struct mc_owner_disk *disk = &owner->disks[i];
         if (disk->told_segment != segment || disk->mark.epoch != epoch)
             continue;
-        set_contact(disk, answered_ms);
+        set_contact(disk, answered_ms, at_ms);
         keep_mark(disk);
     }
     pthread_mutex_unlock(&owner->lock);

@@ -43,17 +43,28 @@ uint64_t mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_
     return answered_ms;
 }
 
-void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t answered_ms, uint16_t frame_time)
+/* By the master's age a contact is only ever later. Lock held. */
+static void contact_set(struct mc_owner *owner, uint64_t contact_ms, uint64_t at_ms)
+{
+    uint64_t known_ms = mc_segment_memory_contact_at_ms(owner->memory);
+    mc_segment_memory_set_contact_ms(owner->memory, contact_ms);
+    mc_segment_memory_set_contact_at_ms(owner->memory, at_ms > known_ms ? at_ms : known_ms);
+}
+
+void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t answered_ms, uint64_t at_ms,
+                      uint16_t frame_time)
 {
     pthread_mutex_lock(&owner->lock);
     master_heard(owner, epoch, acts, frame_time);
     if (answered_ms != 0) {
+        if (owner->answered_epoch != epoch || at_ms > owner->answered_at_ms)
+            owner->answered_at_ms = at_ms;
         owner->answered_epoch = epoch;
         owner->answered_ms = answered_ms;
     }
     /* A heartbeat that another master answered says nothing of this one. */
     if (mc_segment_memory_epoch(owner->memory) == epoch && answered_ms > mc_segment_memory_contact_ms(owner->memory))
-        mc_segment_memory_set_contact_ms(owner->memory, answered_ms);
+        contact_set(owner, answered_ms, at_ms);
     pthread_mutex_unlock(&owner->lock);
 }
 
@@ -72,26 +83,33 @@ uint64_t mc_owner_seen(struct mc_owner *owner, uint32_t *age_ms)
 
 /* What is the contact with a master that has answered no heartbeat yet? The time from which it counts our silence is
  * that of a hello of ours. That came after the master before it had its end, so after the contact with that one; the
- * bound by our own hello is for the moment in which two take themselves for the master. */
+ * bound by our own hello is for the moment in which two take themselves for the master. By that master's age it was
+ * when that began. */
 void mc_owner_epoch_set(struct mc_owner *owner, uint64_t epoch)
 {
     pthread_mutex_lock(&owner->lock);
+    uint64_t at_ms =
+        mc_segment_memory_epoch(owner->memory) == epoch ? mc_segment_memory_contact_at_ms(owner->memory) : 1;
     uint64_t contact_ms = mc_segment_memory_contact_ms(owner->memory);
     if (contact_ms > owner->hello_ms)
         contact_ms = owner->hello_ms;
     if (owner->answered_epoch == epoch && owner->answered_ms > contact_ms)
         contact_ms = owner->answered_ms;
+    if (owner->answered_epoch == epoch)
+        at_ms = owner->answered_at_ms;
     /* In this order: a process that ends in between leaves a memory without contact, never one with another's. */
     mc_segment_memory_set_contact_ms(owner->memory, 0);
     mc_segment_memory_set_epoch(owner->memory, epoch);
     mc_segment_memory_set_contact_ms(owner->memory, contact_ms);
+    mc_segment_memory_set_contact_at_ms(owner->memory, at_ms);
     pthread_mutex_unlock(&owner->lock);
 }
 
 void mc_owner_forget(struct mc_owner *owner)
 {
     pthread_mutex_lock(&owner->lock);
-    owner->seen_epoch = owner->acting_epoch = owner->seen_ms = owner->answered_epoch = owner->answered_ms = 0;
+    owner->seen_epoch = owner->acting_epoch = owner->seen_ms = owner->answered_epoch = owner->answered_ms =
+        owner->answered_at_ms = 0;
     owner->master_time = (struct mc_master_time){0};
     pthread_mutex_unlock(&owner->lock);
 }

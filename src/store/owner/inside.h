@@ -98,7 +98,7 @@ struct mc_owner {
     /* The highest epoch of a master that was met; the highest of one that may have acted, and when such a one
      * sent the last that came from it; the last heartbeat that was answered: by the master of which epoch, and when it
      * was sent. CLOCK_BOOTTIME. */
-    uint64_t seen_epoch, acting_epoch, seen_ms, answered_epoch, answered_ms;
+    uint64_t seen_epoch, acting_epoch, seen_ms, answered_epoch, answered_ms, answered_at_ms;
     struct mc_master_time master_time;
     _Atomic uint64_t led_epoch; /* whose leadership the heartbeat thread has met; written by its thread only */
     _Atomic bool is_mounted;
@@ -115,6 +115,7 @@ struct mc_owner {
     uint32_t backoff_ms;
     uint64_t request_id, mount_id; /* mount_id: of the MOUNT that has no answer yet, 0 = none */
     uint64_t hello_ms;             /* when the last HELLO was sent, CLOCK_BOOTTIME */
+    uint64_t hello_at_ms;          /* how old the master was when it answered that, and 1; 0: it did not say */
     uint64_t master_epoch;         /* of the master at the other end; 0 = no hello yet */
     struct mc_wire_peer agreed;    /* with it: what may be said to it */
     bool held;                     /* the last HELLO said that the memory holds something */

@@ -131,6 +131,7 @@ void mc_owner_mount_send(struct mc_owner *owner)
                                   .nonce = mc_segment_memory_nonce(memory),
                                   .epoch = epoch,
                                   .contact_age_ms = mc_owner_contact_age_ms(owner),
+                                  .contact_at_ms = mc_segment_memory_contact_at_ms(memory),
                                   .slot_top = owner->slot_top,
                                   .host = owner->host,
                                   .name = mc_span_string(owner->name),
@@ -402,6 +403,7 @@ static int hello_reply_handle(struct mc_owner *owner, const struct mc_frame *fra
         return rc;
     owner->master_node = reply.node;
     owner->master_epoch = reply.epoch;
+    owner->hello_at_ms = reply.age_ms;
     (void)mc_owner_age_told(owner, reply.epoch, reply.age_ms, owner->hello_ms);
     mc_owner_heard(owner, reply.epoch, reply.quiet == 0, frame->time);
     mc_owner_mount_send(owner);
@@ -444,7 +446,8 @@ static int memory_mounted(struct mc_owner *owner, const struct mc_wire_mount_rep
     if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)
         mc_owner_epoch_set(owner, reply->epoch);
     /* Before the first heartbeat is answered: masters that end one soon after the other would cost the contents. */
-    mc_owner_contact(owner, reply->epoch, false, reply->behind != 0 ? 0 : owner->mount_sent_ms, frame_time);
+    mc_owner_contact(owner, reply->epoch, false, reply->behind != 0 ? 0 : owner->mount_sent_ms, owner->hello_at_ms,
+                     frame_time);
     /* What holds nothing belongs where it is mounted, contents that do not say so where they were taken. */
     if (!is_known && (!owner->held || mc_id_is_zero(mc_segment_memory_cluster(owner->memory))))
         mc_segment_memory_set_cluster(owner->memory, owner->master_cluster);

@@ -61,8 +61,9 @@ void mc_owner_remount(struct mc_owner *owner);
 void mc_owner_follow(struct mc_owner *owner, uint64_t epoch);
 /* The master of that epoch has answered a heartbeat at answered_ms (mc_clock_boot_ms), not before, and holds our
  * segment: from then on it counts our silence. 0: it has answered, but holds nothing of ours, or has acted on our
- * absence: that is no contact. */
-void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t answered_ms, uint16_t frame_time);
+ * absence: that is no contact. at_ms: its own age then, or before, as it said (0: it did not). */
+void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t answered_ms, uint64_t at_ms,
+                      uint16_t frame_time);
 /* It said its age, asked at that time (mc_clock_boot_ms). Before what came with it is heard. Returns when it answered,
  * at the earliest. */
 uint64_t mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms);
@@ -77,8 +78,10 @@ struct mc_told_disk {
     bool is_leaving; /* nothing new is stored there */
 };
 uint32_t mc_owner_disks_told(struct mc_owner *owner, struct mc_told_disk told[MC_OWNER_DISKS_MAX], uint8_t *off);
-/* The master of that epoch has answered that heartbeat at answered_ms, and the disk has nothing left to confirm. */
-void mc_owner_disk_contact(struct mc_owner *owner, uint32_t segment, uint64_t epoch, uint64_t answered_ms);
+/* The master of that epoch has answered that heartbeat at answered_ms, at its age of at_ms, and the disk has nothing
+ * left to confirm. */
+void mc_owner_disk_contact(struct mc_owner *owner, uint32_t segment, uint64_t epoch, uint64_t answered_ms,
+                           uint64_t at_ms);
 /* The master does not know it (any more). */
 void mc_owner_disk_remount(struct mc_owner *owner, uint32_t segment);
 /* Does its memory, or a disk, hold anything? And to which cluster does that belong (zero: it is not known). */

@@ -84,6 +84,10 @@ struct mc_index_header {
     _Atomic uint64_t ages;          /* epoch ^ floor: what it must be if neither is damaged */
     _Atomic uint64_t cluster[2];    /* to which the contents belong. Zero in headers of before it: that is not known */
     _Atomic uint64_t cluster_check; /* MC_INDEX_MAGIC ^ both halves: else it was not written to its end */
+    _Atomic uint64_t contact_at_ms; /* how old the master of that epoch was at contact_ms, as it said; 0: not known */
+    _Atomic uint64_t
+        contact_check; /* MC_INDEX_MAGIC ^ that ^ epoch ^ contact_ms: else it is of another contact, which an
+                                       owner of before this field, or one that was killed, has written */
 };
 _Static_assert(sizeof(struct mc_index_header) <= MC_INDEX_SLOTS_AT, "the header is one page");
 

@@ -176,6 +176,24 @@ void mc_segment_memory_set_contact_ms(struct mc_segment_memory *memory, uint64_t
     atomic_store(&memory->file.header->contact_ms, contact_ms);
 }
 
+static uint64_t contact_check(const struct mc_index_header *header, uint64_t at_ms)
+{
+    return MC_INDEX_MAGIC ^ at_ms ^ atomic_load(&header->epoch) ^ atomic_load(&header->contact_ms);
+}
+
+uint64_t mc_segment_memory_contact_at_ms(const struct mc_segment_memory *memory)
+{
+    const struct mc_index_header *header = memory->file.header;
+    uint64_t at_ms = atomic_load(&header->contact_at_ms);
+    return atomic_load(&header->contact_check) == contact_check(header, at_ms) ? at_ms : 0;
+}
+void mc_segment_memory_set_contact_at_ms(struct mc_segment_memory *memory, uint64_t at_ms)
+{
+    struct mc_index_header *header = memory->file.header;
+    atomic_store(&header->contact_at_ms, at_ms);
+    atomic_store(&header->contact_check, contact_check(header, at_ms));
+}
+
 /* ---- the index ----
  *
  * Slots are written under the lock and read without one, also by other processes. Why a reader never takes a mixture:

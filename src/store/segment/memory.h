@@ -125,6 +125,9 @@ uint64_t mc_segment_memory_contact_ms(const struct mc_segment_memory *memory);
 /* See mc_index_contact_within. */
 bool mc_segment_memory_contact_within(const struct mc_segment_memory *memory, uint32_t age_ms);
 void mc_segment_memory_set_contact_ms(struct mc_segment_memory *memory, uint64_t contact_ms);
+/* How old that master was then, as it said; 0 = not known. Set after the epoch and the contact. */
+uint64_t mc_segment_memory_contact_at_ms(const struct mc_segment_memory *memory);
+void mc_segment_memory_set_contact_at_ms(struct mc_segment_memory *memory, uint64_t at_ms);
 
 struct mc_content { /* one thing that lies in the data */
     uint64_t generation, offset;
