@@ -123,7 +123,8 @@ static void claim(struct bench *bench, struct mc_election_backend *backend)
     }
     snprintf(bench->claim, sizeof(bench->claim), "%lu %" PRIu64 " 0123456789abcdef notes ages", START_HUNDREDTHS,
              bench->ttl_ms);
-    if (backend->claim(backend->context, deadline(), &view, bench->claim, LEADER, "0", "0") < 0)
+    const char *const words[MC_ELECTION_WORDS] = {[MC_ELECTION_DEPARTED] = "0", [MC_ELECTION_AGED] = "0"};
+    if (backend->claim(backend->context, deadline(), &view, bench->claim, LEADER, words) < 0)
         give_up("the claim fails");
 }
 

@@ -38,7 +38,7 @@ static uint64_t aged_epoch; /* of the last one that may come of age */
 /* What an election holds beside the claim (store/master/election.c): the epoch of the last master, and of the last one
  * that may have acted on a departure. */
 static struct {
-    uint64_t last_epoch, departed_epoch, asked_epoch, due_ns;
+    uint64_t last_epoch, departed_epoch, asked_epoch, asked_at_ms, due_ns;
 } sim_notes;
 
 /* ---- the master ---- */
@@ -86,8 +86,11 @@ uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms)
     sim_drains_apply(core);
     if (sim_plan->standbys > 0 || !mc_core_asks_to_depart(core))
         return due_ms;
-    if (sim_notes.asked_epoch != sim_notes.last_epoch) {
+    uint64_t at_ms = mc_core_asks_to_depart(core);
+    if (sim_notes.asked_epoch != sim_notes.last_epoch ||
+        (sim_notes.asked_at_ms < at_ms && sim_now_ns >= sim_notes.due_ns)) {
         sim_notes.asked_epoch = sim_notes.last_epoch;
+        sim_notes.asked_at_ms = at_ms;
         sim_notes.due_ns = sim_now_ns + sim_below(SIM_NOTE, sim_once_in(SIM_NOTE, 3) ? 9000 : 400) * SIM_MS;
     } else if (sim_now_ns >= sim_notes.due_ns && sim_notes.departed_epoch != sim_notes.last_epoch) {
         sim_say("it is noted that masters up to epoch %llu may have acted on departures",
@@ -95,16 +98,16 @@ uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms)
         sim_notes.departed_epoch = sim_notes.last_epoch;
         sim_notes.due_ns = sim_now_ns + sim_below(SIM_NOTE, 100) * SIM_MS;
     } else if (sim_now_ns >= sim_notes.due_ns) {
-        mc_core_let_depart(core, now_ms);
+        mc_core_let_depart(core, now_ms, sim_notes.asked_at_ms);
     }
     return due_ms < now_ms + 5 ? due_ms : now_ms + 5;
 }
 
 /* To the shell, which would ask an election. */
-bool sim_core_asks_to_depart(const struct mc_core *core);
-bool sim_core_asks_to_depart(const struct mc_core *core)
+uint64_t sim_core_asks_to_depart(const struct mc_core *core);
+uint64_t sim_core_asks_to_depart(const struct mc_core *core)
 {
-    return sim_plan->standbys > 0 && mc_core_asks_to_depart(core);
+    return sim_plan->standbys > 0 ? mc_core_asks_to_depart(core) : 0;
 }
 
 void sim_core_destroy(struct mc_core *core);

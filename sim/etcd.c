@@ -122,13 +122,25 @@ static const char *text_of(const json_t *object, const char *name)
     return text == NULL ? "" : text;
 }
 
+/* In the order of the bytes that they stand for. */
+static int compare_base64(const char *a, const char *b)
+{
+    static const char digits[] = "=ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    while (*a != 0 && *a == *b)
+        a++, b++;
+    return *a == 0 || *b == 0 ? (*a != 0) - (*b != 0) : (int)(strchr(digits, *a) - strchr(digits, *b));
+}
+
 static bool holds(const json_t *compare)
 {
     const struct pair *pair = pair_of(text_of(compare, "key"));
-    if (strcmp(text_of(compare, "target"), "VALUE") == 0)
-        return pair->is_there && strcmp(pair->value, text_of(compare, "value")) == 0;
+    const char *result = text_of(compare, "result");
+    if (strcmp(text_of(compare, "target"), "VALUE") == 0) {
+        int order = pair->is_there ? compare_base64(pair->value, text_of(compare, "value")) : 1;
+        return strcmp(result, "LESS") == 0 ? order < 0 : order == 0;
+    }
     uint64_t stands = pair->is_there ? pair->revision : 0, wanted = number_of(json_object_get(compare, "mod_revision"));
-    return strcmp(text_of(compare, "result"), "GREATER") == 0 ? stands > wanted : stands == wanted;
+    return strcmp(result, "GREATER") == 0 ? stands > wanted : stands == wanted;
 }
 
 static json_t *range(const json_t *request)

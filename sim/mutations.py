@@ -74,7 +74,7 @@ MUTATIONS = [
     ("remove_waits_for_nobody", CORE + "tombstone.c", "    if (wait != NULL)\n        mc_key_wait(core, object, wait);", "    (void)wait;"),
     # Keys that are held until what was theirs is cleared.
     ("cleared_keys_are_free_at_once", CORE + "tombstone.c", "return object->tombstone != 0 && object->clearing > 0 && object->hard;", "return object == NULL;"),
-    ("nothing_holds_a_key", CORE + "replica.c", "    if (object != NULL && !mc_segment_departed(core, segment)) {", "    if (0) {"),
+    ("nothing_holds_a_key", CORE + "replica.c", "    if (object != NULL && !mc_segment_ask_departed(core, segment)) {", "    if (0) {"),
     ("late_removals_wait_for_nobody", CORE + "request.c", "        if (object != NULL && object->clearing > 0)", "        if (0)"),
     ("remove_all_passes_over_held_keys", CORE + "job.c", "    if (object == NULL || object->visible || !matches(core, job, object, &steps))", "    if (object == NULL || object->visible || object->tombstone != 0)"),
     # mc_key_hides has no mutation: since an upsert waits for what it replaces, only what a merge refused is hidden, and no seed has met that
@@ -86,7 +86,7 @@ MUTATIONS = [
      "    bool replaces = false;\n    if (object != NULL && object->visible) {\n        mc_object_drop(core, object, NULL);\n        object = mc_objects_find(&core->objects, item->key);\n    }"),
     # What an owner that is cut off holds is not replaced in the first place: between the swap and CLEARED it must be cut off to be waited for.
     ("upsert_waits_for_nothing", CORE + "replica.c", "how = object->remains > 0 ? MC_REPLACE_WAITS : MC_REPLACE_DONE;", "how = MC_REPLACE_DONE;",
-     CORE + "replica.c", "    return object->remains == 0;\n}", "    return true;\n}", CORE + "replica.c", "        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_departed(core, at.segment))\n            return false;", "        continue;"),
+     CORE + "replica.c", "    return object->remains == 0;\n}", "    return true;\n}", CORE + "replica.c", "        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_ask_departed(core, at.segment))\n            return false;", "        continue;"),
     ("what_a_failed_grant_left_is_forgotten", CORE + "put.c", "exists && object->clearing == 0 && mc_object", "exists && mc_object"),
     ("reader_of_a_key_that_waits_asks_once", STORE + "get.c", "           one->code != MC_ERR_PUT_IN_PROGRESS;", "           true;"),
     # Young masters
@@ -95,12 +95,16 @@ MUTATIONS = [
     ("a_mount_is_an_act", OWNER + "master.c", "mc_owner_contact(owner, reply->epoch, false, reply->behind", "mc_owner_contact(owner, reply->epoch, true, reply->behind"),
     ("contents_are_ours_before_they_are_offered", OWNER + "master.c", "    if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)", "    if (mc_segment_memory_epoch(owner->memory) != reply->epoch)"),
     # The note of departures
-    ("departures_are_not_noted", CORE + "machine.c", "    core->may_depart = !config->asks_to_depart;", "    core->may_depart = true;"),
+    ("departures_are_not_noted", CORE + "machine.c", "    core->depart_let_ms = config->asks_to_depart ? 0 : UINT64_MAX;", "    core->depart_let_ms = UINT64_MAX;"),
     ("what_the_last_master_never_met_is_whole", CORE + "evidence.c", "    return epoch != 0 && epoch >= since && epoch <= config->whole_epoch;", "    return epoch != 0 && since != 0 && epoch <= config->whole_epoch;"),
+    # How far a leader went
+    ("the_horizon_is_not_looked_at", CORE + "evidence.c", "    if (past->contact_at_ms <= horizon_of(core, past) && past->contact_at_ms != 0)", "    if (false)"),
+    ("the_first_horizon_is_enough", CORE + "segment.c", "    return at_ms <= core->depart_let_ms;", "    return core->depart_let_ms != 0;",
+     CORE + "segment.c", "    if (at_ms > core->depart_wanted_ms)", "    if (core->depart_wanted_ms == 0)"),
     # A removal that comes before the note is BUSY, one that waits already goes on when the segment is let go or swept: each is one way of three.
     ("nothing_waits_for_the_note", CORE + "recover.c", "is_young(core) || mc_core_is_departing(core);", "is_young(core);",
      CORE + "job.c", "mc_core_is_departing(core) ? NULL : next_job(core, &core->jobs);", "next_job(core, &core->jobs);",
-     CORE + "segment.c", "    if (segment->state == MC_SEGMENT_OK || !core->may_depart)", "    if (segment->state == MC_SEGMENT_OK)"),
+     CORE + "segment.c", "    return at_ms <= core->depart_let_ms;", "    return true;"),
     # The note that a master leaves on its machine
     ("the_note_is_not_read", CORE + "evidence.c", "    if (epoch == 0 || epoch >= core->epoch)\n        return;", "    if (epoch <= core->epoch)\n        return;"),
     ("the_note_is_written_once", MASTER + "note.c", "note->is_whole == is_whole && boot_ms + AHEAD_MS / 2 <= note->until_ms", "note->is_whole == is_whole"),
@@ -130,13 +134,13 @@ MUTATIONS = [
     ("cleared_is_not_heard", CORE + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state != MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
     ("clearing_forgets_its_sum", CORE + "replica.c", "    segment->clearing -= node->size;\n    segment->late", "    segment->late"),
     # The master: recovery
-    ("stale_contents_are_taken", CORE + "recover.c", "!core->refuse_earlier && !mc_evidence_against(core, cluster, epoch, contact_ms);", "!core->refuse_earlier;",
+    ("stale_contents_are_taken", CORE + "recover.c", "!core->refuse_earlier && !mc_evidence_against(core, past);", "!core->refuse_earlier;",
      # and again when they are offered
-     CORE + "recover.c", "    return segment->is_earlier &&\n           mc_evidence_against(", "    return false && mc_evidence_against("),
-    ("contents_are_judged_once", CORE + "recover.c", "    return segment->is_earlier &&\n           mc_evidence_against(", "    return false && mc_evidence_against("),
-    ("no_contents_are_taken", CORE + "recover.c", "    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, cluster, epoch, contact_ms);", "    return false;"),
+     CORE + "recover.c", "    return segment->is_earlier && mc_evidence_against(", "    return false && mc_evidence_against("),
+    ("contents_are_judged_once", CORE + "recover.c", "    return segment->is_earlier && mc_evidence_against(", "    return false && mc_evidence_against("),
+    ("no_contents_are_taken", CORE + "recover.c", "    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, past);", "    return false;"),
     # Lost, after a fault that loses others: certainty is each owner's own.
-    ("contents_are_stale_too_soon", CORE + "evidence.c", "contact_ms + (int64_t)core->config.depart_ms;", "contact_ms + (int64_t)core->config.depart_ms / 8;"),
+    ("contents_are_stale_too_soon", CORE + "evidence.c", "past->contact_ms + (int64_t)core->config.depart_ms;\n    ", "past->contact_ms + (int64_t)core->config.depart_ms / 8;\n    "),
     ("a_directory_is_not_taken_up", SEGMENT + "name.c", "        verdict = page.header.capacity == capacity || capacity == ANY_CAPACITY ? GOOD : OTHER_SIZE;", "        verdict = OTHER_SIZE;"),
     ("a_takeover_drops_what_was_told", CORE + "recover.c", "node->state != MC_NODE_LIVE || node->seen == segment->round)", "node->state != MC_NODE_LIVE || (node->seen == segment->round && slot % 3 != 1))"),
     ("tombstones_are_ignored", CORE + "recover.c", "    if (object != NULL && !mc_tombstone_lets(core, object, version))", "    if (0)"),
@@ -165,7 +169,7 @@ MUTATIONS = [
     ("a_directory_is_waited_for_beyond_the_deadline", STORE + "life.c", "wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS", "DATA_DIR_WAIT_NS"),
     ("a_put_whose_answer_was_lost_happens_twice", CORE + "put.c", "int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);", "int32_t code = 0;\n    (void)unsure_code;"),
     ("a_put_that_failed_is_forgotten_under_the_next_master", STORE + "put.c", "        if (one->code == PENDING && code.code == MC_ERR_STALE && work", "        if (one->transfer_count > 0)\n            one->unsure = 0;\n        if (one->code == PENDING && code.code == MC_ERR_STALE && work"),
-    ("memory_of_no_epoch_is_taken_for_empty", CORE + "segment.c", "    if (mounting->earlier_epoch == 0 && mounting->wire.slot_top > 0)", "    if (false)"),
+    ("memory_of_no_epoch_is_taken_for_empty", CORE + "segment.c", "    if (mounting->past.epoch == 0 && mounting->wire.slot_top > 0)", "    if (false)"),
     # Told what is not so
     ("removed_keys_exist", CORE + "request.c", "objects[i] != NULL &&\n                     (mc_object_stored(core, objects[i]) || mc_object_coming(core, objects[i], &replica, 1) > 0);", "mc_objects_find(&core->objects, keys[i]) != NULL;\n        (void)replica;",
      CORE + "request.c", "static void exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results)", "static void exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results,\n                        const struct mc_span *keys)",
@@ -283,8 +287,8 @@ MUTATIONS = [
     ("what_is_being_stored_is_forgotten", CORE + "offload.c", "        mc_node_clear(core, segment, slot, object);\n    else", "        mc_node_free(core, segment, slot);\n    else"),
     ("what_is_being_loaded_is_cleared_only", CORE + "offload.c", "        mc_node_cut(core, segment, slot, object, segment->member->writer);", "        mc_node_clear(core, segment, slot, object);"),
     ("clears_are_told_to_a_disk_once", CORE + "segment.c", "    segment->clear_unsent = segment->clears.head;\n    segment->cut_unsent = segment->cuts.head;", "    if (segment->kind == MC_SEGMENT_MEMORY)\n        segment->clear_unsent = segment->clears.head;\n    segment->cut_unsent = segment->cuts.head;"),
-    ("epochs_of_disks_are_not_judged", CORE + "segment.c", "    if (mounting->earlier_epoch != 0 &&\n        !mc_recover_wanted", "    if (mounting->earlier_epoch != 0 && mounting->wire.kind != MC_SEGMENT_DISK &&\n        !mc_recover_wanted",
-     CORE + "recover.c", "    return segment->is_earlier &&\n           mc_evidence_against(", "    return segment->is_earlier && segment->kind != MC_SEGMENT_DISK &&\n           mc_evidence_against("),
+    ("epochs_of_disks_are_not_judged", CORE + "segment.c", "    if (mounting->past.epoch != 0 && !mc_recover_wanted", "    if (mounting->past.epoch != 0 && mounting->wire.kind != MC_SEGMENT_DISK && !mc_recover_wanted",
+     CORE + "recover.c", "    return segment->is_earlier && mc_evidence_against(", "    return segment->is_earlier && segment->kind != MC_SEGMENT_DISK && mc_evidence_against("),
     ("what_lies_on_a_disk_is_of_its_generation", CORE + "recover.c", "    bool is_told = segment->kind == MC_SEGMENT_DISK && item->version != 0;", "    bool is_told = false;"),
     ("removals_of_all_pass_what_is_being_stored", CORE + "offload.c", "           !mc_jobs_will_meet(core, object);\n}", "           true;\n}"),
     # Want, limits, versions

@@ -26,6 +26,7 @@ UNAVAILABLE = -1010
 CLUSTER = "test"
 VIEW = f"mooncake-store/{CLUSTER}/master_view"
 DEPARTED = f"mooncake-store/{CLUSTER}/departed"
+HORIZON = f"mooncake-store/{CLUSTER}/horizon"
 SLOW = 4 if SANITIZED else 1
 
 
@@ -297,6 +298,7 @@ def test_owners_leave_a_stopped_leader(etcd):
 
 
 def test_a_departure_is_noted(etcd):
+    start = time.monotonic()
     with Masters(etcd, 2) as masters, StoreProcess(f"etcd://{etcd.endpoints}/{CLUSTER}") as node:
         leader = masters.leader()
         epoch = epoch_of(leader)
@@ -306,7 +308,10 @@ def test_a_departure_is_noted(etcd):
         try:
             time.sleep(2)
             assert int(etcd.text(DEPARTED)) < epoch
+            wait_until(lambda: etcd.text(HORIZON).startswith(f"{epoch:013} "), 15, "the horizon")
             wait_until(lambda: etcd.text(DEPARTED) == str(epoch), 10, "the note")
+            horizon = etcd.text(HORIZON)
+            assert 1 < int(horizon.split()[1]) < 1000 * (time.monotonic() - start) - 3000
             used = leader.cpu_seconds()
             time.sleep(1)
             assert leader.cpu_seconds() - used < 0.5 * SLOW  # it has heard of that, and rests
@@ -317,6 +322,7 @@ def test_a_departure_is_noted(etcd):
         leader, successor = fail_over(masters, terminate, 1)
         leader.start()
         assert etcd.text(DEPARTED) == str(epoch)  # the next claim has brought it along
+        assert etcd.text(HORIZON) == horizon[:27]  # that of a leader before this one, which came of age, is of no use
         wait_until(lambda: segments(successor), 10)
 
 

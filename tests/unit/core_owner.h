@@ -18,7 +18,7 @@ struct fake_slot {
     uint8_t flags, replica, state; /* 0 empty, 1 live, 2 somebody writes */
 };
 struct fake_owner { /* an owner's process and its memory; the memory survives masters */
-    uint64_t node, incarnation, epoch, contact_ms;
+    uint64_t node, incarnation, epoch, contact_ms, contact_at_ms;
     uint64_t heartbeat, owner, call;
     uint32_t segment, slot_top;
     uint64_t id;
@@ -101,6 +101,7 @@ static struct mc_wire_mount fake_mount(const struct world *world, const struct f
     mount.slot_count = SLOTS;
     mount.epoch = owner->epoch;
     mount.contact_age_ms = (uint32_t)(world->now - owner->contact_ms);
+    mount.contact_at_ms = owner->contact_at_ms;
     for (uint32_t i = 0; i < SLOTS; i++)
         if (owner->slots[i].state != 0)
             mount.slot_top = i + 1;

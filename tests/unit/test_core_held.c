@@ -98,9 +98,9 @@ static void test_departure_is_noted_first(void **state)
         world_remove_all_send(&world, late, NULL, true);
         assert_int_equal(world_receive(&world, late).type, MC_MESSAGE_FAILED);
         world_check(&world);
-        mc_core_let_depart(world.core, world.now);
+        mc_core_let_depart(world.core, world.now, mc_core_asks_to_depart(world.core));
         assert_false(mc_core_asks_to_depart(world.core));
-        mc_core_let_depart(world.core, world.now);
+        mc_core_let_depart(world.core, world.now, mc_core_asks_to_depart(world.core));
         world_pass_beating(&world, how == 2 ? 20000 : 100, b.heartbeat);
         assert_int_equal(remove_answer(&world, b.call), 0);
         assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL), 0);
@@ -110,6 +110,54 @@ static void test_departure_is_noted_first(void **state)
         assert_int_equal(remove_answer(&world, late), 0);
         world_close_all(&world);
     }
+}
+
+/* Each departure that is later than what is noted is noted before anything follows from it. What was noted is the last
+ * contact, so who is in touch is above it; and nobody asks while nothing would follow. */
+static void test_each_departure_is_noted(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    struct mc_core_config config = mc_core_config_default();
+    (void)state;
+    config.asks_to_depart = true;
+    config.client_ttl_ms = 60000;
+    world_open_with(&world, &config);
+    struct world_store a = world_store(&world, NODE_A, MIB, "a"), b = world_store(&world, NODE_B, MIB, "b");
+    uint64_t client = world_client(&world, WITNESS), at_ms = 0;
+    struct {
+        struct world_store *store;
+        const char *key, *other;
+    } rows[] = {{&a, "a0", "a1"}, {&b, "b0", "b1"}};
+    for (unsigned i = 0; i < 2; i++) {
+        struct world_wish wish = {.preferred = {i == 0 ? "a" : "b"}};
+        assert_int_equal(world_put_place(&world, client, rows[i].store->owner, rows[i].key, SMALL, &wish, &place), 0);
+        assert_int_equal(world_put_place(&world, client, rows[i].store->owner, rows[i].other, SMALL, &wish, &place), 0);
+    }
+    world_pass_beating(&world, 5000, a.heartbeat);
+    world_pass_beating(&world, 500, b.heartbeat);
+    for (unsigned i = 0; i < 2; i++) {
+        uint64_t contact_ms = world.core->now_ms;
+        world_disconnect(&world, rows[i].store->owner);
+        if (i == 0)
+            world_pass_beating(&world, 5000, b.heartbeat);
+        else
+            world_pass(&world, 5000);
+        assert_int_equal(mc_core_asks_to_depart(world.core), 0);
+        world_remove_one_send(&world, client, rows[i].key);
+        world_pass(&world, 10);
+        uint64_t asked_ms = mc_core_asks_to_depart(world.core);
+        assert_in_range(asked_ms, at_ms + 1, contact_ms + 1);
+        assert_int_equal(remove_answer(&world, client), 1);
+        mc_core_let_depart(world.core, world.now, at_ms = asked_ms);
+        assert_int_equal(mc_core_asks_to_depart(world.core), 0);
+        world_pass(&world, 100);
+        assert_int_equal(remove_answer(&world, client), 0);
+        world_remove_one_send(&world, client, rows[i].other); /* it need not be noted twice */
+        assert_int_equal(remove_answer(&world, client), 0);
+        world_check(&world);
+    }
+    world_close_all(&world);
 }
 
 static void k_at(struct world *world, const struct world_store *store, const char *segment, bool fails)
@@ -640,6 +688,7 @@ int main(void)
         cmocka_unit_test(test_more_is_held_than_the_object_counts),
         cmocka_unit_test(test_released_by_departure),
         cmocka_unit_test(test_departure_is_noted_first),
+        cmocka_unit_test(test_each_departure_is_noted),
         cmocka_unit_test(test_what_hides_another_stays),
         cmocka_unit_test(test_exists_waits_for_what_may_come_back),
         cmocka_unit_test(test_upsert_waits_for_a_grant_that_failed),

@@ -336,6 +336,42 @@ static void test_what_a_note_tells(void **state)
     }
 }
 
+/* The master of these contents has noted up to which of its ages it acted on silences. That decides over a contact of
+ * that age, whenever that master ended; later ones are judged as without it, and are not in doubt. */
+static void test_horizon_of_the_predecessor(void **state)
+{
+    static const struct {
+        uint64_t epoch, at_ms, contact_at_ms, end_ms; /* end_ms: since the contact; 0: nobody knows it */
+        bool returns, in_doubt;
+    } rows[] = {
+        {3, 5000, 4999, 0, false, false},  {3, 5000, 5000, 0, false, false},
+        {3, 5000, 5001, 0, true, false},   {3, 5000, 5000, 100, false, false},
+        {3, 5000, 5001, 100, true, false}, {3, 5000, 5001, 4000, false, false}, /* another one may have acted */
+        {3, 5000, 0, 0, true, true}, /* its owner is of a release that does not know */
+        {2, 5000, 4999, 0, true, true},    {4, 5000, 4999, 0, true, true}, /* that is another master's age */
+    };
+    struct world world;
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_core_config config = mc_core_config_default();
+        struct fake_owner *a = start_with_value(&world, "k");
+        a->contact_ms = world.now;
+        a->contact_at_ms = rows[i].contact_at_ms;
+        config.horizons[1] = (struct mc_horizon){rows[i].epoch, rows[i].at_ms};
+        config.horizons[0] = (struct mc_horizon){rows[i].epoch + 4, 9000};
+        config.predecessor_end_ms = rows[i].end_ms == 0 ? 0 : world.now + rows[i].end_ms;
+        master_stop(&world);
+        world.now += 7500;
+        master_start(&world, NEXT_EPOCH, &config);
+        assert_int_equal(fake_return(&world, a), rows[i].returns);
+        world_pass(&world, SECOND_MS);
+        assert_int_equal(found(&world, a, "k"), rows[i].returns ? SMALL : 0);
+        struct mc_core_statistics statistics = statistics_of(&world);
+        assert_int_equal(statistics.recovery_in_doubt, rows[i].in_doubt);
+        finish(&world, a, NULL);
+    }
+}
+
 static void test_empty_inventory(void **state)
 {
     struct world world;
@@ -941,6 +977,7 @@ int main(void)
         cmocka_unit_test(test_predecessor_that_is_known_to_have_ended),
         cmocka_unit_test(test_predecessor_that_gave_nobody_up),
         cmocka_unit_test(test_what_a_note_tells),
+        cmocka_unit_test(test_horizon_of_the_predecessor),
         cmocka_unit_test(test_young_until_it_is_noted),
         cmocka_unit_test(test_empty_inventory),
         cmocka_unit_test(test_versions),

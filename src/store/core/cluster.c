@@ -87,8 +87,8 @@ static void count(struct mc_core *core, struct tally *tally)
     *tally = (struct tally){.all = 0};
     for (uint32_t i = 1; i < core->segment_top; i++) {
         const struct mc_segment *segment = core->segments[i];
-        if (segment != NULL && segment->state != MC_SEGMENT_GONE && !mc_id_is_zero(segment->cluster))
-            tally_add(tally, segment->cluster);
+        if (segment != NULL && segment->state != MC_SEGMENT_GONE && !mc_id_is_zero(segment->past.cluster))
+            tally_add(tally, segment->past.cluster);
     }
     for (uint32_t i = 0; i < core->waiter_count; i++) {
         struct mc_cluster_waiter waiter = core->waiters[i];
@@ -143,7 +143,7 @@ static void settle(struct mc_core *core, struct mc_id cluster, enum mc_cluster_w
                 (unsigned long long)cluster.low, ways[way]);
     for (uint32_t i = 1; i < core->segment_top; i++) {
         struct mc_segment *segment = core->segments[i];
-        if (segment != NULL && segment->member != NULL && mc_cluster_is_other(core, segment->cluster))
+        if (segment != NULL && segment->member != NULL && mc_cluster_is_other(core, segment->past.cluster))
             mc_member_drop(core, segment->member, "its contents are of another cluster; it keeps them");
     }
     veil(core, false);

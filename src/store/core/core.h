@@ -33,6 +33,13 @@ enum mc_offload { /* when values are stored on the disks of their owners */
 
 #define MC_CORE_DISK_PATH_MAX 768u /* with its end */
 
+/* What a master before us has noted: it acted on the departure only of who had the last contact with it at that age of
+ * its own (as age_ms of HEARTBEAT_REPLY tells it), or earlier. */
+struct mc_horizon {
+    uint64_t epoch, at_ms;
+};
+#define MC_HORIZONS_MAX 4u
+
 struct mc_core_config {             /* a zeroed field is not a default: use mc_core_config_default */
     uint64_t lease_ttl_ms;          /* 10000: remove without force answers -706 so long after a get; bound on a reader's
                                        protection from eviction */
@@ -66,14 +73,15 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
                                     while such contents are being told, may tell them, however long that takes */
     /* The time (as now_ms) after which the master before us cannot have acted; 0 = unknown. */
     uint64_t predecessor_end_ms;
-    uint64_t whole_epoch;  /* of the master before us, if it is known to have acted on no departure: what it has offered
+    uint64_t whole_epoch; /* of the master before us, if it is known to have acted on no departure: what it has offered
                               is whole, however long the owner was silent; 0 = that is not known */
-    uint64_t whole_since;  /* and so is what was offered by masters from this epoch up to that one: none since then has
+    uint64_t whole_since; /* and so is what was offered by masters from this epoch up to that one: none since then has
                               acted on a departure, or on the absence of who never came to it; 0 = not known */
-    uint64_t known_epoch;  /* of the last master that may have acted, as a note of its own says; 0 = there is none */
-    uint64_t known_age_ms; /* since it can last have acted */
-    bool known_is_timed;   /* that is when it ended, not only a time before which it did */
-    bool known_is_whole;   /* it gave up nobody of those that it had met: what it has offered is whole, as far as no
+    struct mc_horizon horizons[MC_HORIZONS_MAX]; /* of masters that none followed which came of age; epoch 0: none */
+    uint64_t known_epoch;   /* of the last master that may have acted, as a note of its own says; 0 = there is none */
+    uint64_t known_age_ms;  /* since it can last have acted */
+    bool known_is_timed;    /* that is when it ended, not only a time before which it did */
+    bool known_is_whole;    /* it gave up nobody of those that it had met: what it has offered is whole, as far as no
                               member has met another master since */
     uint64_t idle_since_ms; /* from then on (as now_ms) only cores of this process were here, which have changed nothing
                                (mc_core_has_changed); 0 = that is not so */
@@ -115,11 +123,11 @@ void mc_core_destroy(struct mc_core *core);
  * starts a new core with at least that. */
 uint64_t mc_core_wanted_epoch(const struct mc_core *core);
 
-/* The core would act on the departure of a segment, and waits for mc_core_let_depart: once in its life, and only when
- * it was made to ask. */
-bool mc_core_asks_to_depart(const struct mc_core *core);
-/* A later master will know that we may have acted on departures. */
-void mc_core_let_depart(struct mc_core *core, uint64_t now_ms);
+/* The core would act on the departure of segments, and waits for mc_core_let_depart: of those whose last contact was at
+ * the age that this returns (and 1), or earlier. 0: of none, or it was not made to ask. Later departures ask again. */
+uint64_t mc_core_asks_to_depart(const struct mc_core *core);
+/* A later master will know that we may have acted on departures of who had the last contact at that age or earlier. */
+void mc_core_let_depart(struct mc_core *core, uint64_t now_ms, uint64_t at_ms);
 
 /* Which cluster this is; zero: it is not settled yet. */
 struct mc_id mc_core_cluster(const struct mc_core *core);

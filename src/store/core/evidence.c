@@ -109,21 +109,42 @@ void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms)
     evidence_add(core, noted);
 }
 
-bool mc_evidence_is_whole(const struct mc_core *core, uint64_t epoch)
+static bool is_of_whole(const struct mc_core *core, uint64_t epoch)
 {
     const struct mc_core_config *config = &core->config;
     uint64_t since = config->whole_since != 0 ? config->whole_since : config->whole_epoch;
     return epoch != 0 && epoch >= since && epoch <= config->whole_epoch;
 }
 
-bool mc_evidence_against(const struct mc_core *core, struct mc_id cluster, uint64_t epoch, int64_t contact_ms)
+/* Up to which of its ages the master of these contents acted on the silence of who had the last contact then; 0: not
+ * known. It noted that before it did so, and none that followed it came of age. */
+static uint64_t horizon_of(const struct mc_core *core, const struct mc_past *past)
 {
-    int64_t acted_ms = contact_ms + (int64_t)core->config.depart_ms;
+    for (unsigned i = 0; i < MC_HORIZONS_MAX; i++)
+        if (core->config.horizons[i].epoch == past->epoch)
+            return past->contact_at_ms == 0 ? 0 : core->config.horizons[i].at_ms;
+    return 0;
+}
+
+bool mc_evidence_is_whole(const struct mc_core *core, const struct mc_past *past)
+{
+    uint64_t horizon_ms = horizon_of(core, past);
+    return is_of_whole(core, past->epoch) || (horizon_ms != 0 && past->contact_at_ms > horizon_ms);
+}
+
+bool mc_evidence_against(const struct mc_core *core, const struct mc_past *past)
+{
+    struct mc_id cluster = past->cluster;
+    uint64_t epoch = past->epoch;
+    int64_t acted_ms = past->contact_ms + (int64_t)core->config.depart_ms;
     /* No master since then has acted on anybody's departure, and none that followed it came of age: whatever was said
      * about these contents waited for the owner. That a master lived long proves nothing, and for how long we know by
      * late looks only. */
-    if (mc_evidence_is_whole(core, epoch))
+    if (is_of_whole(core, epoch))
         return false;
+    /* It may have acted on that silence, whenever it ended, and whoever has heard of it. */
+    if (past->contact_at_ms <= horizon_of(core, past) && past->contact_at_ms != 0)
+        return true;
     /* The latest moment for all of them; what members say is no later. */
     if (core->config.predecessor_end_ms != 0)
         return (int64_t)(core->config.predecessor_end_ms - core->base_ms) >= acted_ms;

@@ -76,7 +76,7 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
     core->base_ms = now_ms;
     core->wake_ms = MC_TICK_IDLE_MS;
     core->random = seed;
-    core->may_depart = !config->asks_to_depart;
+    core->depart_let_ms = config->asks_to_depart ? 0 : UINT64_MAX;
     core->may_age = !config->asks_to_age;
     core->recovery_over = config->recovery_window_ms == 0;
     core->segment_cursor = 1;
@@ -211,19 +211,19 @@ bool mc_core_has_changed(const struct mc_core *core)
 
 bool mc_core_has_given_up(const struct mc_core *core)
 {
-    return core->wants_to_depart || core->has_unmounted;
+    return core->has_given_up || core->has_unmounted;
 }
 
-bool mc_core_asks_to_depart(const struct mc_core *core)
+uint64_t mc_core_asks_to_depart(const struct mc_core *core)
 {
-    return mc_core_is_departing(core);
+    return mc_core_is_departing(core) ? core->depart_wanted_ms : 0;
 }
 
-void mc_core_let_depart(struct mc_core *core, uint64_t now_ms)
+void mc_core_let_depart(struct mc_core *core, uint64_t now_ms, uint64_t at_ms)
 {
     enter(core, now_ms);
-    if (!core->may_depart) {
-        core->may_depart = true;
+    if (core->depart_let_ms < at_ms) {
+        core->depart_let_ms = at_ms;
         mc_members_depart(core);
     }
     (void)flush(core);

@@ -26,6 +26,7 @@ void mc_writer_release(struct mc_writer *writer)
 void mc_member_seen(struct mc_core *core, struct mc_member *member)
 {
     member->seen_ms = mc_core_life_ms(core);
+    member->seen_at_ms = core->now_ms + 1;
     member->departed = false;
     mc_link_remove(&member->by_seen);
     mc_link_append(&core->members, &member->by_seen);
@@ -109,7 +110,7 @@ static uint32_t drop_segments(struct mc_core *core, struct mc_member *member, bo
         next = link->next;
         disks += segment->kind == MC_SEGMENT_DISK;
         if (segment->kind == MC_SEGMENT_MEMORY || !keep_disks)
-            mc_segment_gone(core, segment);
+            mc_segment_give_up(core, segment);
     }
     return disks;
 }
@@ -118,7 +119,6 @@ void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *
 {
     mc_core_log(core, MC_CORE_LOG_INFO, "member %016llx/%llu leaves: %s", (unsigned long long)member->id.low,
                 (unsigned long long)member->incarnation, why);
-    core->wants_to_depart |= !mc_link_alone(&member->segments);
     drop_connections(core, member);
     (void)drop_segments(core, member, false);
     mc_member_destroy(core, member);
@@ -127,7 +127,7 @@ void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *
 /* Its process is taken for ended; what is on its disks may come back with another one. False: it had none. */
 static bool become_absent(struct mc_core *core, struct mc_member *member)
 {
-    core->wants_to_depart |= !mc_link_alone(&member->segments);
+    core->has_given_up |= !mc_link_alone(&member->segments);
     drop_connections(core, member);
     member->heartbeat = member->owner = NULL;
     uint32_t disks = drop_segments(core, member, true);
@@ -458,7 +458,7 @@ static void release_segments(struct mc_core *core, struct mc_member *member)
 static void give_up_segments(struct mc_core *core, struct mc_member *member)
 {
     core->statistics.owners_stuck++;
-    core->wants_to_depart = true;
+    core->has_given_up = true;
     for (struct mc_link *link = member->segments.next; link != &member->segments;) {
         struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
         link = link->next; /* it goes off the list */
@@ -468,7 +468,7 @@ static void give_up_segments(struct mc_core *core, struct mc_member *member)
                     "segment %u (%s) is given up: its node sends heartbeats, but what serves its data has not answered "
                     "for %llu ms",
                     segment->number, segment->name, (unsigned long long)(mc_core_life_ms(core) - member->seen_ms));
-        mc_segment_gone(core, segment);
+        mc_segment_give_up(core, segment);
     }
     if (member->owner != NULL) /* should it run again, it begins anew */
         mc_core_close(core, member->owner);
@@ -479,7 +479,7 @@ static void give_up_segments(struct mc_core *core, struct mc_member *member)
 static void depart(struct mc_core *core, struct mc_member *member)
 {
     member->departed = true;
-    core->wants_to_depart |= !mc_link_alone(&member->segments);
+    core->has_given_up |= !mc_link_alone(&member->segments);
     release_segments(core, member);
 }
 

@@ -25,6 +25,7 @@ struct mc_member {
     struct mc_link connections, segments;
     struct mc_link by_seen; /* in core->members, ordered by seen_ms */
     uint64_t seen_ms;       /* life time (core->life_ms) of its last sign of life */
+    uint64_t seen_at_ms;    /* our age then, and 1: its owner knows of none that is later */
     uint64_t met_epoch;     /* the highest below ours that a hello of its process has told; 0 = none has */
     uint64_t beat_ms;       /* and of its last heartbeat; that is no sign of life of what serves its segments */
     bool had_heartbeat;     /* from then on it is mortal */

@@ -300,13 +300,13 @@ struct start { /* one message at work */
 };
 
 /* Only segments hold it whose contents nothing can bring back: a new value replaces it. */
-static bool given_up(const struct mc_core *core, const struct mc_object *object)
+static bool given_up(struct mc_core *core, const struct mc_object *object)
 {
     struct mc_replica replica;
     if (!object->visible || mc_object_stored(core, object))
         return false;
     for (replica = mc_replica_first(core, object); replica.segment != NULL; replica = mc_replica_next(core, replica))
-        if (!mc_segment_departed(core, replica.segment))
+        if (!mc_segment_ask_departed(core, replica.segment))
             return false;
     return true;
 }

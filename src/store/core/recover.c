@@ -84,22 +84,23 @@ static bool set_generation(struct mc_core *core, struct mc_node *node, uint64_t 
 
 /* ---- is it wanted ---- */
 
-bool mc_recover_wanted(struct mc_core *core, struct mc_id cluster, uint64_t epoch, int64_t contact_ms)
+bool mc_recover_wanted(struct mc_core *core, const struct mc_past *past)
 {
-    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, cluster, epoch, contact_ms);
+    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, past);
 }
 
 /* Nothing is known against these contents; but if a master has acted on them since that contact, and all who heard of
  * it are gone as well, nobody could have told. */
-static bool doubtful(const struct mc_core *core, uint64_t epoch, int64_t contact_ms)
+static bool doubtful(const struct mc_core *core, const struct mc_past *past)
 {
-    return core->config.predecessor_end_ms == 0 && epoch > core->config.known_epoch &&
-           !mc_evidence_is_whole(core, epoch) && (int64_t)core->now_ms >= contact_ms + (int64_t)core->config.depart_ms;
+    return core->config.predecessor_end_ms == 0 && past->epoch > core->config.known_epoch &&
+           !mc_evidence_is_whole(core, past) &&
+           (int64_t)core->now_ms >= past->contact_ms + (int64_t)core->config.depart_ms;
 }
 
 void mc_recover_taken(struct mc_core *core, const struct mc_segment *segment)
 {
-    if (!doubtful(core, segment->earlier_epoch, segment->contact_ms))
+    if (!doubtful(core, &segment->past))
         return;
     core->statistics.recovery_in_doubt++;
     if (core->statistics.recovery_in_doubt == 1)
@@ -108,7 +109,7 @@ void mc_recover_taken(struct mc_core *core, const struct mc_segment *segment)
             "the contents of segment %u (%s), and perhaps of others, are taken on the word of who is here: their "
             "owner was without a master for %lld ms, and no note of the masters before this one covers that "
             "time. If one of them removed something meanwhile, it may be back. --state_dir keeps a note",
-            segment->number, segment->name, (long long)((int64_t)core->now_ms - segment->contact_ms));
+            segment->number, segment->name, (long long)((int64_t)core->now_ms - segment->past.contact_ms));
 }
 
 /* ---- the segment ---- */
@@ -152,9 +153,8 @@ static void give_up(struct mc_core *core, struct mc_segment *segment, const char
 {
     mc_core_log(core, MC_CORE_LOG_WARNING, "the contents of segment %u (%s) are not taken: %s", segment->number,
                 segment->name, why);
-    core->wants_to_depart = true; /* its owner may not hear of it, and count them as ours */
     acknowledge(core, segment->owner, segment->number, segment->sequence, MC_ERR_STALE);
-    mc_segment_gone(core, segment);
+    mc_segment_give_up(core, segment); /* its owner may not hear of it, and count them as ours */
 }
 
 /* What is removed now may lie in a segment that we have not met. The master after us would take that segment's contents
@@ -231,15 +231,14 @@ void mc_recover_judged(struct mc_core *core, struct mc_segment *segment)
 /* For what is said until now: from then on its contents are ours. */
 static bool is_stale(const struct mc_core *core, const struct mc_segment *segment)
 {
-    return segment->is_earlier &&
-           mc_evidence_against(core, segment->cluster, segment->earlier_epoch, segment->contact_ms);
+    return segment->is_earlier && mc_evidence_against(core, &segment->past);
 }
 
 /* What was refused is not cleared yet. Of a disk whose owner is absent that is not waited for, since it may take an
  * hour: who brings it back is told first, and waits then (mc_segment_mount). */
-static bool awaits_clears(const struct mc_core *core, const struct mc_segment *segment)
+static bool awaits_clears(struct mc_core *core, const struct mc_segment *segment)
 {
-    return segment->refused > 0 && (segment->owner != NULL || !mc_segment_departed(core, segment));
+    return segment->refused > 0 && (segment->owner != NULL || !mc_segment_ask_departed(core, segment));
 }
 
 /* Offers the segment if nothing is left to wait for. */

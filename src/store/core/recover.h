@@ -15,6 +15,14 @@ enum mc_inventory {
     MC_INVENTORY_TAKEOVER /* of memory of this epoch that another process has taken up: it is compared */
 };
 
+/* Contents that were mounted under an earlier epoch. */
+struct mc_past {
+    struct mc_id cluster;   /* zero = it did not say */
+    uint64_t epoch;         /* 0 = there are none */
+    int64_t contact_ms;     /* when their owner last had a sign of the master of that epoch */
+    uint64_t contact_at_ms; /* the same by that master's own age, and 1; 0 = not known */
+};
+
 /* A master of that epoch, or an earlier one, that may have acted was alive then: of that cluster, zero = of any. */
 struct mc_evidence {
     uint64_t epoch;
@@ -38,8 +46,8 @@ struct mc_witness {
 };
 
 /* recover.c: contents of earlier epochs and of restarted owners */
-/* Is memory that was last mounted under that earlier epoch wanted? */
-bool mc_recover_wanted(struct mc_core *core, struct mc_id cluster, uint64_t epoch, int64_t contact_ms);
+/* Are these contents wanted? */
+bool mc_recover_wanted(struct mc_core *core, const struct mc_past *past);
 /* It is taken: on what grounds? Says so when there are none but that nobody has told of anything. */
 void mc_recover_taken(struct mc_core *core, const struct mc_segment *segment);
 /* The segment awaits its inventory. For EARLIER it must be new; false when its slots cannot be as the owner says. */
@@ -79,10 +87,10 @@ void mc_evidence_said(const struct mc_core *core, struct mc_connection *connecti
 void mc_evidence_confirm(struct mc_core *core, struct mc_connection *connection);
 /* A note says that the master of that epoch may have acted until age_ms ago; epoch 0: there is no note. */
 void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms);
-/* No master has acted on the absence of owners of contents of that epoch, as the election knows. */
-bool mc_evidence_is_whole(const struct mc_core *core, uint64_t epoch);
+/* No master has acted on the absence of the owner of these contents, as the election knows. */
+bool mc_evidence_is_whole(const struct mc_core *core, const struct mc_past *past);
 /* A master of that cluster between that contact and us may have acted on the absence of whoever had the contact. */
-bool mc_evidence_against(const struct mc_core *core, struct mc_id cluster, uint64_t epoch, int64_t contact_ms);
+bool mc_evidence_against(const struct mc_core *core, const struct mc_past *past);
 /* A node says that it has met a master of an epoch above ours. */
 void mc_evidence_contradicts(struct mc_core *core, struct mc_id node, bool is_owner, uint64_t epoch);
 

@@ -120,14 +120,14 @@ void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     }
     node->state = MC_NODE_CLEARING;
     node->pointer = 0;
-    node->seen = mc_segment_departed(core, segment) ? MC_CLEARING_LATE : 0;
+    node->seen = mc_segment_ask_departed(core, segment) ? MC_CLEARING_LATE : 0;
     segment->late += node->seen;
     segment->clearing += node->size;
     mc_list_append(segment, &segment->clears, slot);
     if (segment->clear_unsent == MC_NODE_NONE)
         segment->clear_unsent = slot;
     mc_node_set_clearing_writer(node, NULL);
-    if (object != NULL && !mc_segment_departed(core, segment)) {
+    if (object != NULL && !mc_segment_ask_departed(core, segment)) {
         if (object->successor)
             mc_key_hold_entry(core, node, mc_object_key(object));
         else
@@ -279,7 +279,7 @@ bool mc_segment_flush(struct mc_core *core, struct mc_segment *segment)
 
 bool mc_segment_release_keys(struct mc_core *core, struct mc_segment *segment)
 {
-    if (!mc_segment_departed(core, segment))
+    if (!mc_segment_ask_departed(core, segment))
         segment->release = MC_NODE_NONE; /* it is back, and clears what it is told */
     for (uint32_t budget = MC_SLICE_SLOTS; segment->release != MC_NODE_NONE && budget > 0; budget--) {
         struct mc_node *node = mc_segment_node(segment, segment->release);
@@ -546,10 +546,10 @@ static void take_replicas(struct mc_core *core, struct mc_object *object, const 
         mc_segment_node(at.segment, at.slot)->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
 }
 
-bool mc_object_clearable(const struct mc_core *core, const struct mc_object *object)
+bool mc_object_clearable(struct mc_core *core, const struct mc_object *object)
 {
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
-        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_departed(core, at.segment))
+        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_ask_departed(core, at.segment))
             return false;
     return object->remains == 0;
 }

@@ -134,7 +134,7 @@ struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object
                                     uint32_t flags);
 /* All of a visible object can be cleared at once: nothing of it waits for that already, and whoever holds it listens.
  */
-bool mc_object_clearable(const struct mc_core *core, const struct mc_object *object);
+bool mc_object_clearable(struct mc_core *core, const struct mc_object *object);
 /* A successor is whole: its replicas become those of the key, the ones before are cleared; until that is done the key
  * waits. STALE: the object it was to replace is no longer what it was, or cannot be cleared now; then the successor's
  * replicas are cleared. It is

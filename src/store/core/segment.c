@@ -65,17 +65,49 @@ void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment)
 
 /* ---- trust ---- */
 
+/* Its last contact, by our age and 1. */
+static uint64_t contact_at(const struct mc_core *core, const struct mc_segment *segment)
+{
+    if (segment->detached)
+        return segment->depart_ms - core->config.depart_ms + 1;
+    return segment->member->seen_at_ms;
+}
+
+static void want_to_depart(struct mc_core *core, uint64_t at_ms)
+{
+    if (at_ms > core->depart_wanted_ms)
+        core->depart_wanted_ms = at_ms;
+}
+
+/* The last contact of one that nothing is heard of any more; 0: of one that left by itself, or may be back. */
+static uint64_t silent_at(const struct mc_core *core, const struct mc_segment *segment)
+{
+    if (segment->state == MC_SEGMENT_OK)
+        return 0;
+    if (segment->state == MC_SEGMENT_GONE)
+        return segment->gone_at_ms;
+    bool is_away = segment->member->departed || (segment->detached && core->now_ms >= segment->depart_ms);
+    return is_away ? contact_at(core, segment) : 0;
+}
+
 bool mc_segment_departed(const struct mc_core *core, const struct mc_segment *segment)
 {
-    if (segment->state == MC_SEGMENT_OK || !core->may_depart)
-        return false;
-    return segment->state == MC_SEGMENT_GONE || segment->member->departed ||
-           (segment->detached && core->now_ms >= segment->depart_ms);
+    uint64_t at_ms = silent_at(core, segment);
+    if (at_ms == 0)
+        return segment->state == MC_SEGMENT_GONE && core->depart_let_ms != 0;
+    return at_ms <= core->depart_let_ms;
+}
+
+bool mc_segment_ask_departed(struct mc_core *core, const struct mc_segment *segment)
+{
+    want_to_depart(core, silent_at(core, segment));
+    return mc_segment_departed(core, segment);
 }
 
 void mc_segment_release(struct mc_core *core, struct mc_segment *segment)
 {
-    if (!mc_segment_departed(core, segment) || segment->state == MC_SEGMENT_GONE)
+    if (segment->clears.head == MC_NODE_NONE || segment->state == MC_SEGMENT_GONE ||
+        !mc_segment_ask_departed(core, segment))
         return;
     segment->release = segment->clears.head;
     if (segment->release != MC_NODE_NONE && mc_link_alone(&segment->busy))
@@ -388,28 +420,25 @@ struct mounting { /* one MOUNT at work */
     struct mc_wire_mount wire;
     struct mc_segment *segment;
     enum mc_inventory inventory; /* what the owner is asked for */
-    uint64_t earlier_epoch;      /* of the contents */
-    int64_t contact_ms;
+    struct mc_past past;         /* the contents */
 };
 
 /* Memory that we know nothing of, with contents or without. */
 static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
 {
-    if (mounting->earlier_epoch != 0 &&
-        !mc_recover_wanted(core, mounting->connection->cluster, mounting->earlier_epoch, mounting->contact_ms))
+    mounting->past.cluster = mounting->connection->cluster;
+    if (mounting->past.epoch != 0 && !mc_recover_wanted(core, &mounting->past))
         return MC_ERR_STALE;
     /* Peers heard of its mount before its owner did, and that master has ended: nobody knows what became of this. */
-    if (mounting->earlier_epoch == 0 && mounting->wire.slot_top > 0)
+    if (mounting->past.epoch == 0 && mounting->wire.slot_top > 0)
         return MC_ERR_STALE;
     mounting->segment = segment_add(core, mounting->connection->member, &mounting->wire);
     if (mounting->segment == NULL)
         return MC_ERR_BUSY;
-    if (mounting->earlier_epoch == 0)
+    if (mounting->past.epoch == 0)
         return 0;
     mounting->inventory = MC_INVENTORY_EARLIER;
-    mounting->segment->cluster = mounting->connection->cluster;
-    mounting->segment->earlier_epoch = mounting->earlier_epoch;
-    mounting->segment->contact_ms = mounting->contact_ms;
+    mounting->segment->past = mounting->past;
     if (mounting->wire.slot_top > 0)
         mc_recover_taken(core, mounting->segment);
     if (mc_recover_begin(core, mounting->segment, MC_INVENTORY_EARLIER, mounting->wire.slot_top))
@@ -446,13 +475,12 @@ static int32_t mount_known(struct mc_core *core, struct mounting *mounting)
     bool is_disk = segment->kind == MC_SEGMENT_DISK;
     bool same = segment->kind == mount->kind && segment->nonce == mount->nonce &&
                 (is_disk || (segment->capacity == mount->capacity && segment->slot_count == mount->slot_count));
-    if (!same || (mount->epoch != 0 && mount->epoch != core->epoch && mount->epoch != segment->earlier_epoch))
+    if (!same || (mount->epoch != 0 && mount->epoch != core->epoch && mount->epoch != segment->past.epoch))
         return MC_ERR_STALE;
     if (is_disk && !resize(core, segment, mount))
         return MC_ERR_BUSY;
     if (rebuilding) { /* broken off half-way: what was merged goes, and all of it comes again */
-        mounting->earlier_epoch = segment->earlier_epoch;
-        mounting->contact_ms = segment->contact_ms;
+        mounting->past = segment->past;
         mc_segment_gone(core, segment);
         mounting->segment = NULL;
         return mount_unknown(core, mounting);
@@ -495,8 +523,9 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
     } else if (mount->epoch == core->epoch) {
         code = MC_ERR_STALE;
     } else {
-        mounting.earlier_epoch = mount->epoch;
-        mounting.contact_ms = (int64_t)core->now_ms - (int64_t)mount->contact_age_ms;
+        mounting.past = (struct mc_past){.epoch = mount->epoch,
+                                         .contact_ms = (int64_t)core->now_ms - (int64_t)mount->contact_age_ms,
+                                         .contact_at_ms = mount->contact_at_ms};
         code = mount_unknown(core, &mounting);
     }
     if (code != 0) {
@@ -533,7 +562,7 @@ static void detach(struct mc_core *core, struct mc_segment *segment)
     segment->depart_ms = depart_ms;
     segment->forget_ms = forget_ms;
     mc_recover_break_off(segment);
-    core->wants_to_depart = true;
+    core->has_given_up = true;
     mc_segment_refresh(core, segment);
 }
 
@@ -544,7 +573,7 @@ void mc_segment_forget(struct mc_core *core, struct mc_segment *segment)
         mc_segment_release(core, segment);
         return;
     }
-    mc_segment_gone(core, segment);
+    mc_segment_give_up(core, segment);
 }
 
 void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
@@ -593,6 +622,16 @@ void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
     segment->state = MC_SEGMENT_GONE;
     core->segment_changes++;
     mc_job_sweep(core, segment);
+}
+
+void mc_segment_give_up(struct mc_core *core, struct mc_segment *segment)
+{
+    /* What we have not offered is of another master, whose age we do not know. */
+    uint64_t at_ms = segment->is_earlier ? 1 : contact_at(core, segment);
+    core->has_given_up = true;
+    want_to_depart(core, at_ms);
+    mc_segment_gone(core, segment);
+    segment->gone_at_ms = at_ms;
 }
 
 void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment)

@@ -52,6 +52,7 @@ struct mc_segment {
     struct mc_id id, host, owner_id;
     uint64_t change;               /* the count of changes when it was mounted or taken over */
     uint64_t depart_ms, forget_ms; /* of one that is detached: when it has departed, when it is gone; */
+    uint64_t gone_at_ms;           /* of one that was given up: its last contact, by our age and 1; 0: it left */
     uint64_t incarnation, nonce, id_hash;
     struct mc_member *member;    /* NULL when GONE */
     struct mc_connection *owner; /* NULL: CLEAR and CUT are held back */
@@ -97,9 +98,7 @@ struct mc_segment {
     bool is_unnamed;      /* of what was refused, something whose key is not held */
     uint32_t drop_cursor; /* while recovering after a takeover: nodes before this one were looked at */
     bool dropping;
-    struct mc_id cluster; /* to which they belong that it was mounted with; zero = there were none, or it did not say */
-    uint64_t earlier_epoch;  /* under which its contents were mounted before, 0 = none */
-    int64_t contact_ms;      /* and when its owner last had a sign of that master */
+    struct mc_past past;     /* the contents that it was mounted with */
     bool is_earlier;         /* they were not offered under this epoch yet: what earlier masters did counts */
     bool is_unmet;           /* gone, and they never were */
     uint64_t told_ms;        /* when the inventory began, or its last frame or CLEARED came; by life time */
@@ -154,6 +153,8 @@ struct mc_segment *mc_segment_find(const struct mc_core *core, uint32_t number);
 /* Nothing can bring its contents back before what we do now is known to all: it is gone, or not OK and its owner was
  * silent for depart_ms; and with an election it is noted there that we act on that. */
 bool mc_segment_departed(const struct mc_core *core, const struct mc_segment *segment);
+/* The same; when only the note is missing that is asked for. */
+bool mc_segment_ask_departed(struct mc_core *core, const struct mc_segment *segment);
 /* What is held until CLEARED of a segment that is departed need not be. */
 void mc_segment_release(struct mc_core *core, struct mc_segment *segment);
 void mc_segment_pong(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
@@ -168,6 +169,8 @@ void mc_segment_forget(struct mc_core *core, struct mc_segment *segment);
 /* The connection its CLEARs went to is no more. */
 void mc_segment_owner_lost(struct mc_segment *segment);
 void mc_segment_gone(struct mc_core *core, struct mc_segment *segment);
+/* The same, and not because its owner said so: what it does, with an election, waits until that is noted there. */
+void mc_segment_give_up(struct mc_core *core, struct mc_segment *segment);
 void mc_segment_set_populated(struct mc_core *core, struct mc_segment *segment, uint64_t populated);
 /* The owner is still taking memory for it: space comes without eviction. A segment that stays smaller than it wants to
  * be is full at what it has. */

@@ -62,7 +62,9 @@ struct mc_core {
     uint16_t *segment_uses;       /* by index: how often it was given out */
     uint64_t segment_changes;     /* segments mounted, taken over and gone, counted */
     struct mc_accuser accusers[MC_ACCUSERS_MAX];
-    bool may_depart, wants_to_depart; /* departures may be acted upon; one would be */
+    /* Departures of who had the last contact at that age (and 1) or earlier may be acted upon; would be. */
+    uint64_t depart_let_ms, depart_wanted_ms;
+    bool has_given_up;  /* an owner that it had met, or contents that it had taken up */
     bool has_unmounted; /* an owner took its memory along: if it is killed before it drops that, it brings it back */
     bool may_age;       /* it is not young for ever */
     uint32_t segment_cursor, segment_count, segment_top; /* top: one more than the highest index ever used */
@@ -124,7 +126,7 @@ static inline uint64_t mc_core_life_ms(const struct mc_core *core)
 /* A segment has departed or is gone, and nothing may be concluded from that yet. */
 static inline bool mc_core_is_departing(const struct mc_core *core)
 {
-    return core->wants_to_depart && !core->may_depart;
+    return core->depart_wanted_ms > core->depart_let_ms;
 }
 
 void mc_core_log(struct mc_core *core, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));

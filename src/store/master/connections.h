@@ -84,7 +84,7 @@ struct mc_server {
     char address[MC_ADDRESS_MAX]; /* under which we are found */
     uint16_t port;
     bool is_stopping, report_metrics, is_role_due;
-    bool is_departing;      /* the election was asked to note that the core acts on departures */
+    uint64_t depart_at_ms;  /* up to which age the election was asked to note that the core acts on departures */
     bool is_aging;          /* and that it came of age */
     bool has_activity;      /* a callback has run in this turn, and not only for what nobody waits for */
     _Atomic uint64_t epoch; /* of the core, or of the last one; written by the server's thread only */

@@ -7,6 +7,7 @@
 #include "env/log.h"
 #include "env/thread.h"
 
+#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,9 +24,10 @@
 #define NOTE_PART 4u        /* of the time to live: a note that takes longer must not hold up the renewal */
 
 struct word {
-    _Atomic uint64_t said_epoch; /* under which it was written; read without the mutex */
-    uint64_t asked_epoch;        /* of ours, which is to write it */
-    uint64_t due_ms;             /* when that is to be done, again perhaps */
+    _Atomic uint64_t said_epoch, said_at_ms; /* under which it was written; up to which age. Read without the mutex */
+    uint64_t asked_epoch, asked_at_ms;       /* of ours, which is to write it */
+    uint64_t tried_at_ms;                    /* the last age that may stand there */
+    uint64_t due_ms;                         /* when that is to be done, again perhaps */
 };
 
 struct mc_election {
@@ -46,6 +48,7 @@ struct mc_election {
     uint64_t departed_epoch; /* of the last leader before us that may have acted on a departure; 0: none did */
     uint64_t aged_epoch;     /* of the last leader before us that may have come of age; 0: none did */
     bool aged_is_known;      /* it did */
+    struct mc_horizon horizons[MC_HORIZONS_MAX]; /* of leaders before us, latest first */
     struct word words[MC_ELECTION_WORDS];
     char cluster[MC_ELECTION_WORD_MAX]; /* that is to be written */
     uint64_t loop_asked_ms; /* since when the server's loop has not taken its role, though it was asked to; 0: it has */
@@ -143,6 +146,33 @@ static uint64_t aged_epoch(const struct mc_election_view *view, uint64_t epoch, 
     return count >= 1 && noted <= epoch ? noted : epoch;
 }
 
+/* ---- horizons: pairs of an epoch and an age of its leader, latest first ----
+ *
+ * Of numbers of one width, so that a text that says more is the greater one. */
+
+static void parse_horizons(const char *text, uint64_t aged_epoch, struct mc_horizon horizons[MC_HORIZONS_MAX])
+{
+    unsigned count = 0;
+    int used = 0;
+    unsigned long long epoch, at_ms;
+    memset(horizons, 0, MC_HORIZONS_MAX * sizeof(*horizons));
+    for (; count < MC_HORIZONS_MAX && sscanf(text, "%13llu %13llu%n", &epoch, &at_ms, &used) == 2; text += used)
+        if (epoch >= aged_epoch && epoch != 0) /* what is of before a leader of age is judged by that one */
+            horizons[count++] = (struct mc_horizon){epoch, at_ms};
+}
+
+/* Ours, and those before it; at_ms 0: those alone. */
+static void format_horizons(char text[MC_ELECTION_WORD_MAX], uint64_t epoch, uint64_t at_ms,
+                            const struct mc_horizon horizons[MC_HORIZONS_MAX])
+{
+    int length = at_ms == 0 ? 0 : snprintf(text, MC_ELECTION_WORD_MAX, "%013" PRIu64 " %013" PRIu64, epoch, at_ms);
+    unsigned left = MC_HORIZONS_MAX - (at_ms != 0);
+    for (unsigned i = 0; i < left && (horizons[i].epoch != 0 || length == 0); i++)
+        length += snprintf(text + length, (size_t)(MC_ELECTION_WORD_MAX - length), "%s%013" PRIu64 " %013" PRIu64,
+                           length == 0 ? "" : " ", horizons[i].epoch, horizons[i].at_ms);
+}
+_Static_assert(MC_EPOCH_MAX < UINT64_C(10000000000000) && MC_HORIZONS_MAX * 28 < MC_ELECTION_WORD_MAX, "it fits");
+
 /* ---- what others see; the mutex is held ---- */
 
 static void publish(struct mc_election *election)
@@ -216,6 +246,7 @@ static void observe(struct mc_election *election, uint64_t deadline_ns)
         election->view = view;
         election->departed_epoch = departed_epoch(&view, seen.epoch);
         election->aged_epoch = aged_epoch(&view, seen.epoch, &election->aged_is_known);
+        parse_horizons(view.words[MC_ELECTION_HORIZON], election->aged_epoch, election->horizons);
     }
     uint64_t epoch_now = mc_election_epoch_now();
     if (epoch_now == 0) { /* others may lead */
@@ -231,6 +262,9 @@ static void claim(struct mc_election *election, uint64_t epoch, uint64_t deadlin
 {
     struct mc_election_view seen;
     char text[MC_ELECTION_CLAIM_MAX], note[MC_ELECTION_WORD_MAX], aged[MC_ELECTION_WORD_MAX];
+    char horizons[MC_ELECTION_WORD_MAX];
+    const char *words[MC_ELECTION_WORDS] = {
+        [MC_ELECTION_DEPARTED] = note, [MC_ELECTION_AGED] = aged, [MC_ELECTION_HORIZON] = horizons};
     pthread_mutex_lock(&election->mutex);
     seen = election->view;
     snprintf(text, sizeof(text), "%llu %llu %016llx notes ages", (unsigned long long)epoch,
@@ -241,11 +275,11 @@ static void claim(struct mc_election *election, uint64_t epoch, uint64_t deadlin
     bool has_none = !parse_claim(election->view.claim, &claimed, &ttl_ms) || election->leadership.is_forgetful;
     snprintf(aged, sizeof(aged), election->aged_is_known && !has_none ? "%llu" : "%llu perhaps",
              (unsigned long long)(has_none ? epoch - 1 : election->aged_epoch));
+    format_horizons(horizons, 0, 0, election->horizons);
     memcpy(election->claim, text, sizeof(text));
     pthread_mutex_unlock(&election->mutex);
     uint64_t sent_ms = mc_clock_boot_ms();
-    int rc =
-        election->backend.claim(election->backend.context, deadline_ns, &seen, text, election->address, note, aged);
+    int rc = election->backend.claim(election->backend.context, deadline_ns, &seen, text, election->address, words);
     pthread_mutex_lock(&election->mutex);
     /* Looks tell whether the place answers: one that is full answers them, and refuses this. */
     mc_leadership_claimed(&election->leadership, sent_ms, mc_clock_boot_ms(), outcome_of(rc));
@@ -275,11 +309,15 @@ static void write_word(struct mc_election *election, enum mc_election_word numbe
     struct word *word = &election->words[number];
     uint64_t deadline_ns = mc_clock_ns() + election->ttl_ms / NOTE_PART * 1000000;
     snprintf(text, sizeof(text), "%llu", (unsigned long long)epoch);
-    if (number == MC_ELECTION_CLUSTER) {
-        pthread_mutex_lock(&election->mutex);
+    pthread_mutex_lock(&election->mutex);
+    if (number == MC_ELECTION_CLUSTER)
         memcpy(text, election->cluster, sizeof(text));
-        pthread_mutex_unlock(&election->mutex);
+    if (number == MC_ELECTION_HORIZON) {
+        /* Of a try without an answer it is not known whether it stands there, so the next one says a little more. */
+        word->tried_at_ms = word->asked_at_ms > word->tried_at_ms ? word->asked_at_ms : word->tried_at_ms + 1;
+        format_horizons(text, epoch, word->tried_at_ms, election->horizons);
     }
+    pthread_mutex_unlock(&election->mutex);
     int rc = election->backend.write(election->backend.context, deadline_ns, election->claim, number, text);
     pthread_mutex_lock(&election->mutex);
     note_contact(election, rc);
@@ -288,6 +326,7 @@ static void write_word(struct mc_election *election, enum mc_election_word numbe
         uint64_t one = 1;
         if (number == MC_ELECTION_CLUSTER)
             memcpy(election->view.words[number], text, sizeof(text));
+        atomic_store(&word->said_at_ms, word->tried_at_ms);
         atomic_store(&word->said_epoch, epoch);
         mc_assert(write(election->fd, &one, sizeof(one)) == (ssize_t)sizeof(one)); /* as in publish */
     }
@@ -340,7 +379,8 @@ static enum mc_election_word word_due(const struct mc_election *election, uint64
     enum mc_election_word number = 0;
     for (; election->leadership.phase == MC_LEADERSHIP_LEADER && number < MC_ELECTION_WORDS; number++) {
         const struct word *word = &election->words[number];
-        if (word->asked_epoch != epoch || atomic_load(&word->said_epoch) == epoch)
+        bool is_said = atomic_load(&word->said_epoch) == epoch && atomic_load(&word->said_at_ms) >= word->asked_at_ms;
+        if (word->asked_epoch != epoch || is_said)
             continue;
         if (now_ms >= word->due_ms)
             return number;
@@ -522,6 +562,7 @@ void mc_election_describe(struct mc_election *election, struct mc_election_role 
     role->whole_epoch = departed < last ? last : 0;
     role->whole_since = departed < aged ? aged : departed + 1;
     role->aged_epoch = election->aged_is_known ? aged : 0;
+    memcpy(role->horizons, election->horizons, sizeof(role->horizons));
     role->cluster = parse_cluster(election->view.words[MC_ELECTION_CLUSTER]);
     if (is_leader || election->view.is_present)
         memcpy(role->leader, election->view.leader, sizeof(role->leader));
@@ -557,6 +598,28 @@ void mc_election_say(struct mc_election *election, enum mc_election_word word, u
     election->words[word].due_ms = 0;
     pthread_cond_signal(&election->changed);
     pthread_mutex_unlock(&election->mutex);
+}
+
+void mc_election_depart(struct mc_election *election, uint64_t epoch, uint64_t at_ms)
+{
+    struct word *word = &election->words[MC_ELECTION_HORIZON];
+    pthread_mutex_lock(&election->mutex);
+    if (word->asked_epoch != epoch) {
+        atomic_store(&word->said_at_ms, 0);
+        word->tried_at_ms = 0;
+    }
+    word->asked_at_ms = at_ms;
+    pthread_mutex_unlock(&election->mutex);
+    mc_election_say(election, MC_ELECTION_DEPARTED, epoch, (struct mc_id){0, 0});
+    mc_election_say(election, MC_ELECTION_HORIZON, epoch, (struct mc_id){0, 0});
+}
+
+uint64_t mc_election_departed(const struct mc_election *election, uint64_t epoch)
+{
+    const struct word *word = &election->words[MC_ELECTION_HORIZON];
+    if (!mc_election_has_said(election, MC_ELECTION_DEPARTED, epoch) || atomic_load(&word->said_epoch) != epoch)
+        return 0;
+    return atomic_load(&word->said_at_ms);
 }
 
 bool mc_election_has_said(const struct mc_election *election, enum mc_election_word word, uint64_t epoch)

@@ -6,19 +6,21 @@
 #define MC_MASTER_ELECTION_H
 
 #include "env/socket.h"
+#include "store/core/core.h"
 #include "store/master/leadership.h"
 
 #include <stddef.h>
 #include <time.h>
 
 #define MC_ELECTION_CLAIM_MAX 128 /* bytes of a claim's text with its zero */
-#define MC_ELECTION_WORD_MAX 33   /* 32 hex digits */
+#define MC_ELECTION_WORD_MAX 128  /* releases before the horizons read 32 bytes of the words that they know */
 
 /* What stands beside a claim, written by leaders for those after them. */
 enum mc_election_word {
     MC_ELECTION_DEPARTED, /* which leader may have acted on a departure last */
     MC_ELECTION_CLUSTER,  /* whose masters these are */
     MC_ELECTION_AGED,     /* which leader came of age last */
+    MC_ELECTION_HORIZON,  /* up to which of its ages a leader acted on silences; see mc_horizon */
     MC_ELECTION_WORDS
 };
 
@@ -40,13 +42,14 @@ struct mc_election_backend {
     void *context;
     /* 0 or negative. */
     int (*observe)(void *context, uint64_t deadline_ns, struct mc_election_view *view);
-    /* Becomes leader under `claim`, with those words of who departed and who came of age, if the place is as it was
-     * seen. 0; MC_ERR_ETCD_TRANSACTION_FAIL: it is not; other: unknown. */
+    /* Becomes leader under `claim`, with those words that are not NULL, if the place is as it was seen. 0;
+     * MC_ERR_ETCD_TRANSACTION_FAIL: it is not; other: unknown. */
     int (*claim)(void *context, uint64_t deadline_ns, const struct mc_election_view *seen, const char *claim,
-                 const char *leader, const char *departed, const char *aged);
+                 const char *leader, const char *const words[MC_ELECTION_WORDS]);
     /* Changes the revision, if the claim still stands and the view is there. As above. */
     int (*renew)(void *context, uint64_t deadline_ns, const char *claim, const char *leader);
-    /* Replaces that word, if the claim still stands. As above. */
+    /* Replaces that word, if the claim still stands; HORIZON: and the text is greater than the one that stands there,
+     * so that one which is late in reaching the place undoes nothing. As above. */
     int (*write)(void *context, uint64_t deadline_ns, const char *claim, enum mc_election_word word, const char *text);
     /* Nobody leads any more, and `resigned` stands in place of the claim, if that still stands. */
     int (*resign)(void *context, uint64_t deadline_ns, const char *claim, const char *resigned);
@@ -86,7 +89,8 @@ struct mc_election_role {
     uint64_t whole_epoch;        /* of the leader before us, if it has acted on no departure; 0: it may have */
     uint64_t whole_since;        /* contents from that epoch on were not acted upon either */
     uint64_t aged_epoch;         /* of the last leader before us that came of age; 0: none did, or that is not known */
-    char leader[MC_ADDRESS_MAX]; /* "" unknown */
+    struct mc_horizon horizons[MC_HORIZONS_MAX]; /* of leaders that none followed which came of age */
+    char leader[MC_ADDRESS_MAX];                 /* "" unknown */
     uint64_t leader_epoch;
     struct mc_id cluster; /* which one this is; zero: that does not stand there */
     bool has_contact;     /* the last look at the place, or renewal, succeeded */
@@ -101,6 +105,10 @@ bool mc_election_may_serve(const struct mc_election *election, uint64_t epoch);
  * mc_election_fd is readable and mc_election_has_said true. The others say the epoch. */
 void mc_election_say(struct mc_election *election, enum mc_election_word word, uint64_t epoch, struct mc_id cluster);
 bool mc_election_has_said(const struct mc_election *election, enum mc_election_word word, uint64_t epoch);
+/* It would act on the departure of who had the last contact at its age of at_ms, or earlier. That is written down as
+ * well; mc_election_departed says up to which age that is so, 0: none. */
+void mc_election_depart(struct mc_election *election, uint64_t epoch, uint64_t at_ms);
+uint64_t mc_election_departed(const struct mc_election *election, uint64_t epoch);
 /* The server has stopped to serve under that epoch; wanted: the least epoch that would do, 0: any. */
 void mc_election_yield(struct mc_election *election, uint64_t epoch, uint64_t wanted);
 

@@ -1,7 +1,7 @@
-/* Elections by etcd. Six keys: mooncake-store/<cluster>/master_view holds the leader's address and is attached to a
+/* Elections by etcd. Seven keys: mooncake-store/<cluster>/master_view holds the leader's address and is attached to a
  * lease of etcd, so that it goes when all masters are gone; .../epoch holds the last claim for ever, .../departed the
- * note beside it. Of .../cluster, which cluster this is, of .../aged, who came of age last, and of .../tidied
- * ("history", below), masters of before them know nothing.
+ * note beside it. Of .../cluster, which cluster this is, of .../aged, who came of age last, of .../horizon, which is
+ * more of the note, and of .../tidied ("history", below), masters of before them know nothing.
  *
  * The view is written anew by every renewal: its revision is the heartbeat that standbys watch, and they judge by their
  * own clock. So neither etcd's least lease (two seconds) nor what it adds to leases when its own leader changes makes a
@@ -35,6 +35,7 @@ struct place {
     uint64_t lease, kept_ms; /* etcd's number for it, 0: none; since when it counts */
     enum { TIDY_LOOK, TIDY_COMPACT, TIDY_MARK } tidying;
     bool compaction_is_refused;
+    bool horizon_is_gone; /* perhaps: somebody has deleted it */
     uint64_t tidied_revision;
     struct mc_buffer body, reply;
 };
@@ -126,9 +127,10 @@ static void revoke_lease(struct place *place, uint64_t deadline_ns)
 
 /* ---- bodies of transactions ---- */
 
-static void compare_value(struct place *place, const char *key, const char *value)
+/* result: EQUAL; LESS: what stands there is less than that. */
+static void compare_value(struct place *place, const char *key, const char *result, const char *value)
 {
-    mc_buffer_printf(&place->body, "{\"target\":\"VALUE\",\"result\":\"EQUAL\",");
+    mc_buffer_printf(&place->body, "{\"target\":\"VALUE\",\"result\":\"%s\",", result);
     mc_etcd_field(&place->body, "key", mc_span_string(key));
     mc_buffer_printf(&place->body, ",");
     mc_etcd_field(&place->body, "value", mc_span_string(value));
@@ -150,7 +152,7 @@ static void compare_text(struct place *place, const char *key, const char *text)
     if (text[0] == 0)
         compare_revision(place, key, 0);
     else
-        compare_value(place, key, text);
+        compare_value(place, key, "EQUAL", text);
 }
 
 static void request_put(struct place *place, const char *key, const char *value, uint64_t lease)
@@ -184,11 +186,19 @@ static void begin_compare(struct place *place)
     mc_buffer_printf(&place->body, "{\"compare\":[");
 }
 
-/* A transaction that is carried out as long as that claim stands. */
-static void begin_while_claimed(struct place *place, const char *text)
+/* A transaction that is carried out as long as that claim stands; horizon not NULL: and the one there is less. */
+static void begin_while_claimed(struct place *place, const char *text, const char *horizon)
 {
+    const char *key = place->word_keys[MC_ELECTION_HORIZON];
     begin_compare(place);
-    compare_value(place, place->epoch_key, text);
+    compare_value(place, place->epoch_key, "EQUAL", text);
+    if (horizon != NULL) {
+        mc_buffer_printf(&place->body, ",");
+        if (place->horizon_is_gone)
+            compare_revision(place, key, 0);
+        else
+            compare_value(place, key, "LESS", horizon);
+    }
     mc_buffer_printf(&place->body, "],\"success\":[");
 }
 
@@ -247,7 +257,7 @@ static int tidy_mark(struct place *place, uint64_t deadline_ns, const char *text
 {
     char mark[24];
     snprintf(mark, sizeof(mark), "%" PRIu64, now);
-    begin_while_claimed(place, text);
+    begin_while_claimed(place, text, NULL);
     request_put(place, place->tidied_key, mark, 0);
     return call_transaction(place, deadline_ns);
 }
@@ -303,7 +313,7 @@ static int observe(void *context, uint64_t deadline_ns, struct mc_election_view 
 }
 
 static int claim(void *context, uint64_t deadline_ns, const struct mc_election_view *seen, const char *text,
-                 const char *leader, const char *departed, const char *aged)
+                 const char *leader, const char *const words[MC_ELECTION_WORDS])
 {
     struct place *place = context;
     int rc = keep_lease(place, deadline_ns);
@@ -321,10 +331,12 @@ static int claim(void *context, uint64_t deadline_ns, const struct mc_election_v
     request_put(place, place->view_key, leader, place->lease);
     mc_buffer_printf(&place->body, ",");
     request_put(place, place->epoch_key, text, 0);
-    mc_buffer_printf(&place->body, ",");
-    request_put(place, place->word_keys[MC_ELECTION_DEPARTED], departed, 0);
-    mc_buffer_printf(&place->body, ",");
-    request_put(place, place->word_keys[MC_ELECTION_AGED], aged, 0);
+    for (unsigned i = 0; i < MC_ELECTION_WORDS; i++) {
+        if (words[i] == NULL)
+            continue;
+        mc_buffer_printf(&place->body, ",");
+        request_put(place, place->word_keys[i], words[i], 0);
+    }
     return call_transaction(place, deadline_ns);
 }
 
@@ -337,7 +349,7 @@ static int renew(void *context, uint64_t deadline_ns, const char *text, const ch
     /* A view that is gone is not written again, though nobody can have followed us: who counts since when it is gone
      * would have to see each time that it is back. We stop and claim anew. */
     begin_compare(place);
-    compare_value(place, place->epoch_key, text);
+    compare_value(place, place->epoch_key, "EQUAL", text);
     mc_buffer_printf(&place->body, ",");
     compare_is_there(place, place->view_key);
     mc_buffer_printf(&place->body, "],\"success\":[");
@@ -349,15 +361,19 @@ static int write_word(void *context, uint64_t deadline_ns, const char *claim_tex
                       const char *text)
 {
     struct place *place = context;
-    begin_while_claimed(place, claim_text);
+    bool is_horizon = word == MC_ELECTION_HORIZON;
+    begin_while_claimed(place, claim_text, is_horizon ? text : NULL);
     request_put(place, place->word_keys[word], text, 0);
-    return call_transaction(place, deadline_ns);
+    int rc = call_transaction(place, deadline_ns);
+    if (is_horizon)
+        place->horizon_is_gone ^= rc == MC_ERR_ETCD_TRANSACTION_FAIL; /* or the claim is: then nobody asks again */
+    return rc;
 }
 
 static int resign(void *context, uint64_t deadline_ns, const char *text, const char *resigned)
 {
     struct place *place = context;
-    begin_while_claimed(place, text);
+    begin_while_claimed(place, text, NULL);
     request_key(place, "request_delete_range", place->view_key);
     mc_buffer_printf(&place->body, ",");
     request_put(place, place->epoch_key, resigned, 0);
@@ -386,7 +402,7 @@ int mc_election_etcd_create(const char *endpoints, const char *cluster_id, uint6
         free(place);
         return rc;
     }
-    static const char *const words[MC_ELECTION_WORDS] = {"departed", "cluster", "aged"};
+    static const char *const words[MC_ELECTION_WORDS] = {"departed", "cluster", "aged", "horizon"};
     mc_etcd_view_key(place->view_key, sizeof(place->view_key), cluster_id, "master_view");
     mc_etcd_view_key(place->epoch_key, sizeof(place->epoch_key), cluster_id, "epoch");
     mc_etcd_view_key(place->tidied_key, sizeof(place->tidied_key), cluster_id, "tidied");

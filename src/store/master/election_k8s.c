@@ -32,7 +32,7 @@
 #define CLAIM "mooncake.io/claim"
 #define HOLDER "mooncake.io/holder"
 static const char *const word_names[MC_ELECTION_WORDS] = {"mooncake.io/departed", "mooncake.io/cluster",
-                                                          "mooncake.io/aged"};
+                                                          "mooncake.io/aged", "mooncake.io/horizon"};
 
 struct lease_place {
     struct mc_k8s *k8s;
@@ -296,16 +296,14 @@ static int change(struct lease_place *place, uint64_t deadline_ns, const char *c
 /* ---- the table of functions ---- */
 
 static int claim(void *context, uint64_t deadline_ns, const struct mc_election_view *seen, const char *text,
-                 const char *leader, const char *departed, const char *aged)
+                 const char *leader, const char *const words[MC_ELECTION_WORDS])
 {
     struct lease_place *place = context;
     uint64_t revision;
     if (revision_of(place, &revision) < 0 || revision != seen->revision)
         return MC_ERR_ETCD_TRANSACTION_FAIL; /* what we know is of a later look or write than what was judged */
-    const struct edit edit = {.holder = leader,
-                              .claim = text,
-                              .words = {[MC_ELECTION_DEPARTED] = departed, [MC_ELECTION_AGED] = aged},
-                              .begins = true};
+    struct edit edit = {.holder = leader, .claim = text, .begins = true};
+    memcpy(edit.words, words, sizeof(edit.words));
     return write_lease(place, deadline_ns, &edit);
 }
 

@@ -153,9 +153,10 @@ static bool tick(struct mc_server *server)
     if (server->core == NULL)
         return false;
     uint64_t due_ms = mc_core_tick(server->core, server->now_ms);
-    if (!server->is_departing && mc_core_asks_to_depart(server->core)) {
-        server->is_departing = true;
-        mc_election_say(server->election, MC_ELECTION_DEPARTED, atomic_load(&server->epoch), server->cluster);
+    uint64_t depart_at_ms = mc_core_asks_to_depart(server->core);
+    if (depart_at_ms > server->depart_at_ms) {
+        server->depart_at_ms = depart_at_ms;
+        mc_election_depart(server->election, atomic_load(&server->epoch), depart_at_ms);
     }
     bool is_waiting = keep_age(server) || server->naming_since_ms != 0;
     if (due_ms <= server->now_ms)
@@ -205,6 +206,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
         config.whole_epoch = role->whole_epoch;
         config.whole_since = role->whole_since;
         config.asks_to_depart = true;
+        memcpy(config.horizons, role->horizons, sizeof(config.horizons));
         /* Who was silent for the whole life of a master of age was so before it began, whenever that ended. */
         if (role->predecessor_end_ms == 0 && role->aged_epoch > 1)
             config.known_epoch = role->aged_epoch - 1;
@@ -230,7 +232,8 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     mc_server_drop_connections(server); /* the core was not told of them; they come again */
     server->core = mc_core_create(&config, &server->output, server->node, epoch, mc_random_u64(), server->now_ms);
     server->tick_due_ms = 0;
-    server->is_departing = server->is_aging = false;
+    server->is_aging = false;
+    server->depart_at_ms = 0;
     server->aging_since_ms = server->naming_since_ms = 0;
     atomic_store(&server->epoch, epoch);
     return server->core == NULL ? MC_ERR_NO_MEMORY : 0;
@@ -330,8 +333,9 @@ static int keep_role(struct mc_server *server)
         return 0;
     mc_election_role(server->election, &role); /* whatever it was, the descriptor is read */
     if (server->core != NULL) {
-        if (mc_election_has_said(server->election, MC_ELECTION_DEPARTED, atomic_load(&server->epoch)))
-            mc_core_let_depart(server->core, server->now_ms);
+        uint64_t depart_at_ms = mc_election_departed(server->election, atomic_load(&server->epoch));
+        if (depart_at_ms != 0)
+            mc_core_let_depart(server->core, server->now_ms, depart_at_ms);
         if (mc_election_has_said(server->election, MC_ELECTION_AGED, atomic_load(&server->epoch)))
             mc_core_let_age(server->core);
         server->is_role_due = !mc_server_may_serve(server);
