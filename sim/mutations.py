@@ -402,11 +402,11 @@ def judge(build, mutation, seeds):
     try:
         # What was found among hundred thousands shows what is rare, and is quick; then all that there is, and the same seeds without hard
         # faults, and without stories. Without a note a master learns from those who are there alone, so what they say is tried without one, too.
-        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "all_hard", "wide", "dozes", "disks")}
+        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "all_hard", "lease", "wide", "dozes", "disks")}
         with_disks = ([*lists["disks"], "--disks"], ["--disks"])
         is_of_disks = any("disk" in word or "offload" in word for word in (name, *mutation[1::3]))
         others = ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], [*lists["hard"], "--narrow"],
-                  [*lists["hard_notes"], "--narrow"], [*lists["all_hard"], "--hard", "--narrow"], [*lists["wide"], "--wide", "--diskless"],
+                  [*lists["hard_notes"], "--narrow"], [*lists["all_hard"], "--hard", "--narrow"], [*lists["lease"], "--hard", "--lease"], [*lists["wide"], "--wide", "--diskless"],
                   [*lists["dozes"], "--dozes", "--diskless"],
                   [], ["--narrow", "--noteless"], ["--wide"], ["--mild", "--noteless"], ["--plain", "--noteless"])
         for options in with_disks if is_of_disks else (*others, *with_disks):
