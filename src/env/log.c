@@ -79,7 +79,7 @@ __attribute__((constructor)) static void read_environment(void)
         mc_log_to_directory(directory);
 }
 
-/* Is that a control character, which a terminal obeys? In UTF-8 those of C1 are two bytes, of which this is the first. */
+/* Does a control character begin there, which a terminal obeys? In UTF-8 those of C1 are two bytes. */
 static bool is_control(const char *at)
 {
     uint8_t one = (uint8_t)at[0], two = one == 0 ? 0 : (uint8_t)at[1];

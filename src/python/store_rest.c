@@ -72,7 +72,7 @@ static void *rest_main(void *argument)
     struct pollfd waited[2] = {{.fd = rest->listener, .events = POLLIN}, {.fd = rest->end_fd, .events = POLLIN}};
     while (waited[1].revents == 0) {
         if (poll(waited, 2, -1) > 0 && waited[0].revents != 0)
-            mc_web_accept(rest->web, rest->listener, mc_rest_handle, &rest->rest);
+            mc_web_accept(rest->web, rest->listener, mc_rest_handle, mc_rest_handle_late, &rest->rest);
     }
     return NULL;
 }

@@ -10,6 +10,7 @@ import cluster
 import wire
 from cluster import wait_until
 from idle_peers import ROLE_DATA, hello, raise_limit, segments
+from service_process import Service
 from store_process import StoreProcess
 
 BUSY, PING, ROLE_HEARTBEAT = -1900, 67, 1
@@ -116,4 +117,59 @@ def test_the_last_places_are_for_heartbeats():
         heartbeat, code = greet(address, ROLE_HEARTBEAT)
         assert code == 0
         for one in (heartbeat, *callers):
+            one.close()
+
+
+def half_a_request(port):
+    """A connection that keeps whoever serves it busy: its body never comes."""
+    connection = connect(("127.0.0.1", port))
+    connection.sendall(b"PUT /api/put HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+    return connection
+
+
+def test_a_service_says_how_it_is_when_all_its_connections_are_in_use():
+    with cluster.Master() as master, Service(MOONCAKE_MASTER=master.address) as service:
+        slow = [half_a_request(service.port) for _ in range(256)]
+
+        def is_full():  # one that has not sent its head yet makes room for another
+            slow.append(half_a_request(service.port))
+            return service.call("GET", "/api/exist/key")[0] == 503
+        wait_until(is_full)
+        for path in ("/health", "/metrics", "/metrics/summary"):
+            assert service.call("GET", path)[0] == 200
+        for one in slow:
+            one.close()
+        wait_until(lambda: service.call("GET", "/api/exist/key")[0] == 200)
+
+
+def test_a_master_says_how_it_is_among_slow_requests():
+    """More of them than it takes: those that were silent longest go."""
+    with cluster.Master(metadata=True) as master:
+        for port in (master.metrics_port, master.metadata_port):
+            slow = [half_a_request(port) for _ in range(300)]
+            assert cluster.request(port, "GET", "/health")[0] == 200
+            wait_until(lambda: sum(ended(one) for one in slow) >= 40)
+            for one in slow:
+                one.close()
+        assert master.get("/metrics")[0] == 200
+
+
+def ended(connection):
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_silent_connections_leave_a_master_its_last_descriptors():
+    with cluster.Master() as master:
+        resource.prlimit(master.pid, resource.RLIMIT_NOFILE, (120, 120))
+        silent = [connect(("127.0.0.1", master.port)) for _ in range(200)]
+        heartbeat, code = greet(("127.0.0.1", master.port), ROLE_HEARTBEAT)
+        assert code == 0
+        assert master.get("/health")[0] == 200
+        for one in (heartbeat, *silent):
             one.close()

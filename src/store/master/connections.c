@@ -713,6 +713,16 @@ static bool make_room(struct mc_server *server)
     return closed > 0;
 }
 
+/* Those that say nothing have few of what is kept free. */
+static void greeters_limit(struct mc_server *server, uint32_t most)
+{
+    while (server->greeters.count > most) {
+        struct connection *oldest = server->greeters.oldest;
+        greeter_remove(oldest);
+        die(oldest);
+    }
+}
+
 /* False: its address has its share of the places. */
 static bool share_take(struct mc_server *server, struct connection *connection)
 {
@@ -740,11 +750,6 @@ static bool connection_create(struct mc_server *server, int fd)
         free(connection);
         return false;
     }
-    if (server->greeters.count >= MC_SERVER_GREETERS_MAX) {
-        struct connection *oldest = server->greeters.oldest;
-        greeter_remove(oldest);
-        die(oldest);
-    }
     uint64_t index = server->free_count > 0 ? server->free_indices[--server->free_count] : server->indices_used++;
     connection->number = ++server->serial << MC_SERVER_INDEX_BITS | index;
     connection->server = server;
@@ -753,6 +758,7 @@ static bool connection_create(struct mc_server *server, int fd)
     connection->is_open = !server->wants_keys;
     server->connections[index] = connection;
     greeter_add(connection);
+    greeters_limit(server, is_crowded(server, fd) ? MC_SERVER_GREETERS_CROWDED : MC_SERVER_GREETERS_MAX);
     mc_assert(event_assign(&connection->read_event, server->base, fd, EV_READ | EV_PERSIST, on_readable, connection) ==
               0);
     mc_assert(

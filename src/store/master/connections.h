@@ -19,6 +19,7 @@
 
 #define MC_SERVER_CONNECTIONS_MAX 65536u
 #define MC_SERVER_GREETERS_MAX 4096u         /* that have not said hello; the oldest makes room */
+#define MC_SERVER_GREETERS_CROWDED 16u       /* when descriptors or places are out */
 #define MC_SERVER_SHARE_PARTS 4u             /* an address may have all of these parts of the places but one */
 #define MC_SERVER_FRAMES_PER_TURN 64         /* of one connection, then the others have their turn */
 #define MC_SERVER_BYTES_PER_TURN (64u << 10) /* of one connection: so much, and the frame that passes it */

@@ -8,7 +8,6 @@
 #include "env/thread.h"
 #include "store/master/http.h"
 
-#include <dirent.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <netinet/in.h>
@@ -23,8 +22,6 @@
     (EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS |    \
      EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH)
 
-#define COUNT_EVERY 64 /* accepted connections; so there are at most so many more than the limit */
-
 struct mc_http_server {
     struct event_base *base;
     struct event *stop_event;
@@ -36,75 +33,71 @@ struct mc_http_server {
     int stop_fd;
     bool is_running;
     pthread_t thread;
-    unsigned accepted; /* since connections were counted last */
+    struct bufferevent *connections[MC_HTTP_CONNECTIONS_MAX]; /* with a reference of ours each; some may have ended */
+    size_t count;
 };
 
 /* ---- connections ---- */
 
-struct open_connection {
-    int fd;
-    uint32_t idle_ms; /* since it sent something */
-};
-
-/* Is it a connection of one of our ports? Only this thread opens and closes those, so the answer stays true. */
-static bool is_ours(const struct mc_http_server *http, int fd, uint32_t *idle_ms)
+/* evhttp tells nobody when one ends, but takes its callbacks away then; the reference is ours, so that can be seen. */
+static bool has_ended(struct bufferevent *connection)
 {
-    char host[INET6_ADDRSTRLEN];
-    uint16_t port = 0;
+    bufferevent_event_cb on_event;
+    bufferevent_getcb(connection, NULL, NULL, &on_event, NULL);
+    return on_event == NULL;
+}
+
+/* Since it sent something. */
+static uint32_t idle_ms(struct bufferevent *connection)
+{
     struct tcp_info info = {0};
-    socklen_t size = sizeof(int), info_size = sizeof(info);
-    int is_listener = 0;
-    if (!mc_socket_name(fd, MC_SOCKET_OURS, host, sizeof(host), &port))
-        return false;
-    if ((http->admin_http == NULL || port != http->metrics_port) &&
-        (http->metadata_http == NULL || port != http->metadata_port))
-        return false;
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listener, &size) != 0 || is_listener != 0 ||
-        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_size) != 0)
-        return false;
-    *idle_ms = info.tcpi_last_data_recv;
-    return true;
+    socklen_t size = sizeof(info);
+    int rc = getsockopt(bufferevent_getfd(connection), IPPROTO_TCP, TCP_INFO, &info, &size);
+    return rc == 0 ? info.tcpi_last_data_recv : UINT32_MAX;
 }
 
-static int compare_idle(const void *a, const void *b)
+static void forget_ended(struct mc_http_server *http)
 {
-    const struct open_connection *x = a, *y = b;
-    return (x->idle_ms < y->idle_ms) - (x->idle_ms > y->idle_ms);
+    size_t kept = 0;
+    for (size_t i = 0; i < http->count; i++) {
+        if (has_ended(http->connections[i]))
+            (void)bufferevent_decref(http->connections[i]);
+        else
+            http->connections[kept++] = http->connections[i];
+    }
+    http->count = kept;
 }
 
-/* Shuts down those that were silent longest, when there are too many: evhttp sees their end and frees them. */
-static void limit_connections(const struct mc_http_server *http)
+/* Shuts down the one that was silent longest: evhttp sees its end and frees it. Its place is given on at once. */
+static void drop_longest(struct mc_http_server *http)
 {
-    struct mc_buffer all = {0};
-    DIR *folder = opendir("/proc/self/fd");
-    if (folder == NULL)
-        return;
-    for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
-        struct open_connection one = {.fd = atoi(entry->d_name)}; /* "." is 0, and no connection of ours */
-        if (is_ours(http, one.fd, &one.idle_ms))
-            mc_buffer_append(&all, &one, sizeof(one));
+    size_t longest = 0;
+    uint32_t longest_ms = 0;
+    for (size_t i = 0; i < http->count; i++) {
+        uint32_t ms = idle_ms(http->connections[i]);
+        if (ms >= longest_ms) {
+            longest = i;
+            longest_ms = ms;
+        }
     }
-    (void)closedir(folder);
-    size_t count = all.length / sizeof(struct open_connection);
-    if (count > MC_HTTP_CONNECTIONS_MAX) {
-        struct open_connection *connections = (struct open_connection *)(void *)all.data;
-        qsort(connections, count, sizeof(connections[0]), compare_idle);
-        for (size_t i = 0; i < count - MC_HTTP_CONNECTIONS_MAX; i++)
-            (void)shutdown(connections[i].fd, SHUT_RDWR);
-    }
-    mc_buffer_free(&all);
+    (void)shutdown(bufferevent_getfd(http->connections[longest]), SHUT_RDWR);
+    (void)bufferevent_decref(http->connections[longest]);
+    http->connections[longest] = http->connections[--http->count];
 }
 
-/* evhttp asks for the bufferevent of a connection that it has just accepted. It has no limit of connections itself, and
- * tells nobody when one ends; so they are counted now and then. */
+/* evhttp asks for the bufferevent of a connection that it has just accepted; it has no limit of connections itself. */
 static struct bufferevent *on_connection(struct event_base *base, void *argument)
 {
     struct mc_http_server *http = argument;
-    if (++http->accepted >= COUNT_EVERY) {
-        http->accepted = 0;
-        limit_connections(http);
+    forget_ended(http);
+    if (http->count == MC_HTTP_CONNECTIONS_MAX)
+        drop_longest(http);
+    struct bufferevent *connection = bufferevent_socket_new(base, -1, 0);
+    if (connection != NULL) {
+        bufferevent_incref(connection);
+        http->connections[http->count++] = connection;
     }
-    return bufferevent_socket_new(base, -1, 0);
+    return connection;
 }
 
 static struct evhttp *create_server(struct mc_http_server *http, int fd,
@@ -223,6 +216,8 @@ void mc_http_destroy(struct mc_http_server *http)
         evhttp_free(http->admin_http);
     if (http->metadata_http != NULL)
         evhttp_free(http->metadata_http);
+    for (size_t i = 0; i < http->count; i++)
+        (void)bufferevent_decref(http->connections[i]);
     if (http->stop_event != NULL)
         event_free(http->stop_event);
     mc_metadata_destroy(http->metadata); /* has events of the base */

@@ -193,7 +193,8 @@ static void tell_master(const struct service *service)
 
 static void serve(struct service *service)
 {
-    static mc_web_handler *const handlers[AT_DUMMY] = {mc_rest_handle, mc_rest_handle_health};
+    static mc_web_handler *const handlers[AT_DUMMY] = {mc_rest_handle, NULL};
+    static mc_web_handler *const late[AT_DUMMY] = {mc_rest_handle_late, mc_rest_handle_health};
     struct pollfd waited[LISTENERS + 1];
     for (int i = 0; i < LISTENERS; i++)
         waited[i] = (struct pollfd){.fd = service->listeners[i], .events = POLLIN}; /* -1 is passed over */
@@ -207,7 +208,7 @@ static void serve(struct service *service)
             tell_master(service);
         for (int i = 0; i < AT_DUMMY; i++)
             if (waited[i].revents != 0)
-                mc_web_accept(service->web, service->listeners[i], handlers[i], &service->rest);
+                mc_web_accept(service->web, service->listeners[i], handlers[i], late[i], &service->rest);
     }
 }
 

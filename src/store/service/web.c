@@ -31,6 +31,7 @@ struct mc_web_connection {
     mc_web_handler *handler;
     void *context;
     int fd;
+    bool is_late;
     bool is_busy;        /* with web->lock; else it waits for a request */
     uint64_t idle_since; /* with web->lock */
     bool is_broken;      /* nothing more can be read or sent */
@@ -44,8 +45,8 @@ struct mc_web_connection {
 struct mc_web {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* budget given back, a connection has ended */
-    struct mc_web_connection *connections[MC_WEB_CONNECTIONS_MAX];
-    size_t count;
+    struct mc_web_connection *connections[MC_WEB_CONNECTIONS_MAX + MC_WEB_LATE_MAX];
+    size_t count, late_count; /* of all; of those that are late */
     uint64_t budget_used;
     atomic_bool is_stopping;
 };
@@ -429,6 +430,7 @@ static bool serve_one(struct mc_web_connection *connection, struct mc_web_reques
     connection->begin += (size_t)rc;
     connection->length -= (size_t)rc;
     begin_request(connection, request);
+    request->head.keeps_alive = request->head.keeps_alive && !connection->is_late;
     connection->handler(connection->context, request);
     mc_assert(request->is_answered);
     if (connection->is_broken)
@@ -450,6 +452,7 @@ static void forget(struct mc_web *web, struct mc_web_connection *connection)
     for (size_t i = 0; i < web->count; i++) {
         if (web->connections[i] == connection) {
             web->connections[i] = web->connections[--web->count];
+            web->late_count -= connection->is_late;
             break;
         }
     }
@@ -489,52 +492,63 @@ int mc_web_bind(const char *host, uint16_t *port, const char *flag, char *error,
     return fd;
 }
 
-/* With the lock: closes the connection that waited longest for a request, so that a new one has room soon. */
-static void drop_idle(struct mc_web *web)
+/* With the lock: is there a place of that kind? */
+static bool has_place(const struct mc_web *web, bool is_late)
+{
+    return is_late ? web->late_count < MC_WEB_LATE_MAX : web->count - web->late_count < MC_WEB_CONNECTIONS_MAX;
+}
+
+/* With the lock: closes the connection of that kind that waited longest for a request, so that a new one has room; of
+ * late ones any, whose answers are short. False: there is none, or it does not end in time. */
+static bool make_place(struct mc_web *web, bool is_late)
 {
     struct mc_web_connection *oldest = NULL;
     for (size_t i = 0; i < web->count; i++) {
         struct mc_web_connection *one = web->connections[i];
-        if (!one->is_busy && (oldest == NULL || one->idle_since < oldest->idle_since))
+        if (one->is_late == is_late && (is_late || !one->is_busy) &&
+            (oldest == NULL || one->idle_since < oldest->idle_since))
             oldest = one;
     }
-    if (oldest != NULL)
-        (void)shutdown(oldest->fd, SHUT_RDWR);
+    if (oldest == NULL)
+        return false;
+    uint64_t end_ns = mc_clock_ns() + 100 * (uint64_t)MILLION;
+    (void)shutdown(oldest->fd, SHUT_RDWR);
+    while (!has_place(web, is_late) && mc_monitor_wait(&web->lock, &web->changed, end_ns) != ETIMEDOUT)
+        ;
+    return has_place(web, is_late);
 }
 
-static bool admit(struct mc_web *web, int fd, mc_web_handler *handler, void *context)
+static bool admit(struct mc_web *web, int fd, mc_web_handler *handler, mc_web_handler *late, void *context)
 {
     pthread_t thread;
     struct mc_web_connection *connection = calloc(1, sizeof(*connection));
     if (connection == NULL)
         return false;
     connection->web = web;
-    connection->handler = handler;
     connection->context = context;
     connection->fd = fd;
     connection->idle_since = mc_clock_ns();
     pthread_mutex_lock(&web->lock);
-    if (web->count == MC_WEB_CONNECTIONS_MAX) {
-        uint64_t end_ns = mc_clock_ns() + 100 * (uint64_t)MILLION;
-        drop_idle(web);
-        while (web->count == MC_WEB_CONNECTIONS_MAX && mc_monitor_wait(&web->lock, &web->changed, end_ns) != ETIMEDOUT)
-            ;
-    }
-    bool ok = web->count < MC_WEB_CONNECTIONS_MAX && mc_thread_start(&thread, "mc-rest", serve, connection) == 0;
-    if (ok)
+    connection->is_late = handler == NULL || (!has_place(web, false) && !make_place(web, false));
+    connection->handler = connection->is_late ? late : handler;
+    bool has_room = !connection->is_late || has_place(web, true) || make_place(web, true);
+    bool ok = has_room && mc_thread_start(&thread, "mc-rest", serve, connection) == 0;
+    if (ok) {
         web->connections[web->count++] = connection; /* its thread needs the lock before it can end */
+        web->late_count += connection->is_late;
+    }
     pthread_mutex_unlock(&web->lock);
     if (!ok)
         free(connection);
     return ok;
 }
 
-void mc_web_accept(struct mc_web *web, int listener, mc_web_handler *handler, void *context)
+void mc_web_accept(struct mc_web *web, int listener, mc_web_handler *handler, mc_web_handler *late, void *context)
 {
     static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     int fd;
     while ((fd = mc_socket_accept(listener)) >= 0) {
-        if (admit(web, fd, handler, context))
+        if (admit(web, fd, handler, late, context))
             continue;
         mc_log_limited(WARNING, "more than %d connections: one is refused", MC_WEB_CONNECTIONS_MAX);
         (void)send(fd, full, sizeof(full) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);

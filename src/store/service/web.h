@@ -13,6 +13,8 @@
 
 #define MC_WEB_HEAD_MAX 16384 /* bytes of a head with its empty line */
 #define MC_WEB_CONNECTIONS_MAX 256
+#define MC_WEB_LATE_MAX                                                                                                \
+    32 /* beside them: each asks once how we are, when all others are in use; the oldest makes room */
 #define MC_WEB_BUDGET_BYTES (UINT64_C(512) << 20) /* bodies and values in memory at a time; one alone may be larger */
 #define MC_WEB_SMALL_BYTES 65536u                 /* not counted */
 #define MC_WEB_IDLE_MS 75000u                     /* between two requests */
@@ -42,8 +44,9 @@ typedef void mc_web_handler(void *context, struct mc_web_request *request);
 struct mc_web *mc_web_create(void);
 /* Binds; nobody can connect yet. A descriptor, or negative with a line in error. port 0: the kernel chooses. */
 int mc_web_bind(const char *host, uint16_t *port, const char *flag, char *error, size_t error_size);
-/* Takes all connections that wait at a listener. */
-void mc_web_accept(struct mc_web *web, int listener, mc_web_handler *handler, void *context);
+/* Takes all connections that wait at a listener. late: of those for which there is no place, for one request each; it
+ * is quick. handler NULL: all are such. */
+void mc_web_accept(struct mc_web *web, int listener, mc_web_handler *handler, mc_web_handler *late, void *context);
 /* Idle connections are closed at once, the others when they are answered. False when some are still under way: then
  * what they use must stay. */
 bool mc_web_stop(struct mc_web *web);
