@@ -588,6 +588,36 @@ static void test_clients_are_told_of_different_segments(void **state)
     world_close_all(&world);
 }
 
+/* A master's memory follows the slots that owners say to have, so that all of them together have a limit. */
+static void test_slots_of_all_are_limited(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
+    struct mc_wire_mount mount = world_mount_of(1, MIB, "a");
+    world.core->slot_limit = 3ull * mount.slot_count;
+    struct mc_wire_unmount head = {.segment = world_mount(&world, owner, &mount).segment};
+    assert_int_equal(world_mount(&world, owner, &mount).code, 0); /* the same again */
+    struct mc_wire_mount large = world_mount_of(2, MIB, "b");
+    large.slot_count = 2 * mount.slot_count + 1;
+    assert_int_equal(world_mount(&world, owner, &large).code, MC_ERR_BUSY);
+    large.slot_count--;
+    assert_int_equal(world_mount(&world, owner, &large).code, 0);
+    struct mc_wire_mount small = world_mount_of(3, MIB, "c");
+    small.slot_count = 1;
+    assert_int_equal(world_mount(&world, owner, &small).code, MC_ERR_BUSY);
+    assert_int_equal(world.core->slots, 3 * mount.slot_count);
+    size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 4);
+    mc_wire_unmount_write(&world.frame, &head);
+    world_send(&world, owner, frame);
+    assert_int_equal(world_receive(&world, owner).type, MC_MESSAGE_UNMOUNT_REPLY);
+    (void)world_settle(&world, 100);
+    assert_int_equal(world.core->slots, 2 * mount.slot_count);
+    assert_int_equal(world_mount(&world, owner, &small).code, 0);
+    world_close_all(&world);
+}
+
 static void test_numbers_are_not_used_again(void **state)
 {
     struct world world;
@@ -684,6 +714,7 @@ int main(void)
         cmocka_unit_test(test_segment_is_found_by_name),
         cmocka_unit_test(test_segments_are_told_once),
         cmocka_unit_test(test_clients_are_told_of_different_segments),
+        cmocka_unit_test(test_slots_of_all_are_limited),
         cmocka_unit_test(test_numbers_are_not_used_again),
         cmocka_unit_test(test_questions),
     };

@@ -80,6 +80,7 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
     core->may_age = !config->asks_to_age;
     core->recovery_over = config->recovery_window_ms == 0;
     core->segment_cursor = 1;
+    core->slot_limit = MC_SLOTS_MAX;
     core->fresh_part = MC_FRESH_PART;
     core->puts.limit = MC_PUTS_MAX;
     core->tombstone_limit = MC_TOMBSTONES_MAX;

@@ -342,7 +342,8 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
 /* A segment of its id: made, or NULL when something is full. */
 static struct mc_segment *segment_add(struct mc_core *core, struct mc_member *member, const struct mc_wire_mount *mount)
 {
-    uint32_t index = free_index(core);
+    bool has_room = mount->slot_count <= core->slot_limit - core->slots;
+    uint32_t index = has_room ? free_index(core) : 0;
     struct mc_segment *segment = index == 0 ? NULL : segment_create(core, mount, index);
     if (segment == NULL)
         return NULL;
@@ -358,6 +359,7 @@ static struct mc_segment *segment_add(struct mc_core *core, struct mc_member *me
     core->segment_uses[index]++;
     segment->change = ++core->segment_changes;
     core->segment_count++;
+    core->slots += segment->slot_count;
     if (index >= core->segment_top)
         core->segment_top = index + 1;
     return segment;
@@ -448,11 +450,13 @@ static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
 }
 
 /* A disk may take more or less of its file system than when it was here before, as others fill or empty it; what lies
- * there stays. False when memory is out. */
+ * there stays. False when memory, or the slots of all, are out. */
 static bool resize(struct mc_core *core, struct mc_segment *segment, const struct mc_wire_mount *mount)
 {
-    if (!mc_space_resize(&segment->space, mount->slot_count))
+    if (mount->slot_count > core->slot_limit - (core->slots - segment->slot_count) ||
+        !mc_space_resize(&segment->space, mount->slot_count))
         return false;
+    core->slots = core->slots - segment->slot_count + mount->slot_count;
     if (mc_link_alone(&segment->busy))
         mc_link_append(&core->busy, &segment->busy); /* numbers are reclaimed */
     segment->capacity = mount->capacity;
@@ -638,6 +642,7 @@ void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment)
 {
     core->segments[segment->index] = NULL;
     core->segment_count--;
+    core->slots -= segment->slot_count;
     mc_space_destroy(&segment->space);
     free(segment->job);
     free(segment);

@@ -67,6 +67,7 @@ struct mc_core {
     bool has_given_up;  /* an owner that it had met, or contents that it had taken up */
     bool has_unmounted; /* an owner took its memory along: if it is killed before it drops that, it brings it back */
     bool may_age;       /* it is not young for ever */
+    uint64_t slots, slot_limit;                          /* of all segments */
     uint32_t segment_cursor, segment_count, segment_top; /* top: one more than the highest index ever used */
     struct mc_segment_set ok, roomy;
     uint64_t recent, recent_s; /* units placed anywhere, as in a segment */
