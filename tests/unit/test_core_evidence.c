@@ -423,11 +423,11 @@ static void unmount(struct world *world, const struct fake_owner *owner)
     assert_int_equal(world_receive(world, owner->owner).type, MC_MESSAGE_UNMOUNT_REPLY);
 }
 
-/* Whoever is let go is given up in the eyes of the next master, too: by silence, by its next life, or because it
+/* Whoever is let go is given up in the eyes of the next master, too: by silence, or because it
  * says that it takes its memory along: it may be killed before that is dropped. */
 static void test_who_is_given_up(void **state)
 {
-    enum { SILENT, NEXT_LIFE, LEAVES, WAYS };
+    enum { SILENT, LEAVES, WAYS };
     struct world world;
     (void)state;
     for (unsigned way = 0; way < WAYS; way++) {
@@ -436,8 +436,6 @@ static void test_who_is_given_up(void **state)
         assert_false(mc_core_has_given_up(world.core));
         if (way == SILENT)
             world_pass(&world, 200);
-        else if (way == NEXT_LIFE)
-            world_join(&world, MC_ROLE_HEARTBEAT, a->node, SECOND_LIFE);
         else
             unmount(&world, a);
         assert_true(mc_core_has_given_up(world.core));

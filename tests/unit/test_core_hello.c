@@ -183,25 +183,24 @@ static void test_roles(void **state)
     world_close_all(&world);
 }
 
-static void test_incarnations(void **state)
+/* Node ids are told to everybody; whoever comes with that of another process changes nothing for that one. */
+static void test_the_id_of_another_process(void **state)
 {
     struct world world;
-    struct mc_core_statistics statistics;
     (void)state;
     struct world_store store = world_open_one(&world);
-    uint64_t newer = world_join(&world, MC_ROLE_CALL, NODE_A, SECOND_LIFE);
-    assert_true(world.connections[store.heartbeat].closed && world.connections[store.owner].closed &&
-                world.connections[store.call].closed);
-    assert_false(world.connections[newer].closed);
-    statistics = statistics_of(&world);
-    assert_int_equal(statistics.members, 1);
-    assert_int_equal(statistics.segments, 0);
-    world_settle(&world, 100);
-    world_disconnect(&world, store.owner);
-    world_disconnect(&world, store.heartbeat);
-    world_disconnect(&world, newer);
-    statistics = statistics_of(&world);
-    assert_int_equal(statistics.members, 0); /* nothing left to remember it for */
+    for (unsigned role = MC_ROLE_CALL; role <= MC_ROLE_OWNER; role++) {
+        uint64_t stranger = world_connect(&world);
+        struct mc_wire_hello hello = world_hello(role, NODE_A, SECOND_LIFE);
+        assert_int_equal(world_greet(&world, stranger, &hello).code, MC_ERR_ILLEGAL_CLIENT);
+        assert_true(world.connections[stranger].closed);
+        world_disconnect(&world, stranger);
+    }
+    assert_false(world.connections[store.heartbeat].closed || world.connections[store.owner].closed ||
+                 world.connections[store.call].closed);
+    assert_int_equal(statistics_of(&world).members, 1);
+    assert_int_equal(statistics_of(&world).segments, 1);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     world_close_all(&world);
 }
 
@@ -214,7 +213,7 @@ int main(void)
         cmocka_unit_test(test_connections_that_rest),
         cmocka_unit_test(test_hello_refused),
         cmocka_unit_test(test_roles),
-        cmocka_unit_test(test_incarnations),
+        cmocka_unit_test(test_the_id_of_another_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -212,15 +212,18 @@ static void hello_refuse(struct mc_core *core, struct mc_connection *connection,
     mc_core_close(core, connection);
 }
 
+/* Has another process that id? Each draws its own, so whoever says so has heard of it, and would end it. */
+static bool is_taken(const struct mc_core *core, const struct mc_wire_hello *hello)
+{
+    const struct mc_member *member = mc_map_get(&core->members_by_id, mc_core_hash_id(core, hello->node));
+    return member != NULL && (member->incarnation != hello->incarnation || !mc_id_equal(member->id, hello->node));
+}
+
 /* The member this hello is of, made if need be. NULL when there are too many. */
 static struct mc_member *member_of(struct mc_core *core, const struct mc_wire_hello *hello)
 {
     uint64_t hash = mc_core_hash_id(core, hello->node);
     struct mc_member *member = mc_map_get(&core->members_by_id, hash);
-    if (member != NULL && (member->incarnation != hello->incarnation || !mc_id_equal(member->id, hello->node))) {
-        mc_member_drop(core, member, "another incarnation of this node has come");
-        member = NULL;
-    }
     if (member != NULL && member->absent) { /* it was only silent; from now on it is as mortal as any */
         member->absent = false;
         mc_member_seen(core, member);
@@ -303,6 +306,10 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
     if (hello.seen_epoch > core->epoch) { /* no answer: it would be that of a master of the past */
         mc_evidence_contradicts(core, hello.node, hello.role == MC_ROLE_OWNER, hello.seen_epoch);
         mc_core_close(core, connection);
+        return;
+    }
+    if (is_taken(core, &hello)) {
+        hello_refuse(core, connection, frame->request_id, MC_ERR_ILLEGAL_CLIENT, "another process has this node id");
         return;
     }
     if (hello.holds != 0)
