@@ -277,6 +277,33 @@ static void notes(struct world *world)
     assert_true(mc_transfer_first_address(world->near, mc_transfer_name(world->far)) == (uintptr_t)world->far_memory);
 }
 
+/* Whoever never takes them is not filled with them by its peers. */
+static void notes_are_limited(struct world *world)
+{
+    enum { LENGTH = 1000000, LIMIT = MC_TRANSFER_NOTES_BYTES / LENGTH };
+    char *name, *message = malloc(LENGTH + 1), *taken;
+    unsigned count = 0;
+    assert_non_null(message);
+    memset(message, 'm', LENGTH);
+    message[LENGTH] = 0;
+    struct mc_transfer_note note = {"n", message};
+    while (count <= LIMIT && mc_transfer_notify(world->near, mc_transfer_name(world->far), &note) == 0)
+        count++;
+    assert_int_equal(count, LIMIT);
+    for (unsigned i = 0; i < count; i++) {
+        assert_int_equal(mc_transfer_take_note(world->far, &name, &taken), 1);
+        assert_int_equal(strlen(taken), LENGTH);
+        free(name);
+        free(taken);
+        if (i == 0) { /* there is room for one again */
+            assert_int_equal(mc_transfer_notify(world->near, mc_transfer_name(world->far), &note), 0);
+            count++;
+        }
+    }
+    assert_int_equal(mc_transfer_take_note(world->far, &name, &taken), 0);
+    free(message);
+}
+
 static void test_suite(void **state)
 {
     (void)state;
@@ -289,6 +316,8 @@ static void test_suite(void **state)
         refusals(&world);
         in_background(&world);
         notes(&world);
+        if (path == 0)
+            notes_are_limited(&world);
         world_close(&world);
     }
 }

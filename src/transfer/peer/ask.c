@@ -301,6 +301,7 @@ int mc_transfer_take_note(struct mc_transfer_engine *engine, char **name, char *
         if (engine->notes == NULL)
             engine->notes_end = &engine->notes;
         engine->note_count--;
+        engine->note_bytes -= mc_note_bytes(note);
     }
     pthread_mutex_unlock(&engine->lock);
     if (note == NULL)

@@ -100,6 +100,7 @@ static void bury(struct mc_service *service)
 {
     while (service->dead != NULL) {
         struct mc_service_connection *next = service->dead->next;
+        service->kept_bytes -= service->dead->in.capacity;
         mc_buffer_free(&service->dead->in);
         mc_buffer_free(&service->dead->out);
         free(service->dead->data);

@@ -10,8 +10,10 @@
 #define MC_SERVICE_CONNECTIONS_MAX 16384u /* one more is closed at once */
 #define MC_SERVICE_HANDSHAKE_MS 5000u     /* a question has so long to come, and its answer to be taken */
 #define MC_SERVICE_DRAIN_MS 2000u
-#define MC_SERVICE_CUTS_MAX 16384u /* numbers of connections that were cut, and may still come */
-#define MC_SERVICE_CUT_MS 600000u  /* for so long: no packet lives for two minutes, and what has come is taken soon */
+#define MC_SERVICE_KEPT_BYTES (256u << 20) /* of questions that are not whole, of all connections, */
+#define MC_SERVICE_KEPT_EACH (64u << 10)   /* but for so much of each */
+#define MC_SERVICE_CUTS_MAX 16384u         /* numbers of connections that were cut, and may still come */
+#define MC_SERVICE_CUT_MS 600000u /* for so long: no packet lives for two minutes, and what has come is taken soon */
 
 enum mc_connection_kind {
     MC_CONNECTION_WAKE,
@@ -58,6 +60,7 @@ struct mc_service {
     struct mc_service_connection listeners[4];
     size_t listener_count;
     struct mc_service_connection *connections, *dead;
+    size_t kept_bytes;                       /* of all `in` */
     struct mc_service_connection *answering; /* whose offers are being answered; in `connections`, too */
     uint32_t connection_count;
     uint64_t tick_ms, pause_until_ms;

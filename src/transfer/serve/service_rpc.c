@@ -36,8 +36,10 @@ static int take_note(struct mc_transfer_engine *engine, struct mc_span json)
     if (mc_gpu_flush(engine->direct_devices) < 0)
         mc_log_limited(ERROR, "what a peer has written to a GPU may not be seen there yet");
     pthread_mutex_lock(&engine->lock);
-    bool is_full = engine->note_count >= MC_TRANSFER_NOTES_MAX;
+    size_t bytes = mc_note_bytes(note);
+    bool is_full = engine->note_count >= MC_TRANSFER_NOTES_MAX || bytes > MC_TRANSFER_NOTES_BYTES - engine->note_bytes;
     if (!is_full) {
+        engine->note_bytes += bytes;
         *engine->notes_end = note;
         engine->notes_end = &note->next;
         engine->note_count++;
@@ -45,7 +47,8 @@ static int take_note(struct mc_transfer_engine *engine, struct mc_span json)
     pthread_mutex_unlock(&engine->lock);
     if (!is_full)
         return 0;
-    mc_log_limited(ERROR, "a note of a peer is refused: %u wait to be taken", MC_TRANSFER_NOTES_MAX);
+    mc_log_limited(ERROR, "a note of a peer is refused: %u notes, or %u MiB of them, wait to be taken",
+                   MC_TRANSFER_NOTES_MAX, MC_TRANSFER_NOTES_BYTES >> 20);
     free(note->name);
     free(note->message);
     free(note);
@@ -208,13 +211,41 @@ static int answer(struct mc_service_connection *connection, const struct mc_hand
     return rc;
 }
 
+/* False: it has to end, as peers have said too much that makes no whole question yet. */
+static bool make_room(struct mc_service_connection *connection)
+{
+    struct mc_service *service = connection->service;
+    struct mc_buffer *in = &connection->in;
+    size_t before = in->capacity;
+    in->may_fail = true;
+    if (!mc_buffer_reserve(in, RECEIVE_BYTES))
+        return false;
+    service->kept_bytes += in->capacity - before;
+    return service->kept_bytes <= MC_SERVICE_KEPT_BYTES || in->capacity <= MC_SERVICE_KEPT_EACH;
+}
+
+/* A long question was taken. */
+static void give_room(struct mc_service_connection *connection)
+{
+    struct mc_buffer *in = &connection->in;
+    if (in->length > 0 || in->capacity <= MC_SERVICE_KEPT_EACH)
+        return;
+    connection->service->kept_bytes -= in->capacity;
+    mc_buffer_free(in);
+}
+
 /* False: nothing more came. */
 static bool receive(struct mc_service_connection *connection)
 {
     struct mc_buffer *in = &connection->in;
     if (connection->is_draining)
         in->length = 0;
-    mc_buffer_reserve(in, RECEIVE_BYTES);
+    if (!make_room(connection)) {
+        mc_log_limited(ERROR, "peers have said %u MiB that are no whole questions: a connection is closed",
+                       MC_SERVICE_KEPT_BYTES >> 20);
+        mc_connection_drop(connection);
+        return false;
+    }
     ssize_t received = recv(connection->fd, in->data + in->length, RECEIVE_BYTES, MSG_DONTWAIT);
     if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR)) {
         mc_connection_drop(connection);
@@ -252,6 +283,7 @@ void mc_rpc_serve(struct mc_service_connection *connection, uint32_t events)
         mc_log_limited(WARNING, "a peer sent what is no handshake; its connection is closed");
         mc_connection_drop(connection);
     } else if (rc == 1) {
+        give_room(connection);
         connection->deadline_ms = mc_clock_ms() + MC_SERVICE_HANDSHAKE_MS;
         if (!connection->is_answering)
             send_answer(connection);

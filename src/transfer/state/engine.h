@@ -34,6 +34,11 @@ struct mc_notification {
     struct mc_notification *next;
 };
 
+static inline size_t mc_note_bytes(const struct mc_notification *note)
+{
+    return sizeof(*note) + strlen(note->name) + strlen(note->message) + 2;
+}
+
 struct mc_worker {                     /* a thread of background.c */
     struct mc_transfer_engine *engine; /* NULL: there has been none in this place */
     pthread_t thread;
@@ -72,6 +77,7 @@ struct mc_transfer_engine {
     uint64_t document_version;
     struct mc_notification *notes, **notes_end;
     uint32_t note_count;
+    size_t note_bytes;
     struct mc_peer *peers[MC_PEER_BUCKETS];
     uint32_t peer_count;
 
