@@ -86,11 +86,12 @@ struct mc_rdma {
     struct mc_rdma_link *serving; /* rdma->lock */
     uint32_t serving_count;
     struct mc_rdma_workshop setup;
-    uint64_t grace_ns;     /* once some pairs stand, the others of a set-up are waited for so long; does not change */
-    _Atomic uint32_t turn; /* of completion vectors */
-    pthread_mutex_t wait_lock;    /* wait.c; nothing is locked within it */
-    bool is_led;                  /* a thread sleeps on the channels; from here on: wait_lock */
-    struct mc_rdma_link *waiting; /* others, whose threads wait to be woken; a list by next_waiting */
+    uint64_t grace_ns; /* once some pairs stand, the others of a set-up are waited for so long; does not change */
+    _Atomic uint64_t rest_until_ns; /* until then an offer is not waited for that names no time */
+    _Atomic uint32_t turn;          /* of completion vectors */
+    pthread_mutex_t wait_lock;      /* wait.c; nothing is locked within it */
+    bool is_led;                    /* a thread sleeps on the channels; from here on: wait_lock */
+    struct mc_rdma_link *waiting;   /* others, whose threads wait to be woken; a list by next_waiting */
     struct {
         _Atomic uint64_t read_bytes, written_bytes, slices, retries, pairs_made, pairs_failed, pairs_served, timeouts,
             stalls, refusals, port_downs, port_ups, gid_changes, device_losses;

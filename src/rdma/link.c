@@ -15,6 +15,7 @@
 #define NEVER UINT64_MAX
 #define ANSWER_MS 1500u /* an answer may take so long, unless the offer says for how long it is waited for */
 #define ANSWER_MAX_MS 4000u
+#define ANSWER_REST 9u            /* then no offer is waited for as long for so many times that: a tenth of the time */
 #define ANSWER_SHORT_MS 20u       /* where the thread that answers serves others, too */
 #define WANTED_NS 10000000000ull  /* whoever does not ask again for so long has given up */
 #define PENDING_NS 30000000000ull /* the peer may take so long to decide */
@@ -570,10 +571,16 @@ int mc_rdma_link_answer(struct mc_rdma *rdma, struct mc_rdma_link **link, struct
     if (rc < 0 || *link == NULL)
         return rc;
     /* Others wait for this thread. Who names a time asks again for what is not decided; others do not know the word. */
-    uint64_t most_ns = ((*link)->has_wait ? ANSWER_SHORT_MS : ANSWER_MS) * 1000000ull;
+    uint64_t start_ns = mc_clock_ns();
+    bool is_short = (*link)->has_wait || start_ns < atomic_load(&rdma->rest_until_ns);
+    uint64_t most_ns = (is_short ? ANSWER_SHORT_MS : ANSWER_MS) * 1000000ull;
     (*link)->wait_ns = (*link)->wait_ns < most_ns ? (*link)->wait_ns : most_ns;
     for (uint64_t due_ns, now_ns; (now_ns = mc_clock_ns()) < (due_ns = mc_rdma_link_answer_due_ns(*link));)
         mc_rdma_setup_wait(*link, (*link)->asked, now_ns + LOOK_NS < due_ns ? now_ns + LOOK_NS : due_ns);
+    if (!is_short) {
+        uint64_t end_ns = mc_clock_ns();
+        atomic_store(&rdma->rest_until_ns, end_ns + ANSWER_REST * (end_ns - start_ns));
+    }
     rc = mc_rdma_link_put_answer(*link, answer);
     if (rc < 0 && is_new) {
         mc_rdma_link_close(*link);

@@ -117,6 +117,33 @@ static void test_asked_again(void **state)
     finish();
 }
 
+/* Offers that name no time, as older askers send them, and strangers: the thread that answers waits for one, and not for
+ * the next as well. */
+static void test_offers_do_not_hold_the_thread(void **state)
+{
+    (void)state;
+    start_four();
+    for (uint32_t i = 0; i < 4; i++)
+        fake_slow_rtr(4 + i, i, 600, 0);
+    struct mc_buffer offer = {0}, answer = {0};
+    struct mc_rdma_link *other = NULL;
+    assert_int_equal(mc_rdma_link_offer(link_a, 1, &offer), 1);
+    uint8_t *word = memmem(offer.data, offer.length, "\"wait\":", 7);
+    if (word != NULL)
+        memcpy(word, "\"tiaw\":", 7);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(mc_rdma_link_answer(serving.rdma, &link_b, mc_span(offer.data, offer.length), &answer), 0);
+    assert_true(elapsed_ms(start_ns) >= 600);
+    answer.length = 0;
+    start_ns = mc_clock_ns();
+    assert_int_equal(mc_rdma_link_answer(serving.rdma, &other, mc_span(offer.data, offer.length), &answer), 0);
+    assert_true(elapsed_ms(start_ns) < 400);
+    mc_rdma_link_close(other);
+    mc_buffer_free(&offer);
+    mc_buffer_free(&answer);
+    finish();
+}
+
 static _Atomic unsigned notes;
 
 static void note(void *context)
@@ -185,8 +212,11 @@ int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_one_silent_rail, before), cmocka_unit_test_setup(test_silent_for_the_asker, before),
-        cmocka_unit_test_setup(test_asked_again, before),     cmocka_unit_test_setup(test_asker_leaves, before),
+        cmocka_unit_test_setup(test_one_silent_rail, before),
+        cmocka_unit_test_setup(test_silent_for_the_asker, before),
+        cmocka_unit_test_setup(test_asked_again, before),
+        cmocka_unit_test_setup(test_offers_do_not_hold_the_thread, before),
+        cmocka_unit_test_setup(test_asker_leaves, before),
         cmocka_unit_test_setup(test_offered_afresh, before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
