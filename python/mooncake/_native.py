@@ -1,8 +1,6 @@
 """Finds the native commands of this package and becomes one of them."""
-import importlib.metadata
 import os
 import pathlib
-import shutil
 import sys
 import sysconfig
 
@@ -17,6 +15,8 @@ def _folders():
     except KeyError:
         pass
     yield pathlib.Path(sys.executable).parent
+    import importlib.metadata  # here, and shutil below: the command answers sooner than these are imported
+
     try:  # Debian 11's pip puts them where its Python does not say
         recorded = importlib.metadata.files("mooncake-transfer-engine") or ()
     except importlib.metadata.PackageNotFoundError:
@@ -38,6 +38,8 @@ def find(name):
     for folder in _folders():
         if _is_native(folder / name):
             return str(folder / name)
+    import shutil
+
     found = shutil.which(name)
     if found is not None and _is_native(found):
         return found

@@ -3,14 +3,24 @@
 mc_store_rest_server. MooncakeStoreService is the same in a process of one's own, in which `store` may be used too.
 """
 
-import asyncio
-import logging
 import sys
-import time
-from typing import Any, Dict, List, Optional
 
 from mooncake._native import become
-from mooncake.mooncake_config import MooncakeConfig
+
+
+def sync_main() -> None:
+    become("mc_store_rest_server", sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sync_main()  # before what only the class needs is imported: that takes longer than the command does to answer
+
+import asyncio  # noqa: E402
+import logging  # noqa: E402
+import time  # noqa: E402
+from typing import Any, Dict, List, Optional  # noqa: E402
+
+from mooncake.mooncake_config import MooncakeConfig  # noqa: E402
 
 __all__ = ["MooncakeStoreService"]
 
@@ -96,11 +106,3 @@ class MooncakeStoreService:
             code = await asyncio.get_running_loop().run_in_executor(None, store.close)
             if code != 0:
                 logger.warning("closing the store gave code %d", code)
-
-
-def sync_main() -> None:
-    become("mc_store_rest_server", sys.argv[1:])
-
-
-if __name__ == "__main__":
-    sync_main()

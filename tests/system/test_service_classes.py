@@ -12,7 +12,7 @@ import pytest
 from cluster import request, wait_until
 from ports import free_port
 from python_cluster import SEGMENT, master, wait_until as wait  # noqa: F401
-from service_process import environment
+from service_process import MODULE, environment, run
 from mooncake.http_metadata_server import KVBootstrapServer, KVPoll
 from mooncake.mooncake_store_service import MooncakeStoreService
 
@@ -37,6 +37,13 @@ def is_open(port):
 
 
 # ---- MooncakeStoreService ----
+
+
+def test_the_command_loads_nothing_of_the_class():
+    """Python has nothing to do but to become the command."""
+    done = run([sys.executable, "-S", "-X", "importtime", *MODULE[1:]], "--version")
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr[-500:]
+    assert "mooncake._native" in done.stderr and not {"asyncio", "json", "dataclasses"} & {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
 
 
 def test_store_and_rest_are_of_one_process(settings):
