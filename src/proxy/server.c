@@ -153,9 +153,11 @@ static int create_events(struct mc_proxy *proxy)
         event_config_free(wanted);
     if (proxy->base == NULL || event_base_priority_init(proxy->base, 2) != 0)
         return MC_ERR_NO_MEMORY;
-    proxy->dns = evdns_base_new(proxy->base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
-    if (proxy->dns == NULL) /* no nameserver: addresses and the names of the hosts file still work */
-        proxy->dns = evdns_base_new(proxy->base, EVDNS_BASE_DISABLE_WHEN_INACTIVE);
+    proxy->dns = evdns_base_new(proxy->base, EVDNS_BASE_DISABLE_WHEN_INACTIVE);
+    /* Not by a flag of the call before: where the file names no server, or is not there, that gives nothing at all. So
+     * the hosts file is known even then, and whatever else is asked for, of this machine, as the C library does. */
+    if (proxy->dns != NULL && evdns_base_resolv_conf_parse(proxy->dns, DNS_OPTIONS_ALL, "/etc/resolv.conf") != 0)
+        mc_log(WARNING, "/etc/resolv.conf names no server: names that /etc/hosts has not are asked of 127.0.0.1");
     proxy->terminate = evsignal_new(proxy->base, SIGTERM, on_signal, proxy);
     proxy->interrupt = evsignal_new(proxy->base, SIGINT, on_signal, proxy);
     proxy->tick = event_new(proxy->base, -1, EV_PERSIST, on_tick, proxy);

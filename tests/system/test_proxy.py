@@ -700,6 +700,18 @@ def test_names_are_resolved(engines):
         assert proxy.stop() == 0
 
 
+@pytest.mark.parametrize("servers", [None, "options ndots:1\n"], ids=["no file", "no server"])
+def test_the_hosts_file_is_enough(engines, tmp_path, servers):
+    """A machine or a container where nobody has said whom to ask for names."""
+    (tmp_path / "hosts").write_text("127.0.0.1 an-engine\n")
+    if servers is not None:
+        (tmp_path / "resolv.conf").write_text(servers)
+    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    etc = ["unshare", "--mount", *user, "--", "sh", "-c", 'mount -t tmpfs tmpfs /etc && cp "$0"/* /etc/ && exec "$@"', str(tmp_path), str(PROXY)]
+    with Proxy("--decode", f"an-engine:{engines('d').port}", program=etc) as proxy:
+        assert proxy.complete()[0] == 200
+
+
 def test_disorder_leaves_nothing_behind(engines):
     """Clients that leave at any time, engines that die and return, instances that come and go: in the end nothing runs and nothing leaks."""
     prefill = [engines(f"p{i}") for i in range(3)]
