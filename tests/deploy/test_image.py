@@ -4,9 +4,13 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
+import statistics
 import subprocess
 import sys
 import tarfile
+import time
+import urllib.request
 
 import pytest
 
@@ -41,6 +45,9 @@ def test_another_time_is_another_image(archive, cache, machine, tmp_path):
 
 def test_it_is_small(archive, root):
     assert archive.stat().st_size < LIMIT
+    unpacked = sum(path.lstat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    print(f"\ndeploy: image {archive.stat().st_size / 1e6:.1f} MB, its files {unpacked / 1e6:.1f} MB, of them OpenSSL "
+          f"{sum(path.stat().st_size for name in ('libssl', 'libcrypto') for path in root.rglob(name + '.so.*')) / 1e6:.1f} MB")
     commands = {path.name for path in (root / "usr/bin").iterdir()}
     assert commands == {*image.COMMANDS, *image.APPLETS, "busybox", "health"}
     privileged = [path for path in root.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o6000]
@@ -57,6 +64,48 @@ def test_every_command_runs_as_its_user(inside):
     assert inside("id", "-u").stdout == f"{image.USER}\n"
     for name in image.APPLETS:
         assert "applet not found" not in inside(name, "--help").stderr, name
+
+
+class Started:
+    """A command of the image, as its user, until it answers /health at the port that its log names; ended by SIGTERM."""
+
+    def __init__(self, root, *words, **environment):
+        self.began = time.monotonic()
+        self.process = subprocess.Popen([shutil.which("chroot"), f"--userspec={image.USER}:{image.USER}", str(root), *words], stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.PIPE, text=True, env={"PATH": "/usr/bin", **environment})
+
+    def port(self, pattern):
+        for line in self.process.stderr:
+            found = re.search(pattern + r" port (\d+)", line)
+            if found:
+                return int(found[1])
+        raise AssertionError(f"{self.process.args} has ended")
+
+    def answers(self, pattern):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port(pattern)}/health", timeout=20) as answer:
+            assert answer.status == 200
+        return 1000 * (time.monotonic() - self.began)
+
+    def end(self):
+        self.process.terminate()
+        for _ in self.process.stderr:
+            pass
+        assert self.process.wait(60) == 0
+
+
+def test_its_first_answer(root):
+    """How soon is printed, not judged."""
+    found = {"master": [], "store": []}
+    for _ in range(5):
+        master = Started(root, "mooncake_master", "--rpc_port=0", "--metrics_port=0")
+        port = master.port("Master service started on")
+        found["master"].append(master.answers("HTTP metrics server started on"))
+        store = Started(root, "mc_store_rest_server", "--port=0", MOONCAKE_MASTER=f"127.0.0.1:{port}", MOONCAKE_LOCAL_HOSTNAME="127.0.0.1",
+                        MOONCAKE_GLOBAL_SEGMENT_SIZE="16mb", MOONCAKE_LOCAL_BUFFER_SIZE="16mb")
+        found["store"].append(store.answers("REST API started on"))
+        store.end()
+        master.end()
+    print("\ndeploy: image, start to first answer: " + ", ".join(f"{name} {statistics.median(times):.0f} ms" for name, times in found.items()))
 
 
 def test_every_library_finds_what_it_needs(root):
