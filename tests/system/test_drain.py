@@ -1,6 +1,8 @@
 """Drain jobs over HTTP: a segment takes nothing new, its owner moves its objects to others, and it can go without a loss."""
 import itertools
 import json
+import pathlib
+import re
 
 import pytest
 
@@ -10,6 +12,7 @@ from python_cluster import SLOW, MooncakeDistributedStore, arguments, joined, pa
 from store_process import StoreProcess
 
 COUNT, SIZE = 60, 100_000
+LARGE = 64 << 20
 
 
 def ask(master, method, path, body=None):
@@ -72,6 +75,36 @@ def test_a_drained_node_can_go(master, client):
         assert name not in segments(master)
         assert all(client.get(key) == value for key, value in values.items())
         assert look()["status_name"] == "SUCCEEDED"
+
+
+def own_memory(pid):
+    """Bytes of a process that no other has: without what it lends."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) << 10
+
+
+def test_large_objects_are_moved_one_at_a_time(master, client):
+    """Several are under way together, but of those whose copies are large only one, lest a node dies of its own drain."""
+    old = StoreProcess(master.address, size=320 << 20).start()
+    wait_until(lambda: client.put("large-0", pattern(LARGE, 0)) == 0)
+    values = {f"large-{i}": pattern(LARGE, i) for i in range(4)} | {f"small-{i}": pattern(SIZE, i) for i in range(COUNT)}
+    for key, value in values.items():
+        assert client.put(key, value) == 0
+    name, before, most = segments(master)[0], own_memory(old.process.pid), 0
+    with StoreProcess(master.address, size=320 << 20):
+        wait_until(lambda: client.put(f"new-{client.get_hostname()}", b"new") == 0)
+        job = ask(master, "POST", "/api/v1/drain_jobs", {"segments": [name]})[1]
+
+        def look():
+            nonlocal most
+            most = max(most, own_memory(old.process.pid))
+            return ask(master, "GET", f"/api/v1/drain_jobs/query?job_id={job['job_id']}")[1]["status_name"] == "SUCCEEDED"
+
+        wait_until(look, 60 * SLOW)
+        old.stop()
+        assert all(client.get(key) == value for key, value in values.items())
+        if not cluster.SANITIZED:
+            assert most - before < 2 * LARGE, (before, most)
 
 
 def test_values_with_two_replicas_keep_two(master, client):

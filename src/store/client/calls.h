@@ -19,8 +19,9 @@ int mc_call_segment_named(struct mc_store *store, const char *name, uint64_t dea
 /* Replaces the value of that version, and no other: MC_ERR_STALE when the key has another value by then, or none. */
 int mc_put_expected(struct mc_store *store, struct mc_put_item *item, const struct mc_replicate_config *config,
                     uint64_t version);
-/* Puts the value, if it has a replica in the segment of that name, in place of itself on others. */
-int mc_store_move_away(struct mc_store *store, struct mc_bytes key, const char *segment);
+/* Puts the value, if it has a replica in the segment of that name, in place of itself on others. `large` is held while
+ * the bytes of a large one are in memory: those who share it do so one after the other. */
+int mc_store_move_away(struct mc_store *store, struct mc_bytes key, const char *segment, pthread_mutex_t *large);
 /* mc_store_get_ranges, that looks first where the objects were when the master last told. */
 int mc_get_ranges_remembered(struct mc_store *store, struct mc_range_item *items, size_t count);
 /* Asks for at most MC_BATCH_MAX good keys and remembers their places. 0: the caller has the link, on which the master

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AGAIN_MAX 8u /* times that the value was replaced under our hands */
+#define AGAIN_MAX 8u            /* times that the value was replaced under our hands */
+#define LARGE_BYTES (64u << 20) /* of such values one at a time is moved: meanwhile it lies in this process once more */
 
 struct layout { /* of one value */
     struct mc_described described;
@@ -147,7 +148,7 @@ int mc_store_copy(struct mc_store *store, struct mc_bytes key, const char *sourc
     return rc;
 }
 
-int mc_store_move_away(struct mc_store *store, struct mc_bytes key, const char *segment)
+int mc_store_move_away(struct mc_store *store, struct mc_bytes key, const char *segment, pthread_mutex_t *large)
 {
     struct layout layout;
     const char *names[MC_REPLICA_COUNT_MAX];
@@ -155,8 +156,13 @@ int mc_store_move_away(struct mc_store *store, struct mc_bytes key, const char *
         int rc = describe_layout(store, key, &layout);
         if (rc == MC_ERR_OBJECT_NOT_FOUND || (rc == 0 && !is_on(&layout, segment)))
             return 0;
+        bool is_large = rc == 0 && layout.replicas[0].size >= LARGE_BYTES;
+        if (is_large)
+            pthread_mutex_lock(large);
         if (rc == 0)
             rc = rewrite(store, key, &layout, names, wanted(&layout, segment, NULL, 0, names), layout.count);
+        if (is_large)
+            pthread_mutex_unlock(large);
         if (rc != MC_ERR_STALE)
             return rc;
     }

@@ -1,5 +1,5 @@
-/* Draining of the own segment: a thread, started with the master's first wish, that moves its objects to others, one
- * after the other, until the wish ends. */
+/* Draining of the own segment: a thread, started with the master's first wish, that moves its objects to others until
+ * the wish ends; some at a time, as that many clients would. */
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"
@@ -10,7 +10,9 @@
 #include <stdlib.h>
 
 #define ASK_MS 2000u
-#define PASS_MS 1000u    /* from one pass to the next while there is something to move */
+#define MOVERS 4u        /* objects that are moved at a time: most of a small one's time is waiting */
+#define AGAIN_MS 100u    /* from a pass that moved all that it met to the next, which is to meet nothing */
+#define PASS_MS 1000u    /* from one to the next while something could not be moved */
 #define STALLED_MS 5000u /* nothing could be moved for so long: nothing can */
 #define IDLE_MS 10000u   /* and when there is not: a put that was under way may still end there */
 
@@ -31,6 +33,13 @@ struct mc_drain {
     uint32_t passes;   /* since it is wanted, whole ones */
     bool is_empty;     /* the last has met nothing */
     size_t left;       /* after it */
+};
+
+struct moves { /* of the keys of one answer; those who move take one after the other */
+    struct mc_drain *drain;
+    _Atomic size_t next, met, failed;
+    _Atomic int last; /* why one was not moved */
+    pthread_mutex_t large;
 };
 
 static void build_keys(struct mc_buffer *out, uint64_t request_id, const void *context)
@@ -90,6 +99,37 @@ static void note_moved(struct mc_drain *drain)
     pthread_mutex_unlock(&drain->sleeper.lock);
 }
 
+static void *move_main(void *argument)
+{
+    struct moves *moves = argument;
+    struct mc_drain *drain = moves->drain;
+    size_t i;
+    while (is_wanted(drain) && (i = atomic_fetch_add(&moves->next, 1)) < drain->keys.count) {
+        int rc = mc_store_move_away(drain->store, drain->keys.keys[i], drain->store->hostname, &moves->large);
+        atomic_fetch_add(&moves->met, 1);
+        if (rc >= 0) {
+            note_moved(drain);
+        } else {
+            atomic_fetch_add(&moves->failed, 1);
+            atomic_store(&moves->last, rc);
+        }
+    }
+    return NULL;
+}
+
+/* By this thread and others, which have ended when it returns. Where none can be had this one does it alone. */
+static void move_all(struct moves *moves)
+{
+    pthread_t others[MOVERS - 1];
+    size_t count = 0;
+    while (count < MOVERS - 1 && count + 1 < moves->drain->keys.count &&
+           mc_thread_start(&others[count], "mc-move", move_main, moves) == 0)
+        count++;
+    (void)move_main(moves);
+    while (count > 0)
+        pthread_join(others[--count], NULL);
+}
+
 /* All objects once. Returns how many there were; *left: of them, those that still are; *is_whole: the master has named
  * them all. */
 static size_t pass(struct mc_drain *drain, uint32_t segment, size_t *left, bool *is_whole)
@@ -102,14 +142,11 @@ static size_t pass(struct mc_drain *drain, uint32_t segment, size_t *left, bool 
         *is_whole = ask_keys(drain->store, segment, keys) == 0;
         if (!*is_whole)
             break;
-        for (size_t i = 0; i < keys->count && is_wanted(drain); i++) {
-            int rc = mc_store_move_away(drain->store, keys->keys[i], drain->store->hostname);
-            failed += rc < 0;
-            if (rc >= 0)
-                note_moved(drain);
-            last = rc < 0 ? rc : last;
-            met++;
-        }
+        struct moves moves = {.drain = drain, .large = PTHREAD_MUTEX_INITIALIZER};
+        move_all(&moves);
+        met += moves.met;
+        failed += moves.failed;
+        last = moves.failed > 0 ? moves.last : last;
     } while (keys->next_slot != 0 && is_wanted(drain));
     if (failed > 0)
         mc_log_limited(WARNING, "%zu of %zu objects could not be moved away yet: %s", failed, met, mc_error_name(last));
@@ -130,7 +167,8 @@ static void *drain_main(void *argument)
         pthread_mutex_unlock(&drain->sleeper.lock);
         bool is_whole;
         size_t left, met = pass(drain, segment, &left, &is_whole);
-        uint64_t next_ns = mc_clock_ns() + (met > 0 ? PASS_MS : IDLE_MS) * 1000000ull;
+        uint64_t wait_ms = met == 0 ? IDLE_MS : is_whole && left == 0 ? AGAIN_MS : PASS_MS;
+        uint64_t next_ns = mc_clock_ns() + wait_ms * 1000000ull;
         pthread_mutex_lock(&drain->sleeper.lock);
         drain->passes += is_whole;
         drain->left = is_whole ? left : drain->left;
