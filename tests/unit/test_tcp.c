@@ -88,7 +88,7 @@ static void write_harmed(struct rig *rig, void (*harm)(void *), int *large, int 
         rig_transfer(MC_TRANSFER_WRITE, 0, rig->generation, 0, LENGTH, "harmed", &unread, 1),
         rig_transfer(MC_TRANSFER_WRITE, 1, rig->generation, LENGTH + MC_EXTENT_SLACK, 1, "small", &part, 1)};
     writes[0].source = &harmful->source;
-    rig_run(rig, writes, 2, 20000);
+    rig_run(rig, writes, 2, PATIENT_MS);
     assert_true(atomic_load(&harmful->done));
     *large = writes[0].result;
     *small = writes[1].result;

@@ -22,7 +22,6 @@
 #define ALL INT64_MAX
 #define SMALL 4096u
 #define LARGE (1u << 20)
-#define PATIENT_MS 20000u /* for what must succeed, on whatever machine */
 
 struct connection {
     int client, owner;

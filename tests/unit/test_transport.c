@@ -91,7 +91,7 @@ static void put(struct rig *rig, uint32_t slot, uint64_t offset, uint64_t length
     size_t count = cut(data + 1, length, parts, 7, length);
     struct mc_transfer write =
         rig_transfer(MC_TRANSFER_WRITE, slot, ++rig->generation, offset, length, key, parts, count);
-    assert_int_equal(rig_run_one(rig, &write, 20000), 0);
+    assert_int_equal(rig_run_one(rig, &write, PATIENT_MS), 0);
     assert_true(rig_wait_live(rig, slot, rig->generation));
     free(data);
 }
@@ -109,7 +109,7 @@ static int get_range(struct rig *rig, uint32_t slot, uint64_t object_length, con
         rig_transfer(MC_TRANSFER_READ, slot, rig->generation, 0, object_length, key, parts, count);
     read.offset = offset;
     read.length = length;
-    int rc = rig_run_one(rig, &read, 20000);
+    int rc = rig_run_one(rig, &read, PATIENT_MS);
     if (rc == 0)
         assert_memory_equal(target, expected + offset, length);
     for (size_t i = 0; i < GUARD; i++) {
@@ -238,7 +238,7 @@ static void thousands(void **state)
         transfers[i] =
             rig_transfer(MC_TRANSFER_WRITE, i, ++rig->generation, (uint64_t)i * STEP, length, "batch", &parts[i], 1);
     }
-    rig_run(rig, transfers, COUNT, 20000);
+    rig_run(rig, transfers, COUNT, PATIENT_MS);
     for (uint32_t i = 0; i < COUNT; i++) {
         assert_int_equal(transfers[i].result, 0);
         assert_true(rig_wait_live(rig, i, transfers[i].place.generation));
@@ -255,7 +255,7 @@ static void thousands(void **state)
         parts[COUNT + i] = (struct iovec){back + (size_t)i * LONGEST, transfers[i].length};
         second[i].parts = &parts[COUNT + i];
     }
-    rig_run(rig, second, COUNT, 20000);
+    rig_run(rig, second, COUNT, PATIENT_MS);
     for (uint32_t i = 0; i < COUNT; i++) {
         assert_int_equal(second[i].result, 0);
         if (i % 5 == 4)
@@ -554,9 +554,9 @@ static void *work(void *argument)
         struct mc_transfer write =
             rig_transfer(MC_TRANSFER_WRITE, slot, generation, offset, length, "thread", &part, 1);
         worker->failures +=
-            rig_run_one(worker->rig, &write, 20000) != 0 || !rig_wait_live(worker->rig, slot, generation);
+            rig_run_one(worker->rig, &write, PATIENT_MS) != 0 || !rig_wait_live(worker->rig, slot, generation);
         struct mc_transfer read = rig_transfer(MC_TRANSFER_READ, slot, generation, 0, length, "thread", &target, 1);
-        worker->failures += rig_run_one(worker->rig, &read, 20000) != 0 || memcmp(data, back, length) != 0;
+        worker->failures += rig_run_one(worker->rig, &read, PATIENT_MS) != 0 || memcmp(data, back, length) != 0;
     }
     free(data);
     free(back);

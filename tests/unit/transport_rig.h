@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #define RIG_SEGMENT 7u
+#define PATIENT_MS 100000u /* for what must succeed, on whatever machine */
 
 static struct mc_rdma *rig_rdma; /* kind MC_PATH_RDMA: of the test; both halves use it, and rig_stop closes it */
 
@@ -226,7 +227,7 @@ static inline int rig_run_one(struct rig *rig, struct mc_transfer *transfer, uin
 static inline bool rig_wait_live(struct rig *rig, uint32_t slot, uint64_t generation)
 {
     struct mc_slot seen;
-    for (int i = 0; i < 20000; i++) {
+    for (unsigned i = 0; i < PATIENT_MS; i++) {
         if (mc_slot_read(&mc_segment_memory_slots(rig->memory)[slot], generation, &seen))
             return true;
         usleep(100);
