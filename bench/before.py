@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Is this tree slower than the release before it, or than another commit? The same work on both, in turn, in one run.
+"""Is this tree slower than the release before it, than another commit, or than a wheel that was built of it? The same work on both, in turn, in one run.
 
     ./dev bench before [store|engine|core] [--rounds 4] [--modes pinned,spread] [--commit 3f6ce5a]
+    ./dev bench before [store|engine] --wheel dist/*_x86_64.whl [...]     this tree as its compiler builds it, and as that of the wheel did
 
 The other tree is built once from the repository's history (tests/released.py). In each round the two take turns, the order changes from round
 to round, and a ratio is taken within a round: above 1 this tree is better. A row is worse when its median ratio is below 0.97. Exit code 1
@@ -116,12 +117,15 @@ def main():
     parser = figures.parser_of(__doc__, "less of everything", rounds="4; even: each side is the first as often", keep=False)
     parser.add_argument("what", nargs="?", choices=("store", "engine", "core"), default="store")
     parser.add_argument("--commit", default=released.COMMIT, help="the other tree: %(default)s, the release before")
+    parser.add_argument("--wheel", type=pathlib.Path, help="in place of a commit: a wheel")
     parser.add_argument("--modes", type=lambda text: text.split(","), default=["pinned", "spread"], help="pinned: all on one core; spread: on two")
     parser.set_defaults(rounds=4)
     arguments = parser.parse_args()
     new = released.Release(pathlib.Path(os.environ["MC_BUILD"]), pathlib.Path(os.environ["MC_PYTHONPATH"]))
-    print(f"building {arguments.commit} …", flush=True)
-    old = released.build(CACHE, arguments.commit)
+    if arguments.wheel and arguments.what == "core":
+        parser.error("a wheel does not hold the measurement of the core")
+    print(f"the other: {arguments.wheel}" if arguments.wheel else f"building {arguments.commit} …", flush=True)
+    old = released.unpack(CACHE, arguments.wheel) if arguments.wheel else released.build(CACHE, arguments.commit)
     if old is None:
         raise SystemExit(released.WHY)
     conditions = figures.Conditions(arguments, "before").begin()

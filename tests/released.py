@@ -2,6 +2,7 @@
 
     old = released.build(cache)      # None where git does not know the commit (a shallow clone, a tarball): released.WHY says so
     old = released.build(cache, commit)     # another tree than the last release
+    released.unpack(cache, wheel)   # what a wheel holds instead
     released.measurement(old, "bench_core") # one of its C measurements, built when asked for
     old.build                        # as MC_BUILD: mooncake_master, mooncake_bench, ...
     old.python_path                  # as MC_PYTHONPATH
@@ -14,6 +15,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import zipfile
 from collections import namedtuple
 
 COMMIT = "3f6ce5a"
@@ -74,6 +76,18 @@ def build(cache, commit=COMMIT):
                 (package / part.name).symlink_to(part)
             done.write_text(str(folder), encoding="utf-8")
     return release
+
+
+def unpack(cache, wheel):
+    """Without an installation: the package, and its commands where a build would have them. For one reader at a time."""
+    folder = pathlib.Path(cache).resolve() / "released-wheel"
+    shutil.rmtree(folder, ignore_errors=True)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    scripts = next(folder.glob("*.data/scripts"))
+    for script in scripts.iterdir():
+        script.chmod(0o755)
+    return Release(scripts, folder)
 
 
 def measurement(release, name):
