@@ -36,7 +36,8 @@ apart() {
 bash "$here/base.sh" "$suite" "$(uname -m)" "$folder" "$include"
 if [ $kind = engine ] && [ ! -e "$base/.torch" ]; then
     rm -f "$base"/usr/lib/python3*/EXTERNALLY-MANAGED
-    apart --mount "$base" / "pip install --quiet --root-user-action=ignore torch==2.13.0+cpu --extra-index-url https://download.pytorch.org/whl/cpu"
+    torch="pip install --quiet --root-user-action=ignore torch==2.13.0+cpu"
+    apart --mount "$base" / "$torch || $torch --extra-index-url https://download.pytorch.org/whl/cpu" # the configured index may have it
     touch "$base/.torch"
 fi
 rm -rf --one-file-system "$system"
