@@ -14,7 +14,9 @@ besides "tp" each place on those has editions and a manifest of its own. Who fin
 drawn by lot that is in all names: so what was removed, or is gone, and written anew has nothing to do with shards of before.
 
 Invariant: a shard is used only if its own header says that it is the one that was asked for: its place on every axis, the whole's shape,
-the dtype; and if there is a manifest, only if it is of the manifest's partition and edition. So no answer has parts of two editions.
+the dtype; and if there is a manifest, only if it is of the manifest's partition and edition. So no answer has parts of two editions. One
+exception has one part, and no other rank's to disagree with: while no other rank has a shard in the edition that holds, a store that asks for
+the shard that it has upserted gets that.
 
 That an edition is one version is the callers' part, nothing here can see it: each shard of it must be written by one rank, always with the
 same value. `version` says so. Counting does only while each rank writes all its upserts through one store: a rank that begins anew in the
@@ -170,13 +172,18 @@ class _Counts:
         self._last = {}
 
     def next(self, group, there):
-        last, chain, failed = self._last.get(self._name(group), (0, None, False))
+        last, chain, failed = self._last.get(self._name(group.names, group.manifest, group.shards[0][0].split), (0, None, False))
         if chain != there.chain:
             return there.edition + 1
         return last if failed and last >= there.edition else max(last, there.edition) + 1
 
+    def ahead(self, names, split, there):
+        """The edition that this store has written and that does not hold yet, of the shard at a split; None: there is none."""
+        last, chain, failed = self._last.get(self._name(names, there, split), (0, None, True))
+        return last if chain == there.chain and last > there.edition and not failed else None
+
     def note(self, group, failed):
-        name = self._name(group)
+        name = self._name(group.names, group.manifest, group.shards[0][0].split)
         self._last.pop(name, None)
         self._last[name] = (group.manifest.edition, group.manifest.chain, failed)
         while len(self._last) > COUNTS_MAX:
@@ -186,9 +193,9 @@ class _Counts:
                 pass  # another thread was here
 
     @staticmethod
-    def _name(group):
+    def _name(names, manifest, split):
         # Not the edition's own name: that has the edition.
-        return group.names.own, group.names.writer, group.manifest.split_dim, group.manifest.size, group.shards[0][0].split.rank
+        return names.own, names.writer, manifest.split_dim, manifest.size, split.rank
 
 
 def _upsert_shards(store, groups, config, version):
@@ -520,6 +527,18 @@ def _manifest_names(key, request):
     return Names(key, request.place).manifests()
 
 
+def _ahead(store, key, request, manifest):
+    """The name of the shard that is asked for, if this store has upserted it and no other rank has put any: who wrote it reads it. Or None."""
+    split = None if manifest is None else request.place.split
+    if split is None or (split.size, split.split_dim) != (manifest.size, manifest.split_dim) or "_edition_counts" not in store.__dict__:
+        return None
+    names = Names(key, request.place)
+    edition = store._edition_counts.ahead(names, split, manifest)
+    if edition is None or any(store.batch_is_exist([name for place, name in names.shards(manifest) if place.split.rank != split.rank])):
+        return None
+    return names.shard(request.place, edition, manifest.chain)
+
+
 def _is_answer(request, header, manifest):
     if header is None or request.place is None:
         return header is not None
@@ -733,8 +752,12 @@ class ParallelTensorCalls:
         found = []
         for key, request, first, manifest in zip(keys, requests, firsts, manifests):
             buffer = None if first is None else next(buffers)
-            header = open_buffer(buffer)
-            if request is None or _is_answer(request, header, manifest):
+            own = _ahead(self, key, request, manifest)
+            ahead = None if own is None else self.get_buffer(own)
+            header = open_buffer(buffer if ahead is None else ahead)
+            if ahead is not None and header is not None and request.place.is_of(header):
+                found.append(over(ahead, header))
+            elif request is None or _is_answer(request, header, manifest):
                 found.append(None if header is None else over(buffer, header))
             else:
                 found.append(_second_round(self, key, request, _own_memory, self.get_tensor))
@@ -750,6 +773,12 @@ class ParallelTensorCalls:
         if first is not None:
             beside = _manifest_names(key, request)
             manifest = _manifests(self, [Names(key, request.place)])[0] if beside else None
+            own = _ahead(self, key, request, manifest)
+            if own is not None:
+                length = self.get_into(own, buffer_ptr, size)
+                header = header_at(buffer_ptr, length)
+                if header is not None and request.place.is_of(header):
+                    return tensor_at(buffer_ptr, length)
             length = self.get_into(first, buffer_ptr, size)
             header = header_at(buffer_ptr, length)
             if _is_answer(request, header, manifest):

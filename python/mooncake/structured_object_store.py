@@ -456,7 +456,7 @@ class MooncakeBundleTransfer:
         places, columns, buffers = self._members(stage, batch, others, schemas)
         there = sorted(set(ref.field_index) & set(places))
         if there and not overwrite:
-            raise ValueError(f"fields {there} are there already")
+            raise ValueError(f"fields {there} already exist")
         left = [name for name, one in ref.field_index.items() if overwrite and one.stage == stage and name not in places]
         if left:
             raise ValueError(f"what overwrites stage {stage!r} must include existing fields: {left}")
@@ -539,7 +539,7 @@ class MooncakeBundleTransfer:
 
     def _wanted(self, ref, fields, batch_fields, non_tensor_fields) -> List[str]:
         if fields is not None and (batch_fields is not None or non_tensor_fields is not None):
-            raise ValueError("fields, or batch_fields and non_tensor_fields")
+            raise ValueError("fields cannot be combined with batch_fields and non_tensor_fields")
         if fields is not None:
             names = list(fields)
         elif batch_fields is not None or non_tensor_fields is not None:

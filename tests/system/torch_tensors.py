@@ -448,6 +448,22 @@ def test_a_version_by_other_ranks_replaces_all_of_the_former_one(store):
 
 
 @upserts
+def test_a_rank_that_is_alone_reads_what_it_upserted(store):
+    upsert_by(store, "key", 1, [2], 4, "put_tensor_with_parallelism")
+    for version in 2, 3:
+        upsert_by(store, "key", version, [2], 4)
+        got = reads_of(store, "key", 4)
+        assert got[12:18] == [{version}] * 6 and got[:12] + got[18:] == [None] * 19, "nobody else has a shard"
+    # Another rank is there: what holds is what both have.
+    upsert_by(store, "key", 1, [0], 4, "put_tensor_with_parallelism")
+    got = reads_of(store, "key", 4)
+    assert got[:6] == got[12:18] == [{1}] * 6
+    for rank in 0, 1, 3:
+        upsert_by(store, "key", 2, [rank], 4)
+    assert reads_of(store, "key", 4) == [{2}] * 25
+
+
+@upserts
 def test_versions_that_the_ranks_name(store):
     def upsert(value, rank, **more):
         return store.upsert_tensor_with_parallelism("key", torch.full((8, 8), value), place(tp(rank, 2)), **more)
