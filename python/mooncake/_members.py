@@ -104,10 +104,10 @@ class Rows:
     @staticmethod
     def _number(one, total):
         if isinstance(one, bool) or not isinstance(one, (int, np.integer)):
-            raise TypeError("numbers of rows must be whole numbers")
+            raise TypeError("row indices must be whole numbers")
         number = int(one) + (total if one < 0 else 0)
         if not 0 <= number < total:
-            raise IndexError(f"row {one} of {total} rows is asked for")
+            raise IndexError(f"row {one} is out of range: there are {total}")
         return number
 
     def __len__(self):
@@ -136,7 +136,7 @@ def _array_target(name, destination, dtype, shape):
         raise TypeError(f"member {name!r}: its destination must be a numpy.ndarray or a raw_destination")
     flags = destination.flags
     if destination.dtype != dtype or destination.shape != tuple(shape) or not flags.c_contiguous or not flags.writeable:
-        raise ValueError(f"member {name!r}: its destination must be a contiguous, writable array of dtype {dtype.str} and shape {tuple(shape)}")
+        raise ValueError(f"member {name!r}, destination shape mismatch, or of type: a contiguous, writable {dtype.str} of shape {tuple(shape)} is needed")
     return destination
 
 

@@ -362,7 +362,7 @@ class MooncakeBundleTransfer:
     def _check_there(names, there, what):
         missing = [name for name in names if name not in there]
         if missing:
-            raise KeyError(f"there are no such {what}: {missing}")
+            raise KeyError(f"unknown {what}: {missing}")
 
     @staticmethod
     def release_result(result: Any) -> None:
@@ -480,7 +480,7 @@ class MooncakeBundleTransfer:
             raise ValueError(f"fields of inconsistent batch sizes: {sizes} rows")
         size = sizes[0] if sizes else max(ref.batch_size, 0)
         if ref.batch_size >= 0 and size != ref.batch_size:
-            raise ValueError(f"fields of {size} rows cannot be added to a batch of {ref.batch_size}")
+            raise ValueError(f"fields of {size} rows do not fit to the batch size, {ref.batch_size}")
         return size
 
     @staticmethod
@@ -546,7 +546,7 @@ class MooncakeBundleTransfer:
             names = [*(batch_fields or ()), *(non_tensor_fields or ())]
         else:
             names = list(ref.field_index)
-        self._check_there(names, ref.field_index, "fields")
+        self._check_there(names, ref.field_index, "DataProto fields")
         return names
 
 
