@@ -1,5 +1,5 @@
-/* What a hostile server answers to whom asks it: etcd, Kubernetes and metadata servers (HTTP, JSON) and Redis. The first
- * byte chooses: 0 an HTTP answer and what is looked for in its body, else Redis's. */
+/* What a hostile server answers to whom asks it: etcd, Kubernetes and metadata servers (HTTP, JSON) and Redis. The
+ * first byte chooses: 0 an HTTP answer and what is looked for in its body, else Redis's. */
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/http.h"

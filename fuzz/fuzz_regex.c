@@ -1,4 +1,5 @@
-/* A pattern and a text, as a removal by pattern brings them: the pattern up to the first zero byte, the text behind it. */
+/* A pattern and a text, as a removal by pattern brings them: the pattern up to the first zero byte, the text behind
+ * it. */
 #include "base/error.h"
 #include "base/regex.h"
 

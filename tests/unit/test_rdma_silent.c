@@ -117,8 +117,8 @@ static void test_asked_again(void **state)
     finish();
 }
 
-/* Offers that name no time, as older askers send them, and strangers: the thread that answers waits for one, and not for
- * the next as well. */
+/* Offers that name no time, as older askers send them, and strangers: the thread that answers waits for one, and not
+ * for the next as well. */
 static void test_offers_do_not_hold_the_thread(void **state)
 {
     (void)state;

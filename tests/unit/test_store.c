@@ -817,7 +817,7 @@ static void a_master_that_comes_back_is_used_again(void **state)
     assert_int_equal(get(store, "before", back, 4), MC_ERR_RPC_FAIL);
     assert_int_equal(exist(store, "before"), MC_ERR_RPC_FAIL);
     assert_int_equal(mc_store_health(store), 2);
-    assert_true(mc_clock_ns() - start_ns < 10000000000ull); /* the first waits as long as it may, 5 s, the others do not */
+    assert_true(mc_clock_ns() - start_ns < 10000000000ull); /* one waits for as long as it may, 5 s, others do not */
     start_master(port);
     int rc = -1;
     for (int i = 0; i < 300 && rc != 0; i++) {

@@ -8,8 +8,8 @@
 #define MC_SEGMENTS_TOLD_NEAR 16u /* in one answer, of the client's machine */
 #define MC_SEGMENTS_TOLD_FAR 8u   /* and of others */
 #define MC_SEGMENTS_MAX 65536u    /* mounted at the same time; number 0 is never used */
-/* Of all segments: 2 PiB of memory at 2 KiB a slot. What a master keeps of each that an owner says to have, used or not,
- * is a pointer for 4,096 (MC_NODE_CHUNK): 2 GiB at most. */
+/* Of all segments: 2 PiB of memory at 2 KiB a slot. What a master keeps of each that an owner says to have, used or
+ * not, is a pointer for 4,096 (MC_NODE_CHUNK): 2 GiB at most. */
 #define MC_SLOTS_MAX (1ull << 40)
 #define MC_SEGMENT_CAPACITY_MAX (1ull << 44)
 #define MC_SEGMENT_TEXT_MAX 255u /* bytes of a segment's name and addresses */
