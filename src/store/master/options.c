@@ -57,7 +57,7 @@ static const struct mc_option table[] = {
     ROW("rpc_port", INT, "50051", "port of the master's service; 0: the kernel chooses, the log names it", SECTION("Service"), PORT, INTO(rpc_port)),
     ROW("port", INT, "50051", "older name of rpc_port, which wins when both are given", PORT),
     ROW("rpc_address", TEXT, "0.0.0.0", "address of the master's service", INTO(rpc_address)),
-    ROW("max_connections_per_address", INT, "0", "connections that callers and nodes of one address may have; 0: three quarters of all places", LIMITS(0, 1 << 20)),
+    ROW("max_connections_per_address", INT, "0", "connections of one address; 0: three quarters of all places", LIMITS(0, 1 << 20)),
     ROW("rpc_interface", TEXT, "", "network interface whose address is used when rpc_address is not given"),
     NEEDLESS("max_threads", INT, "16", "the master's core is one thread", LIMITS(0, 65536)),
     NEEDLESS("rpc_thread_num", INT, "0", "the master's core is one thread", LIMITS(0, 65536)),
