@@ -1,5 +1,4 @@
-/* A pattern and a text, as a removal by pattern brings them: the pattern up to the first zero byte, the text behind
- * it. */
+/* A pattern and a text, as a removal by pattern brings them: the pattern up to the first zero byte, then the text. */
 #include "base/error.h"
 #include "base/regex.h"
 

@@ -100,7 +100,7 @@ struct mc_reader {
 static inline struct mc_reader mc_reader(const void *data, size_t length)
 {
     const uint8_t *at = data;
-    return (struct mc_reader){at, at + length, false};
+    return (struct mc_reader){at, length == 0 ? at : at + length, false}; /* nothing may lie nowhere */
 }
 static inline size_t mc_reader_left(const struct mc_reader *reader)
 {
