@@ -33,9 +33,9 @@ PUTS_NEVER_DIE = (
 
 MUTATIONS = [
     # What a slot says, and who may write it
-    ("commit_takes_any_generation", SEGMENT + "memory.c", "if (commit->generation <= generation_read(slot) || is_below_floor", "if (is_below_floor"),
-    ("commit_skips_the_floor", SEGMENT + "memory.c", "if (commit->generation <= generation_read(slot) || is_below_floor(memory, commit->generation))", "if (commit->generation <= generation_read(slot))"),
-    ("write_skips_generation_and_floor", SEGMENT + "memory.c", "return generation > generation_read(&memory->file.slots[slot]) && !is_below_floor(memory, generation)", "return slot != UINT32_MAX"),
+    ("commit_takes_any_generation", SEGMENT + "memory.c", "if (commit->generation <= generation_read(slot) || !is_of_our_master", "if (!is_of_our_master"),
+    ("commit_skips_the_floor", SEGMENT + "memory.c", "if (commit->generation <= generation_read(slot) || !is_of_our_master(memory, commit->generation))", "if (commit->generation <= generation_read(slot))"),
+    ("write_skips_generation_and_floor", SEGMENT + "memory.c", "return generation > generation_read(&memory->file.slots[slot]) && is_of_our_master(memory, generation)", "return slot != UINT32_MAX"),
     ("clear_forgets_the_generation", SEGMENT + "memory.c", "    if (generation > generation_read(slot)) /* a second store", "    if (generation > generation_read(slot) && 0) /* a second store"),
     ("clear_does_nothing", SEGMENT + "memory.c", "if (generation_read(&memory->file.slots[number]) <= generation)", "if (generation_read(&memory->file.slots[number]) < generation)"),
     ("clear_takes_later_ones_too", SEGMENT + "memory.c", "if (generation_read(&memory->file.slots[number]) <= generation)", "if (true)"),
@@ -66,7 +66,7 @@ MUTATIONS = [
     ("live_means_nothing_to_the_put", CORE + "put.c", "item.code == 0 ? GRANT_LIVE : GRANT_CLEAR", "GRANT_CLEAR"),
     # No owner refuses what the master still grants, so this one refuses some for nothing: writers must place those again.
     ("refused_commit_is_live", CORE + "put.c", "item.code == 0 ? GRANT_LIVE : GRANT_CLEAR", "GRANT_LIVE",
-     SEGMENT + "memory.c", "    if (commit->generation <= generation_read(slot) || is_below", "    if (commit->length % 5 == 2 || commit->generation <= generation_read(slot) || is_below"),
+     SEGMENT + "memory.c", "    if (commit->generation <= generation_read(slot) || !is_of", "    if (commit->length % 5 == 2 || commit->generation <= generation_read(slot) || !is_of"),
     ("live_of_any_generation", CORE + "put.c", "                     mc_node_generation(core, node) == item.generation;", "                     true;"),
     ("existing_key_is_put_again", CORE + "put.c", "        if (exists && (start->flags & MC_PUT_REPLACE) == 0)\n            return again && object->clearing > 0 ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_ALREADY_EXISTS;", "        (void)again;"),
     ("dead_writers_space_is_cleared_only", CORE + "put.c", "        if (how == GRANT_CLEAR)", "        if (how == GRANT_CLEAR || how == GRANT_CUT)"),

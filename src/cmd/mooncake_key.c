@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,6 +42,17 @@ static int fail(const char *path, const char *why)
 {
     fprintf(stderr, "mooncake_key: %s: %s\n", path, why);
     return 1;
+}
+
+/* One process at a time changes the keys of a folder. Until the process ends; a file system without locks has none. */
+static void folder_lock(const char *path)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof(folder), "%.*s", slash == NULL ? 1 : (int)(slash - path) + 1, slash == NULL ? "." : path);
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        (void)flock(fd, LOCK_EX);
 }
 
 /* Whole or not at all: to a file beside it, which then takes its name. */
@@ -192,7 +204,10 @@ static int work(const char *const *words, int count)
                         "says more\n");
         return 2;
     }
-    struct keys keys = {.path = words[1]};
+    char real[PATH_MAX]; /* a link stays one */
+    struct keys keys = {.path = realpath(words[1], real) != NULL ? real : words[1]};
+    if (is_new || is_revoke)
+        folder_lock(keys.path);
     int code = keys_load(&keys, is_new);
     if (code == 0 && keys.count < 0) /* only of new: a file that is not one of keys is not added to */
         code = fail(words[1], "this is no file of keys");

@@ -12,6 +12,7 @@
 #include <ctype.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -152,7 +153,10 @@ int mc_keys_parse(const char *text, size_t length, struct mc_key **keys, char *e
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char given[PATH_MAX]; /* by a flag; empty: none */
-static struct mc_key *known; /* NULL: not read yet, or none */
+/* What the environment said at the start, or at the last mc_keys_check: it may be changed under threads that read. */
+static char file_name[PATH_MAX], own_token[MC_KEYS_BEARER_MAX];
+static atomic_int wanted = -1; /* -1: not looked yet */
+static struct mc_key *known;   /* NULL: not read yet, or none */
 static int known_count;
 static struct stat known_file;
 static uint64_t looked_ms;
@@ -162,20 +166,33 @@ void mc_keys_use(const char *file)
 {
     pthread_mutex_lock(&lock);
     snprintf(given, sizeof(given), "%s", file == NULL ? "" : file);
+    atomic_store(&wanted, -1);
     is_read = false;
     pthread_mutex_unlock(&lock);
 }
 
-static const char *file_of(void)
+/* Lock held. */
+static void settings_take(void)
 {
-    const char *file = given[0] != 0 ? given : mc_variable(MC_AUTH_FILE);
-    return file != NULL && file[0] != 0 ? file : NULL;
+    const char *file = given[0] != 0 ? given : mc_variable(MC_AUTH_FILE), *shown = mc_variable(MC_AUTH_TOKEN);
+    snprintf(file_name, sizeof(file_name), "%s", file == NULL ? "" : file);
+    snprintf(own_token, sizeof(own_token), "%s", shown == NULL ? "" : shown);
+    atomic_store(&wanted, file_name[0] != 0 || own_token[0] != 0);
 }
 
-static const char *token_of(void)
+static const char *file_of(void)
 {
-    const char *token = mc_variable(MC_AUTH_TOKEN);
-    return token != NULL && token[0] != 0 ? token : NULL;
+    return file_name[0] != 0 ? file_name : NULL;
+}
+
+static void on_forked(void) /* the child has one thread, which does not hold it */
+{
+    pthread_mutex_init(&lock, NULL);
+}
+
+static void watch_forks(void)
+{
+    (void)pthread_atfork(NULL, NULL, on_forked); /* fails for want of memory only */
 }
 
 static void keys_replace(struct mc_key *keys, int count)
@@ -187,11 +204,11 @@ static void keys_replace(struct mc_key *keys, int count)
     known_count = count;
 }
 
-static int token_take(const char *token, char *error, size_t error_size)
+static int token_take(char *error, size_t error_size)
 {
-    const char *colon = strchr(token, ':');
+    const char *colon = strchr(own_token, ':');
     struct mc_key *key = calloc(1, sizeof(*key));
-    if (key == NULL || colon == NULL || !copy_name(key->id, mc_span(token, (size_t)(colon - token))) ||
+    if (key == NULL || colon == NULL || !copy_name(key->id, mc_span(own_token, (size_t)(colon - own_token))) ||
         !secret_parse(key->secret, mc_span_string(colon + 1))) {
         free(key);
         snprintf(error, error_size, "MC_AUTH_TOKEN is to be id:secret, the secret of 64 hexadecimal digits");
@@ -227,14 +244,14 @@ static int file_take(const char *file, char *error, size_t error_size)
 /* Lock held. */
 static int keys_read(char *error, size_t error_size)
 {
-    const char *file = file_of(), *token = token_of();
-    if (file == NULL && token == NULL) {
+    const char *file = file_of();
+    if (file == NULL && own_token[0] == 0) {
         keys_replace(NULL, 0);
         return 0;
     }
     if (mc_openssl_open(error, error_size) == NULL)
         return MC_ERR_INVALID_PARAMS;
-    return file != NULL ? file_take(file, error, error_size) : token_take(token, error, error_size);
+    return file != NULL ? file_take(file, error, error_size) : token_take(error, error_size);
 }
 
 static bool file_changed(void)
@@ -242,6 +259,7 @@ static bool file_changed(void)
     struct stat now;
     return stat(file_of(), &now) == 0 &&
            (now.st_ino != known_file.st_ino || now.st_size != known_file.st_size ||
+            now.st_ctim.tv_sec != known_file.st_ctim.tv_sec || now.st_ctim.tv_nsec != known_file.st_ctim.tv_nsec ||
             now.st_mtim.tv_sec != known_file.st_mtim.tv_sec || now.st_mtim.tv_nsec != known_file.st_mtim.tv_nsec);
 }
 
@@ -250,7 +268,7 @@ static void keys_refresh(void)
 {
     char error[1024];
     uint64_t now_ms = mc_clock_ms();
-    if (is_read && (known == NULL || file_of() == NULL || now_ms - looked_ms < LOOK_MS || !file_changed())) {
+    if (is_read && (file_of() == NULL || now_ms - looked_ms < LOOK_MS || !file_changed())) {
         looked_ms = now_ms - looked_ms < LOOK_MS ? looked_ms : now_ms;
         return;
     }
@@ -265,7 +283,10 @@ static void keys_refresh(void)
 
 int mc_keys_check(char *error, size_t error_size)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
     pthread_mutex_lock(&lock);
+    settings_take();
     int rc = keys_read(error, error_size);
     is_read = true;
     looked_ms = mc_clock_ms();
@@ -275,7 +296,14 @@ int mc_keys_check(char *error, size_t error_size)
 
 bool mc_keys_are_wanted(void)
 {
-    return file_of() != NULL || token_of() != NULL;
+    int known_to_be = atomic_load_explicit(&wanted, memory_order_relaxed);
+    if (known_to_be < 0) { /* a process that has not checked them: a transfer engine's, the doctor's */
+        pthread_mutex_lock(&lock);
+        settings_take();
+        known_to_be = atomic_load(&wanted);
+        pthread_mutex_unlock(&lock);
+    }
+    return known_to_be != 0;
 }
 
 bool mc_keys_own(struct mc_key *key)
@@ -342,6 +370,13 @@ int mc_keys_stranger_status(unsigned right, bool is_near)
     const char *mode = mc_variable(MC_PROTECTED_MODE);
     bool is_off = mode != NULL && (strcmp(mode, "no") == 0 || strcmp(mode, "0") == 0 || strcmp(mode, "false") == 0);
     return right != MC_RIGHT_ADMIN || is_near || is_off || mc_keys_are_wanted() ? 0 : 403;
+}
+
+int mc_keys_origin_status(unsigned right, const char *origin, const char *host)
+{
+    const char *site = origin == NULL ? NULL : strstr(origin, "://");
+    bool is_same = origin == NULL || (site != NULL && host != NULL && strcasecmp(site + 3, host) == 0);
+    return right != MC_RIGHT_ADMIN || is_same ? 0 : 403;
 }
 
 const char *mc_keys_bearer(char text[MC_KEYS_BEARER_MAX])

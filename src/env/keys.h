@@ -47,6 +47,10 @@ int mc_keys_stranger_status(unsigned right, bool is_near);
 #define MC_KEYS_STRANGER                                                                                               \
     "without keys this is done only for this machine and private networks: start this process with --auth_file, or "   \
     "with MC_PROTECTED_MODE=no if everybody who reaches this port may\n"
+/* A browser sends what it knows of a port along with what any page makes it ask: what only an administrator should do
+ * is not done for another site's page. origin, host: of the request; NULL: there is none. 0 or 403. */
+int mc_keys_origin_status(unsigned right, const char *origin, const char *host);
+#define MC_KEYS_ORIGIN "this is not done for a page of another site\n"
 #define MC_KEYS_CHALLENGE "Basic realm=\"mooncake\", Bearer" /* WWW-Authenticate, beside 401 */
 #define MC_KEYS_BEARER_MAX (MC_KEY_ID_MAX + 2 * MC_KEY_SECRET_BYTES + 16)
 /* "Bearer id:secret" of this process's key. NULL: it has none. */

@@ -106,7 +106,7 @@ def test_a_key_that_may_only_read(scene):
 def test_a_key_that_may_not_lend_memory(scene):
     master, keys, _folder = scene
     with Client(master, keys["read,write"], segment=16 << 20) as client:
-        wait_until(lambda: "its key has no right to node" in master.log())
+        wait_until(lambda: "its key has no right to lend memory" in master.log())
         assert "NOT_PERMITTED" in client.said()
 
 
@@ -372,6 +372,7 @@ class Told:
         reader = wire.Reader(body)
         reader.record()
         record = reader.list()[0]
+        self.owner, self.incarnation = struct.unpack_from("<16sQ", record, struct.calcsize("<iI"))
         self.nonce, = struct.unpack_from("<Q", record, struct.calcsize("<iI16sQ16sQI"))
         at, texts = struct.calcsize("<iI16sQ16sQIQ16s"), []
         while at < len(record):
@@ -439,6 +440,43 @@ def test_a_ticket_lets_its_holder_read_and_nothing_else(scene):
     assert told.read() == before
     with Client(master, keys["read"]) as client:
         assert client.same("probe", "probe", 10) is True
+
+
+def said(master, key, role, node, incarnation):
+    """The code of a hello with that role, by who says that it is that process."""
+    connection, right = proved(master, key)
+    with connection:
+        connection.sendall(right + wire.frame(wire.HELLO, 7, wire.record(struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, role, 0, node, incarnation, 0) +
+                                                                         wire.data(b"t") + wire.data(b"") + struct.pack("<QI", 0, 0xFFFFFFFF))))
+        return struct.unpack_from("<i", keyed.receive(connection)[1], 2)[0]
+
+
+def test_nobody_takes_the_place_of_a_node(scene):
+    """Node ids and incarnations are told to everybody who asks for a segment."""
+    master, keys, _folder = scene
+    told = Told(master, keys["read"])
+    assert said(master, keys["read"], wire.ROLE_OWNER, os.urandom(16), 1) == NOT_PERMITTED
+    assert said(master, keys["node"], wire.ROLE_OWNER, os.urandom(16), 1) == 0
+    for key in (keys["read"], keys["read,write,node,admin"]):
+        for role in (wire.ROLE_CALL, 1, wire.ROLE_OWNER):
+            assert said(master, key, role, told.owner, told.incarnation) < 0
+    with Client(master, keys["read,write"]) as client:
+        assert client.put("after", "after", 100) == 0 and client.same("after", "after", 100) is True
+    assert "is suspect" not in master.log()
+
+
+def test_a_master_without_keys_makes_no_tickets():
+    """Whoever asks for them with his MOUNT: it may have nothing to make them by."""
+    with Master() as master:
+        owner = wire.Connection(master.port, wire.ROLE_OWNER, os.urandom(16))
+        mount = struct.pack("<16sQQIQQ16s", os.urandom(16), 1 << 20, 1 << 20, 4096, 1, 0, bytes(16)) + wire.data(b"n:1") + wire.data(b"127.0.0.1:1") + \
+            wire.data(b"") + struct.pack("<IIB", 0, 0, 0) + wire.data(b"") + struct.pack("<Q", 0) + wire.data(b"k" * 32)
+        assert struct.unpack_from("<i", owner.call(wire.MOUNT, wire.MOUNT_REPLY, wire.record(mount)).record())[0] == 0
+        caller = wire.Connection(master.port, wire.ROLE_CALL, os.urandom(16))
+        reader = caller.call(wire.SEGMENTS, wire.SEGMENTS_REPLY, wire.record(struct.pack("<Q16s", 0, bytes(16))))
+        reader.record()
+        (told,) = reader.list()
+        assert b"127.0.0.1:1" in told and told.endswith(wire.data(b"") * 3)  # no path, no ticket, no secret
 
 
 def test_without_a_ticket_nobody_is_let_in(scene):

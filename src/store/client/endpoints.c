@@ -108,7 +108,7 @@ int mc_store_endpoint_told(struct mc_store *store, uint64_t epoch, const struct 
         !copy_text(endpoint->tcp_address, sizeof(endpoint->tcp_address), reply->tcp_address) ||
         !copy_text(endpoint->unix_path, sizeof(endpoint->unix_path), reply->unix_path))
         return MC_ERR_PROTOCOL;
-    endpoint->has_ticket = reply->ticket.length > 0;
+    endpoint->has_ticket = reply->ticket.length > 0 && mc_keys_are_wanted(); /* who wants none believes none */
     if (endpoint->has_ticket && (reply->ticket.length != sizeof(endpoint->ticket) ||
                                  reply->ticket_secret.length != sizeof(endpoint->ticket_secret)))
         return MC_ERR_PROTOCOL;

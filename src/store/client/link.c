@@ -174,7 +174,7 @@ static int greet(struct mc_store *store, int fd, const char *address, enum mc_ro
         mc_paths_fd_leave(store->paths, place);
     if (rc == 0)
         rc = met_master(store, address, reply, said);
-    else if (rc != MC_ERR_RPC_FAIL && rc != MC_ERR_RPC_TIMEOUT)
+    else if ((rc != MC_ERR_RPC_FAIL && rc != MC_ERR_RPC_TIMEOUT) || said->text[0] != 0)
         mc_log_limited(WARNING, "the master at %s and this client do not agree: %s %s", address, mc_error_name(rc),
                        said->text);
     if (rc == 0)

@@ -151,9 +151,9 @@ void mc_core_let_age(struct mc_core *core);
 
 /* A connection was accepted / has ended. Numbers are chosen by the shell, never reused. */
 void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
-/* What the key that it has proved permits (store/wire/proof.h); said once, before its hello. Where there are no keys:
- * never. */
-void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t connection, unsigned rights);
+/* What the key that it has proved permits (store/wire/proof.h), and a number that tells keys apart, not 0; said once,
+ * before its hello. Where there are no keys: never. */
+void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t connection, unsigned rights, uint64_t key);
 void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
 /* For how long has a caller's connection, which waits for nothing, said nothing? 0: it is in use, or no caller's. After
  * MC_CALL_IDLE_MS it may be closed. */

@@ -259,12 +259,14 @@ void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t number)
     mc_link_init(&connection->waits);
 }
 
-void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t number, unsigned rights)
+void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t number, unsigned rights, uint64_t key)
 {
     enter(core, now_ms);
     struct mc_connection *connection = mc_map_get(&core->connections, number);
-    if (connection != NULL)
-        connection->rights = (uint8_t)rights;
+    if (connection == NULL)
+        return;
+    connection->rights = (uint8_t)rights;
+    connection->key = key;
 }
 
 void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t number)

@@ -212,11 +212,14 @@ static void hello_refuse(struct mc_core *core, struct mc_connection *connection,
     mc_core_close(core, connection);
 }
 
-/* Has another process that id? Each draws its own, so whoever says so has heard of it, and would end it. */
-static bool is_taken(const struct mc_core *core, const struct mc_wire_hello *hello)
+/* Has another process that id, or another key? Each draws its own, so whoever says so has heard of it, and would end
+ * it. */
+static bool is_taken(const struct mc_core *core, const struct mc_connection *connection,
+                     const struct mc_wire_hello *hello)
 {
     const struct mc_member *member = mc_map_get(&core->members_by_id, mc_core_hash_id(core, hello->node));
-    return member != NULL && (member->incarnation != hello->incarnation || !mc_id_equal(member->id, hello->node));
+    return member != NULL && (member->incarnation != hello->incarnation || !mc_id_equal(member->id, hello->node) ||
+                              member->key != connection->key);
 }
 
 /* The member this hello is of, made if need be. NULL when there are too many. */
@@ -295,6 +298,10 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
         mc_core_malformed(core, connection, "it has met an epoch that cannot be");
         return;
     }
+    if (hello.role == MC_ROLE_OWNER && connection->key != 0 && (connection->rights & MC_RIGHT_NODE) == 0) {
+        hello_refuse(core, connection, frame->request_id, MC_ERR_NOT_PERMITTED, "its key has no right to lend memory");
+        return;
+    }
     int32_t code = mc_cluster_judge(core, &hello, text);
     if (code != 0) {
         hello_reply(core, connection, frame->request_id, code, text);
@@ -308,7 +315,7 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
         mc_core_close(core, connection);
         return;
     }
-    if (is_taken(core, &hello)) {
+    if (is_taken(core, connection, &hello)) {
         hello_refuse(core, connection, frame->request_id, MC_ERR_ILLEGAL_CLIENT, "another process has this node id");
         return;
     }
@@ -319,6 +326,7 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
         hello_refuse(core, connection, frame->request_id, MC_ERR_BUSY, "this master has too many members");
         return;
     }
+    member->key = connection->key;
     connection->member = member;
     connection->role = hello.role;
     if (!is_other)

@@ -27,6 +27,7 @@ struct mc_member {
     uint64_t seen_ms;       /* life time (core->life_ms) of its last sign of life */
     uint64_t seen_at_ms;    /* our age then, and 1: its owner knows of none that is later */
     uint64_t met_epoch;     /* the highest below ours that a hello of its process has told; 0 = none has */
+    uint64_t key;           /* that it joined with: its id is this key\'s */
     uint64_t beat_ms;       /* and of its last heartbeat; that is no sign of life of what serves its segments */
     bool had_heartbeat;     /* from then on it is mortal */
     bool heartbeat_lost, silent;
@@ -60,6 +61,7 @@ struct mc_connection {
     uint32_t lost;             /* signs of lost packets on its way, when it was last looked at; of an owner */
     uint64_t lossy_until_ms;   /* life time; so long they count */
     uint8_t role, rights;      /* rights: of enum mc_right, where there are keys */
+    uint64_t key;              /* tells its key from others; 0: there are none */
     struct mc_id cluster;      /* of the contents that its hello speaks of; zero = there are none, or it does not say */
     struct mc_evidence said;   /* in its hello; counts from its next frame on. epoch 0: nothing */
     uint64_t said_of;          /* of which master, as far as that is known; 0 = it is not */

@@ -291,9 +291,11 @@ static void aliases_remove(struct mc_core *core, struct mc_segment *segment)
         alias_remove(core, segment, which);
 }
 
-static void copy_ticket_key(struct mc_segment *segment, const struct mc_wire_mount *mount)
+/* Without keys there are no tickets, whoever asks for them: nothing may be needed here to make them by. */
+static void copy_ticket_key(struct mc_segment *segment, const struct mc_wire_mount *mount,
+                            const struct mc_member *member)
 {
-    segment->has_ticket_key = mount->ticket_key.length == sizeof(segment->ticket_key);
+    segment->has_ticket_key = member->key != 0 && mount->ticket_key.length == sizeof(segment->ticket_key);
     if (segment->has_ticket_key)
         memcpy(segment->ticket_key, mount->ticket_key.data, sizeof(segment->ticket_key));
 }
@@ -316,7 +318,6 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     copy_text(segment->name, mount->name);
     copy_text(segment->tcp_address, mount->tcp_address);
     copy_text(segment->unix_path, mount->unix_path);
-    copy_ticket_key(segment, mount);
     copy_directory(segment, mount);
     for (unsigned i = 0; i < MC_SETS; i++)
         segment->places[i] = MC_SET_NOWHERE;
@@ -354,6 +355,7 @@ static struct mc_segment *segment_add(struct mc_core *core, struct mc_member *me
     segment->member = member;
     segment->owner_id = member->id;
     segment->incarnation = member->incarnation;
+    copy_ticket_key(segment, mount, member);
     mc_link_append(&member->segments, &segment->of_member);
     core->segments[index] = segment;
     core->segment_uses[index]++;
@@ -387,7 +389,7 @@ static bool take_over(struct mc_core *core, struct mc_segment *segment, struct m
     segment->reporter_count = 0;
     copy_text(segment->tcp_address, mount->tcp_address);
     copy_text(segment->unix_path, mount->unix_path);
-    copy_ticket_key(segment, mount);
+    copy_ticket_key(segment, mount, member);
     aliases_remove(core, segment);
     copy_text(segment->name, mount->name);
     copy_directory(segment, mount);

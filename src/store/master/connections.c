@@ -1,6 +1,7 @@
 /* The connections of the RPC shell: what comes in, what goes out, and whose turn it is. */
 #include "store/master/connections.h"
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/limits.h"
@@ -446,9 +447,12 @@ static void gate_input(struct connection *connection, const struct mc_frame *fra
     int rc = mc_gate_take(connection->gate, frame, server->wants_keys ? key_find : NULL, NULL, &connection->out);
     if (rc == 1) {
         connection->is_open = true;
-        connection->rights = connection->gate->key.rights;
+        const struct mc_key *key = &connection->gate->key;
+        connection->rights = key->rights;
+        greeter_remove(connection);
         if (server->core != NULL)
-            mc_core_permitted(server->core, server->now_ms, connection->number, connection->rights);
+            mc_core_permitted(server->core, server->now_ms, connection->number, key->rights,
+                              mc_hash(key->id, strlen(key->id)).low | 1);
         free(connection->gate);
         connection->gate = NULL;
     }
@@ -713,14 +717,16 @@ static bool make_room(struct mc_server *server)
     return closed > 0;
 }
 
-/* Those that say nothing have few of what is kept free. */
-static void greeters_limit(struct mc_server *server, uint32_t most)
+/* Those that say nothing have few of what is kept free. True: some had to go. */
+static bool greeters_limit(struct mc_server *server, uint32_t most)
 {
+    bool is_above = server->greeters.count > most;
     while (server->greeters.count > most) {
         struct connection *oldest = server->greeters.oldest;
         greeter_remove(oldest);
         die(oldest);
     }
+    return is_above;
 }
 
 /* False: its address has its share of the places. */
@@ -758,7 +764,7 @@ static bool connection_create(struct mc_server *server, int fd)
     connection->is_open = !server->wants_keys;
     server->connections[index] = connection;
     greeter_add(connection);
-    greeters_limit(server, is_crowded(server, fd) ? MC_SERVER_GREETERS_CROWDED : MC_SERVER_GREETERS_MAX);
+    (void)greeters_limit(server, is_crowded(server, fd) ? MC_SERVER_GREETERS_CROWDED : MC_SERVER_GREETERS_MAX);
     mc_assert(event_assign(&connection->read_event, server->base, fd, EV_READ | EV_PERSIST, on_readable, connection) ==
               0);
     mc_assert(
@@ -781,11 +787,15 @@ void mc_server_on_accept(evutil_socket_t fd, short events, void *argument)
         int accepted = mc_socket_accept(fd);
         if (accepted < 0) {
             /* Out of descriptors the listener stays readable: without a pause the loop would spin. */
-            if (errno == EMFILE && make_room(server))
+            /* Those that say nothing may have all numbers below the last, which are not looked at where they come. */
+            bool is_out = errno == EMFILE;
+            if (is_out && greeters_limit(server, MC_SERVER_GREETERS_CROWDED))
                 return; /* it has the next turn */
-            if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+            if (is_out && make_room(server))
+                return;
+            if (is_out || (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)) {
                 mc_log_limited(WARNING, "connections cannot be accepted: %s; raise the limit of open files",
-                               strerror(errno));
+                               strerror(is_out ? EMFILE : errno));
                 (void)event_del(&server->listen_event);
                 (void)event_del(&server->unix_event);
                 (void)event_add(&server->resume_event, &pause);

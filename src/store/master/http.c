@@ -121,13 +121,17 @@ static bool is_permitted(struct evhttp_request *request, unsigned right)
 {
     if (right == 0)
         return true;
-    int fd = (int)bufferevent_getfd(evhttp_connection_get_bufferevent(evhttp_request_get_connection(request)));
-    if (mc_keys_stranger_status(right, mc_socket_peer_is_near(fd)) != 0) {
-        mc_http_reply_text(request, 403, MC_HTTP_TEXT, MC_KEYS_STRANGER);
-        return false;
+    const struct evkeyvalq *headers = evhttp_request_get_input_headers(request);
+    if (right == MC_RIGHT_ADMIN) {
+        int fd = (int)bufferevent_getfd(evhttp_connection_get_bufferevent(evhttp_request_get_connection(request)));
+        const char *origin = evhttp_find_header(headers, "Origin"), *host = evhttp_find_header(headers, "Host");
+        bool is_stranger = mc_keys_stranger_status(right, mc_socket_peer_is_near(fd)) != 0;
+        if (is_stranger || mc_keys_origin_status(right, origin, host) != 0) {
+            mc_http_reply_text(request, 403, MC_HTTP_TEXT, is_stranger ? MC_KEYS_STRANGER : MC_KEYS_ORIGIN);
+            return false;
+        }
     }
-    int status =
-        mc_keys_http_status(evhttp_find_header(evhttp_request_get_input_headers(request), "Authorization"), right);
+    int status = mc_keys_http_status(evhttp_find_header(headers, "Authorization"), right);
     if (status == 0)
         return true;
     if (status == 401)

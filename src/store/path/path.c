@@ -112,9 +112,11 @@ bool mc_path_layout_known(const struct mc_endpoint *endpoint, uint32_t layout)
 static int prove(const struct mc_endpoint *endpoint, int fd, const struct mc_patience *patience)
 {
     char why[MC_PROOF_TEXT_MAX];
-    return !endpoint->has_ticket ? 0
-                                 : mc_prove(fd, mc_span(endpoint->ticket, sizeof(endpoint->ticket)),
-                                            endpoint->ticket_secret, patience->soon_ns, why);
+    if (!endpoint->has_ticket)
+        return 0;
+    int rc = mc_prove(fd, mc_span(endpoint->ticket, sizeof(endpoint->ticket)), endpoint->ticket_secret,
+                      patience->soon_ns, why);
+    return rc == MC_ERR_NOT_PERMITTED ? MC_ERR_STALE : rc; /* another process has its place now */
 }
 
 int mc_path_hello(struct mc_paths *paths, const struct mc_endpoint *endpoint, int fd,

@@ -98,8 +98,8 @@ static int prove_end(struct mc_paths *paths, const struct mc_endpoint *endpoint,
     int rc = mc_prover_take(lane->prover, frame, &out, why);
     free(lane->prover);
     lane->prover = NULL;
-    if (rc < 0)
-        return rc;
+    if (rc < 0) /* another process has its place now */
+        return rc == MC_ERR_NOT_PERMITTED ? MC_ERR_STALE : rc;
     mc_path_hello_write(paths, endpoint, &out);
     lane->parts[lane->part_count++] = (struct iovec){lane->heads, out.length};
     lane->in_length = 0;

@@ -326,11 +326,19 @@ void mc_web_reply_text(struct mc_web_request *request, int status, const char *t
 
 bool mc_web_is_permitted(struct mc_web_request *request, unsigned right)
 {
-    bool is_near = mc_socket_peer_is_near(request->connection->fd);
-    int status = right == 0 ? 0 : mc_keys_stranger_status(right, is_near);
-    const char *text = MC_KEYS_STRANGER;
+    const struct mc_head *head = &request->head;
+    int status = 0;
+    const char *text = "";
+    if (right == MC_RIGHT_ADMIN) {
+        status = mc_keys_origin_status(right, mc_head_find(head, "Origin"), mc_head_find(head, "Host"));
+        text = MC_KEYS_ORIGIN;
+    }
+    if (right == MC_RIGHT_ADMIN && status == 0) {
+        status = mc_keys_stranger_status(right, mc_socket_peer_is_near(request->connection->fd));
+        text = MC_KEYS_STRANGER;
+    }
     if (right != 0 && status == 0) {
-        status = mc_keys_http_status(mc_head_find(&request->head, "Authorization"), right);
+        status = mc_keys_http_status(mc_head_find(head, "Authorization"), right);
         text = status == 401 ? "this port wants a key: Authorization: Bearer id:secret\n"
                              : "this key has no right to that\n";
     }

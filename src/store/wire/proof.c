@@ -96,6 +96,9 @@ int mc_prove(int fd, struct mc_span key, const uint8_t secret[MC_KEY_SECRET_BYTE
     int rc = out.failed ? MC_ERR_NO_MEMORY : send_all(fd, &out, deadline_ns);
     out.length = 0;
     int64_t used = rc < 0 ? rc : mc_socket_receive_frame(fd, &in, &frame, deadline_ns, NULL);
+    if (rc == 0 && used == MC_ERR_RPC_FAIL)
+        snprintf(why, MC_PROOF_TEXT_MAX,
+                 "it hung up when we began to prove our key: it may be of a release without keys");
     rc = used < 0 ? (int)used : mc_prover_take(&prover, &frame, &out, why);
     if (rc == 0 && (size_t)used != in.length) /* it speaks only when asked */
         rc = MC_ERR_PROTOCOL;
