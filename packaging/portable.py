@@ -196,13 +196,14 @@ def copy_headers(include, architecture):
         shutil.copy2(found, target)
 
 
-def cross_file(prefix, architecture, archiver, compiler, wrapper):
+def cross_file(prefix, architecture, archiver, compiler, wrapper, builder):
     words = ", ".join(f"'{word}'" for word in compiler)
     return f"""[binaries]
 c = [{words}]
 ar = '{archiver}'
 pkg-config = 'pkg-config'
 strip = 'true'
+python = '{builder}'
 {f"exe_wrapper = '{wrapper}'" if wrapper else ''}
 [built-in options]
 c_args = ['-isystem', '{prefix}/include', '-include', '{ROOT}/packaging/older_libc.h']
@@ -217,9 +218,9 @@ endian = 'little'
 """
 
 
-def setup_build(cache, architecture, name, wrapper=None, *more):
+def setup_build(cache, architecture, name, wrapper=None, *more, builder=sys.executable):
     """(Python with `wheel`, cross file, build folder): all that a build of that name needs; its folder is empty if it was for another. more: libraries
-    beside those of a wheel."""
+    beside those of a wheel. builder: the Python that extensions are for: building for another system, Meson takes it from its cross file or its own."""
     zig, python = need_tools(cache)
     compiler = [str(zig), "cc", "-target", f"{architecture}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}", f"-mcpu={ARCHITECTURES[architecture]}", "-fno-sanitize=undefined"]
     for libraries in (LIBRARIES, *more):
@@ -229,7 +230,7 @@ def setup_build(cache, architecture, name, wrapper=None, *more):
     archiver = cache / "ar"
     archiver.write_text(f"#!/bin/sh\n[ \"$1\" = -h ] || exec {zig} ar \"$@\"\n", encoding="ascii")
     archiver.chmod(0o755)
-    wanted = cross_file(prefix, architecture, archiver, compiler, wrapper)
+    wanted = cross_file(prefix, architecture, archiver, compiler, wrapper, builder)
     if not is_made(cross, wanted):
         shutil.rmtree(build, ignore_errors=True)
         cross.parent.mkdir(exist_ok=True)
@@ -240,11 +241,12 @@ def setup_build(cache, architecture, name, wrapper=None, *more):
 def build_wheel(cache, target, name):
     """name: an architecture, or FREE_THREADED."""
     architecture = platform.machine() if name == FREE_THREADED else name
-    python, cross, build = setup_build(cache, architecture, name)
-    made, settings = cache / name / "wheel", [f"--cross-file={cross}"]
     builder, tags = sys.executable, ["--python-tag", OLDEST_PYTHON]
     if name == FREE_THREADED:  # it has no stable interface, so its own tag stays
         builder, tags = need_free_python(cache), []
+    python, cross, build = setup_build(cache, architecture, name, builder=builder)
+    made, settings = cache / name / "wheel", [f"--cross-file={cross}"]
+    if name == FREE_THREADED:
         settings.append("-Dpython.allow_limited_api=false")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Is a wheel's tag true? Every ELF file in it is for the tag's processor, needs no library but those of glibc and those that it finds beside itself,
 and no symbol of glibc's that is newer than the glibc of the tag (manylinux_2_28_x86_64: 2.28): the loader of such a system finds all it asks for.
+And the modules have names by which the tag's Python finds them (cp313-cp313t: thing.cpython-313t-...so).
 
 floor.py WHEEL...     exits 1 and names each symbol, library or file that breaks the promise
 """
@@ -13,6 +14,8 @@ import zipfile
 MACHINES = {"x86_64": "Advanced Micro Devices X86-64", "aarch64": "AArch64"}
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 TAG = re.compile(r"-manylinux_(\d+)_(\d+)_(\w+?)\.whl$")
+PYTHON_TAG = re.compile(r"-cp(\d+)-(abi3|cp\1t?)-manylinux_")
+MODULE = re.compile(r"\.(abi3|cpython-\w+)(?:-[\w-]+)?\.so$")
 MACHINE = re.compile(r"^ *Machine: +(.*)$", re.M)
 NEEDED = re.compile(r"\(NEEDED\) .*\[(.*)\]")
 SEARCHED = re.compile(r"\((?:RPATH|RUNPATH)\) .*\[(.*)\]")
@@ -62,6 +65,13 @@ def problems_of(text, floor, machine, others):
             yield f"needs the version {version}"
 
 
+def names_unfit(wheel, names):
+    """Modules that the Python of the tag does not find: it looks for its own suffix, and for abi3's where it has a stable interface."""
+    tag = PYTHON_TAG.search(wheel)
+    wanted = tag and tag[2].replace("cp", "cpython-")
+    return [name for name in names if (module := MODULE.search(name)) and module[1] != wanted]
+
+
 def check(wheel):
     """(problems, number of ELF files, newest version that one of them needs)"""
     tag = TAG.search(wheel)
@@ -78,7 +88,7 @@ def check(wheel):
                 file.flush()
                 texts[name] = readelf(file.name)
             newest = max([newest, *((int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", texts[name]))])
-    problems, count = [], len(texts)
+    problems, count = [f"{wheel}: {name} is not for the Python of its tag" for name in names_unfit(wheel, texts)], len(texts)
     for name, text in texts.items():
         folder = name.rpartition("/")[0]
         others = {path.rpartition("/")[2]: other for path, other in texts.items() if path.rpartition("/")[0] == folder}

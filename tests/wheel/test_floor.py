@@ -65,6 +65,16 @@ def test_one_symbol_is_enough(make, capsys, source, options, word):
     assert word in text and len(text.splitlines()) == 1, text
 
 
+@pytest.mark.parametrize("tags, name, fits", [
+    ("cp39-abi3", "a/_store.abi3.so", True), ("cp39-abi3", "a/_store.cpython-39-x86_64-linux-gnu.so", False), ("cp39-cp39", "a/_store.abi3.so", False),
+    ("cp313-cp313t", "a/_store.cpython-313t-x86_64-linux-gnu.so", True), ("cp313-cp313t", "a/_store.cpython-311-x86_64-linux-gnu.so", False),
+    ("cp313-cp313t", "a/_store.abi3.so", False), ("cp313-cp313", "a/_store.cpython-313t-x86_64-linux-gnu.so", False), ("cp313-cp313t", "a/libmooncake.so", True),
+])
+def test_a_module_s_name_is_of_the_tag_s_python(tags, name, fits):
+    """A wheel for 3.13t once held modules of 3.11, which nothing but an import would have shown."""
+    assert floor.names_unfit(f"thing-1-{tags}-manylinux_2_17_x86_64.whl", [name]) == ([] if fits else [name])
+
+
 def test_the_same_file_is_right_or_wrong_by_its_tag(make, capsys):
     source = "void middle(void); void f(void) { middle(); }"
     assert said(capsys, make(source, tag=f"manylinux_2_28_{MACHINE}"))[0] == 0
