@@ -1,7 +1,9 @@
 """The original's own Python tests, and those of programs that stand on it: what passes there passes here.
 
 Left out of the original's: what needs a GPU (test_transfer_on_cuda, test_transfer_on_hip, test_regmr_overhead), NVMe-oF (test_spdk_tgt_create),
-CXL (test_distributed_object_store_cxl), expert parallelism (test_mooncake_ep), and what tests how its wheels are named (test_release_wheel_tags).
+CXL (test_distributed_object_store_cxl), expert parallelism (test_mooncake_ep), what tests how its wheels are named (test_release_wheel_tags), and
+what calls methods of its Python web servers with requests that are none (test_mooncake_store_service_api, test_http_metadata_server): ours answer in
+C, and tests/system asks them by HTTP.
 """
 import pytest
 from sides import CLIENTS
@@ -23,7 +25,6 @@ def scripts(*runs):
 
 
 PRIVATE = "mooncake.structured_object_store:_choose_leaf_codec,_escape_key,infer_structure,MISSING"
-ONE_RANK = "an upsert by one rank of two is seen when the other's is there too: no answer has parts of two (python/mooncake/_tensor_parallel.py)"
 # name: (suite, how many cases pass on both at least, {what passes with the original alone, a case or the beginning of its name: why})
 SUITES = {
     "original: objects": (of_original(["test_distributed_object_store.py test_replicated_distributed_object_store.py test_safetensor_functions.py"]), 27, {}),
@@ -35,9 +36,10 @@ SUITES = {
     "original: engine": (of_original(["transfer_engine_initiator_test.py"], master=None, beside_it={"transfer_engine_target.py": "Target server ready"}), 6, {}),
     "original: tensors": (scripts("test_tensor_api.py -k 'Functional or DataTypes'"), 47, {}),
     "original: copy, move": (scripts("test_copy_move_api.py"), 10, {}),
-    "original: upsert": (scripts("test_upsert_api.py"), 37, {
-        f"test_upsert_api.TestUpsertParallelTensor::test_{name}": ONE_RANK
-        for name in ("upsert_tensor_with_parallelism_tp", "batch_upsert_tensor_with_parallelism_tp")}),
+    "original: upsert": (scripts("test_upsert_api.py"), 41, {}),
+    "original: async": (scripts("test_async_store.py"), 14, {}),
+    "original: structured objects": (of_original(["test_structured_object_store.py -k real_store"]), 9, {}),
+    "original: catalog, buffers": (of_original(["test_dataproto_catalog.py test_buffer_pool_native.py"], metadata=False), 19, {}),
     "original: drain": (scripts(["drain", "test_drain_http_api.py", "--timeout-sec", "90"]), 1, {}),
     "original: alone": (of_original(["test_mooncake_config.py test_import_structure.py test_fast_copy.py", ["cli", "test_cli.py"]], master=None, metadata=False), 38, {
         "test_fast_copy.FastCopyTests::": "mooncake._fast_copy, an extension inside the original's package: skipped"}),
