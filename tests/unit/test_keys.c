@@ -151,6 +151,7 @@ static void the_keys_of_this_process(void **state)
 
 static void strangers_without_keys(void **state)
 {
+    char error[1024];
     (void)state;
     unsetenv("MC_PROTECTED_MODE");
     assert_int_equal(mc_keys_stranger_status(MC_RIGHT_ADMIN, false), 403);
@@ -162,8 +163,17 @@ static void strangers_without_keys(void **state)
     assert_int_equal(mc_keys_stranger_status(MC_RIGHT_ADMIN, false), 0);
     unsetenv("MC_PROTECTED_MODE");
     setenv("MC_AUTH_TOKEN", "me:" A64, 1); /* the keys decide */
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
     assert_int_equal(mc_keys_stranger_status(MC_RIGHT_ADMIN, false), 0);
     unsetenv("MC_AUTH_TOKEN");
+    assert_true(mc_keys_are_wanted()); /* until it is looked at again */
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    assert_false(mc_keys_are_wanted());
+    assert_int_equal(mc_keys_origin_status(MC_RIGHT_ADMIN, "https://evil.example", "master:9003"), 403);
+    assert_int_equal(mc_keys_origin_status(MC_RIGHT_ADMIN, "null", "master:9003"), 403);
+    assert_int_equal(mc_keys_origin_status(MC_RIGHT_ADMIN, "http://master:9003", "Master:9003"), 0);
+    assert_int_equal(mc_keys_origin_status(MC_RIGHT_ADMIN, NULL, "master:9003"), 0);
+    assert_int_equal(mc_keys_origin_status(MC_RIGHT_READ, "https://evil.example", "master:9003"), 0);
 }
 
 /* ---- proofs ---- */
