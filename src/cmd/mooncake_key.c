@@ -38,7 +38,7 @@ static const char help_head[] =
     "Who has the file open sees a change within a second.\n"
     "Exit code: 0; 1 when the file cannot be read or written, or has a bad line; 2 for a bad option, or no such key.\n";
 
-static int fail(const char *path, const char *why)
+static int file_failed(const char *path, const char *why)
 {
     fprintf(stderr, "mooncake_key: %s: %s\n", path, why);
     return 1;
@@ -62,10 +62,10 @@ static int replace(const char *path, const struct mc_buffer *text)
     struct stat before;
     bool was_there = stat(path, &before) == 0;
     if (snprintf(beside, sizeof(beside), "%s.%ld", path, (long)getpid()) >= (int)sizeof(beside))
-        return fail(path, "the name is too long");
+        return file_failed(path, "the name is too long");
     int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
-        return fail(beside, strerror(errno));
+        return file_failed(beside, strerror(errno));
     bool is_done = !was_there || fchown(fd, before.st_uid, before.st_gid) == 0;
     is_done = is_done && (!was_there || fchmod(fd, before.st_mode & 0777) == 0);
     for (size_t at = 0; is_done && at < text->length;) {
@@ -79,7 +79,7 @@ static int replace(const char *path, const struct mc_buffer *text)
     if (is_done)
         return 0;
     (void)unlink(beside);
-    return fail(path, strerror(reason));
+    return file_failed(path, strerror(reason));
 }
 
 static void print_token(const struct mc_key *key)
@@ -90,7 +90,7 @@ static void print_token(const struct mc_key *key)
     printf("\n");
 }
 
-struct keys {
+struct key_file {
     const char *path;
     char *text;
     size_t length;
@@ -99,20 +99,20 @@ struct keys {
 };
 
 /* 0, or the exit code. may_miss: a file that is not there has no keys. */
-static int keys_load(struct keys *keys, bool may_miss)
+static int keys_load(struct key_file *keys, bool may_miss)
 {
     char error[512];
     if (may_miss && access(keys->path, F_OK) != 0)
         return 0;
     keys->text = mc_file_read(NULL, keys->path, &keys->length, error, sizeof(error));
     if (keys->text == NULL)
-        return fail(keys->path, error);
+        return file_failed(keys->path, error);
     bool is_blank = strspn(keys->text, " \t\r\n") == keys->length;
     keys->count = is_blank ? 0 : mc_keys_parse(keys->text, keys->length, &keys->list, error, sizeof(error));
-    return keys->count < 0 && !may_miss ? fail(keys->path, error) : 0;
+    return keys->count < 0 && !may_miss ? file_failed(keys->path, error) : 0;
 }
 
-static const struct mc_key *key_find(const struct keys *keys, const char *id)
+static const struct mc_key *key_find(const struct key_file *keys, const char *id)
 {
     for (int i = 0; i < keys->count; i++)
         if (strcmp(keys->list[i].id, id) == 0)
@@ -120,7 +120,7 @@ static const struct mc_key *key_find(const struct keys *keys, const char *id)
     return NULL;
 }
 
-static int key_new(struct keys *keys, const char *const *words, int count)
+static int key_new(struct key_file *keys, const char *const *words, int count)
 {
     struct mc_buffer text = {0};
     char error[512];
@@ -150,13 +150,13 @@ static int key_new(struct keys *keys, const char *const *words, int count)
     return code;
 }
 
-static int no_such(const struct keys *keys, const char *id)
+static int no_such(const struct key_file *keys, const char *id)
 {
     fprintf(stderr, "mooncake_key: %s has no key %s; mooncake_key list tells which it has\n", keys->path, id);
     return 2;
 }
 
-static int key_revoke(struct keys *keys, const char *id)
+static int key_revoke(struct key_file *keys, const char *id)
 {
     struct mc_buffer text = {0};
     size_t id_length = strlen(id);
@@ -184,7 +184,7 @@ static int key_revoke(struct keys *keys, const char *id)
     return code;
 }
 
-static int key_list(const struct keys *keys)
+static int key_list(const struct key_file *keys)
 {
     char rights[32];
     for (int i = 0; i < keys->count; i++) {
@@ -205,12 +205,12 @@ static int work(const char *const *words, int count)
         return 2;
     }
     char real[PATH_MAX]; /* a link stays one */
-    struct keys keys = {.path = realpath(words[1], real) != NULL ? real : words[1]};
+    struct key_file keys = {.path = realpath(words[1], real) != NULL ? real : words[1]};
     if (is_new || is_revoke)
         folder_lock(keys.path);
     int code = keys_load(&keys, is_new);
     if (code == 0 && keys.count < 0) /* only of new: a file that is not one of keys is not added to */
-        code = fail(words[1], "this is no file of keys");
+        code = file_failed(words[1], "this is no file of keys");
     if (code == 0 && is_new)
         code = key_new(&keys, words + 2, count - 2);
     else if (code == 0 && is_list)
