@@ -194,9 +194,10 @@ void oracle_put_wishes(uint32_t put, bool is_hard)
     all_puts[put].is_hard = is_hard;
 }
 
+/* Of a short value it is not known: another put of the same bytes may be meant. */
 bool oracle_put_is_hard(uint32_t put)
 {
-    return all_puts[put].is_hard;
+    return all_puts[put].is_hard && all_puts[put].length >= AMBIGUOUS_BYTES;
 }
 
 uint32_t oracle_put_length(uint32_t put)
