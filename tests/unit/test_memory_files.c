@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -248,6 +249,30 @@ static void test_taken_up(void **state)
     mc_segment_memory_release(memory);
     assert_false(exists("host_1234", ".index") || exists("host_1234", ".data") || exists("host_1234.1", ".index"));
     memory = open_named("host:1234", CAPACITY, false);
+    mc_segment_memory_release(memory);
+}
+
+/* However many descriptors are missing: what a process has not got says nothing of the files. */
+static void test_no_descriptors(void **state)
+{
+    struct rlimit before, few;
+    (void)state;
+    struct mc_segment_memory *memory;
+    struct mc_id id = make_and_leave("a", CAPACITY);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    int next = dup(0);
+    close(next);
+    for (unsigned more = 0; more < 8; more++) {
+        bool contents = false;
+        few = (struct rlimit){.rlim_cur = (rlim_t)next + more, .rlim_max = before.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        int rc = mc_segment_memory_open(directory, "a", CAPACITY, mc_clock_ns() + 10000000000ull, &memory, &contents);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        if (rc == 0)
+            mc_segment_memory_release(memory);
+    }
+    memory = open_named("a", CAPACITY, true);
+    assert_true(mc_id_equal(mc_segment_memory_id(memory), id));
     mc_segment_memory_release(memory);
 }
 
@@ -672,6 +697,7 @@ int main(void)
         TEST(test_what_is_left_is_room),
         TEST(test_the_cluster_is_kept),
         TEST(test_taken_up),
+        TEST(test_no_descriptors),
         TEST(test_age_at_the_contact),
         TEST(test_other_capacity),
         TEST(test_header_flipped),

@@ -175,12 +175,13 @@ static bool files_open(struct mc_segment_file *file)
            is_backed(file->lock_fd, file->index_size, allocated, file->index_size);
 }
 
-/* The index of stem is locked. False: it is of no use, and gone. */
+/* The index of stem is locked. False: it is of no use, and gone; or it stays, as this process is out of something. */
 static bool stem_take_up(struct mc_segment_file *file, const char *stem, int lock_fd)
 {
     uint64_t allocated = 0;
     file->lock_fd = lock_fd;
     snprintf(file->stem, sizeof(file->stem), "%s", stem);
+    errno = 0;
     if (files_open(file) && file_is_ours(file->data_fd, file->data_size, true, &allocated) &&
         mc_segment_file_map(file, file->lock_fd) == 0 && header_is_good(file->header) &&
         is_backed(file->data_fd, file->data_size, allocated,
@@ -188,8 +189,14 @@ static bool stem_take_up(struct mc_segment_file *file, const char *stem, int loc
         file->is_named = true;
         return true;
     }
-    mc_log(WARNING, "the segment left in %s.* is damaged; removed", stem);
-    files_unlink(stem);
+    /* What this process has not got says nothing of the files. */
+    bool is_short = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EINTR;
+    if (is_short) {
+        mc_log(WARNING, "the segment left in %s.* cannot be taken up now: %s; it stays", stem, strerror(errno));
+    } else {
+        mc_log(WARNING, "the segment left in %s.* is damaged; removed", stem);
+        files_unlink(stem);
+    }
     mc_segment_file_free(file);
     return false;
 }
