@@ -20,6 +20,7 @@
 #define STEP 4096u
 #define COUNT 1000u /* objects of a large frame */
 #define FULL_AFTER 100000
+#define FULL_REFUSALS 5
 #define LIMIT 256 /* descriptors */
 
 static void peer_start(struct rig *rig)
@@ -82,13 +83,17 @@ static void teller_start(struct teller *teller, struct rig *rig, uint32_t slot, 
 /* Stops the owner and fills the connection to it. */
 static void peer_fill(struct rig *rig)
 {
-    int rc = 0;
+    unsigned refused = 0;
     assert_int_equal(tell(rig, 0, 1, ++rig->generation, 5000), 0);
     wait_told(rig, 0, rig->generation);
     assert_int_equal(kill(rig->peer, SIGSTOP), 0);
-    for (int i = 0; i < FULL_AFTER && rc == 0; i++)
-        rc = tell(rig, 0, 1, ++rig->generation, 20);
-    assert_int_equal(rc, MC_ERR_RPC_TIMEOUT);
+    /* One that comes too late may have been too slow itself, on a busy machine. */
+    for (int i = 0; i < FULL_AFTER && refused < FULL_REFUSALS; i++) {
+        int rc = tell(rig, 0, 1, ++rig->generation, 20);
+        assert_true(rc == 0 || rc == MC_ERR_RPC_TIMEOUT);
+        refused = rc == 0 ? 0 : refused + 1;
+    }
+    assert_int_equal(refused, FULL_REFUSALS);
 }
 
 /* Who has little time left fails alone, and by it; who has more goes on. */

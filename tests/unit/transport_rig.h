@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -110,6 +111,7 @@ static inline int rig_peer_start(struct rig *rig, uint64_t capacity, bool popula
         return -1;
     rig->peer = fork();
     if (rig->peer == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves it stopped */
         dup2(life[0], 0);
         dup2(news[1], 1);
         for (int fd = 3; fd < 256; fd++)
