@@ -84,7 +84,7 @@ uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms)
         oracle_told();
     oracle_core_rests(core);
     sim_drains_apply(core);
-    if (sim_plan->standbys > 0 || !mc_core_asks_to_depart(core))
+    if (sim_plan->standbys > 0 || !sim_plan->has_notes || !mc_core_asks_to_depart(core))
         return due_ms;
     uint64_t at_ms = mc_core_asks_to_depart(core);
     if (sim_notes.asked_epoch != sim_notes.last_epoch ||
@@ -103,11 +103,11 @@ uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms)
     return due_ms < now_ms + 5 ? due_ms : now_ms + 5;
 }
 
-/* To the shell, which would ask an election. */
+/* To the shell, which asks an election, or its note. */
 uint64_t sim_core_asks_to_depart(const struct mc_core *core);
 uint64_t sim_core_asks_to_depart(const struct mc_core *core)
 {
-    return sim_plan->standbys > 0 ? mc_core_asks_to_depart(core) : 0;
+    return sim_plan->standbys > 0 || !sim_plan->has_notes ? mc_core_asks_to_depart(core) : 0;
 }
 
 void sim_core_destroy(struct mc_core *core);

@@ -91,7 +91,7 @@ MUTATIONS = [
     ("reader_of_a_key_that_waits_asks_once", STORE + "get.c", "           one->code != MC_ERR_PUT_IN_PROGRESS;", "           true;"),
     # Young masters
     ("young_masters_remove", CORE + "recover.c", "    return is_being_told(core) || core->veiled || is_young(core) || mc_core_is_departing(core);", "    return is_being_told(core) || mc_core_is_departing(core);"),
-    ("quiet_masters_are_evidence", CORE + "recover.c", "    return core->has_changed || core->has_acted || !(is_young(core) || core->veiled);", "    return core != NULL;"),
+    ("quiet_masters_are_evidence", CORE + "recover.c", "    return core->has_changed || core->has_acted || mc_recover_is_of_age(core);", "    return core != NULL;"),
     ("a_mount_is_an_act", OWNER + "master.c", "mc_owner_contact(owner, reply->epoch, false, reply->behind", "mc_owner_contact(owner, reply->epoch, true, reply->behind"),
     ("contents_are_ours_before_they_are_offered", OWNER + "master.c", "    if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)", "    if (mc_segment_memory_epoch(owner->memory) != reply->epoch)"),
     # The note of departures
@@ -114,7 +114,10 @@ MUTATIONS = [
     # has not acted; test_cores_that_changed_nothing of tests/unit/test_core_evidence.c fails without the rule.
     ("who_has_offered_has_acted", CORE + "recover.c", "    return core->has_changed || core->has_acted", "    return core->has_offered || core->has_acted"),
     ("what_is_noted_came_before_later_epochs", CORE + "evidence.c", "    if (core->config.known_is_timed)\n", "    if (0)\n"),
-    ("who_came_of_age_is_not_believed", MASTER + "note.c", "    note->epoch = note->aged > 1 ? note->aged - 1 : 0;\n", ""),
+    ("who_came_of_age_is_not_believed", CORE + "evidence.c", "    return epoch < config->aged_epoch || (", "    return (",),
+    ("who_was_late_is_not_remembered", CORE + "evidence.c", "epoch > config->aged_epoch && epoch < config->aged_next", "false"),
+    ("the_horizon_is_not_noted", MASTER + "server.c", "        config.asks_to_depart = server->note.fd >= 0;\n", ""),
+    ("the_horizon_of_a_note_is_not_read", MASTER + "note.c", "    read_horizons(note);\n", ""),
     ("age_is_not_on_the_disk", MASTER + "note.c", "    atomic_store(&sync->rc, fdatasync(sync->fd) == 0 ? 0 : -errno);", "    atomic_store(&sync->rc, 0);"),
     ("nobody_waits_to_be_of_age", MASTER + "server.c", "    config.asks_to_age = role != NULL || server->note.fd >= 0;", "    config.asks_to_age = false;"),
     # That it gave up nobody. What members say of yet another master, which no simulated machine has: test_a_note_of_who_gave_up_nobody of
@@ -401,11 +404,11 @@ def judge(build, mutation, seeds):
     try:
         # What was found among hundred thousands shows what is rare, and is quick; then all that there is, and the same seeds without hard
         # faults, and without stories. Without a note a master learns from those who are there alone, so what they say is tried without one, too.
-        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "all_hard", "lease", "wide", "dozes", "disks")}
+        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "all_hard", "hard_disks", "lease", "wide", "dozes", "disks")}
         with_disks = ([*lists["disks"], "--disks"], ["--disks"])
         is_of_disks = any("disk" in word or "offload" in word for word in (name, *mutation[1::3]))
         others = ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], [*lists["hard"], "--narrow"],
-                  [*lists["hard_notes"], "--narrow"], [*lists["all_hard"], "--hard", "--narrow"], [*lists["lease"], "--hard", "--lease"], [*lists["wide"], "--wide", "--diskless"],
+                  [*lists["hard_notes"], "--narrow"], [*lists["all_hard"], "--hard", "--narrow"], [*lists["hard_disks"], "--hard"], [*lists["lease"], "--hard", "--lease"], [*lists["wide"], "--wide", "--diskless"],
                   [*lists["dozes"], "--dozes", "--diskless"],
                   [], ["--narrow", "--noteless"], ["--wide"], ["--mild", "--noteless"], ["--plain", "--noteless"])
         for options in with_disks if is_of_disks else (*others, *with_disks):

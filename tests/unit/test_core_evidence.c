@@ -648,6 +648,167 @@ static void test_two_frames(void **state)
     finish(&world, a, NULL);
 }
 
+static void test_predecessor_that_is_known_to_have_ended(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned round = 0; round < 2; round++) {
+        struct mc_core_config config = mc_core_config_default();
+        struct fake_owner *a = start_with_value(&world, "k");
+        config.predecessor_end_ms = world.now + (round == 0 ? 2999 : 3000);
+        master_stop(&world);
+        world.now += 5000;
+        master_start(&world, NEXT_EPOCH, &config);
+        assert_int_equal(fake_return(&world, a), round == 0);
+        assert_int_equal(found(&world, a, "k"), round == 0 ? SMALL : 0); /* no grace */
+        finish(&world, a, NULL);
+    }
+}
+
+/* The election says that the master before us gave nobody up. Then what it had offered is whole, whatever is believed
+ * of its end and of contacts; so is what was offered by masters before it, back to the last that gave somebody up or
+ * came of age. What is of any other master is judged as ever. */
+static void test_predecessor_that_gave_nobody_up(void **state)
+{
+    static const struct {
+        uint64_t whole_epoch, whole_since;
+        bool returns;
+    } rows[] = {{0, 0, false}, {0, 3, false}, {2, 0, false}, {2, 1, false}, {3, 0, true}, {3, 2, true},
+                {4, 0, false}, {4, 4, false}, {4, 3, true},  {8, 3, true},  {8, 4, false}};
+    struct world world;
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_core_config config = mc_core_config_default();
+        struct fake_owner *a = start_with_value(&world, "k"), *b = fake(NODE_B);
+        world.now += 20000;
+        config.predecessor_end_ms = world.now;
+        config.whole_epoch = rows[i].whole_epoch;
+        config.whole_since = rows[i].whole_since;
+        config.asks_to_depart = true;
+        master_stop(&world);
+        world.now += 2000;
+        master_start(&world, NEXT_EPOCH, &config);
+        join_seen(&world, MC_ROLE_CALL, WITNESS, FIRST_LIFE, FIRST_EPOCH,
+                  2000); /* others were in touch with it to the end */
+        assert_int_equal(fake_return(&world, a), rows[i].returns);
+        assert_int_equal(found(&world, a, "k"), rows[i].returns ? SMALL : 0);
+        /* That somebody was given up is for the next to know. */
+        b->epoch = 1;
+        b->contact_ms = world.now;
+        assert_int_equal(fake_join(&world, b).inventory, 1);
+        assert_false(mc_core_asks_to_depart(world.core));
+        for (unsigned s = 0; s < 30; s++) { /* it does not go on */
+            world_beat(&world, a->heartbeat);
+            world_beat(&world, b->heartbeat);
+            world_pass(&world, SECOND_MS);
+        }
+        assert_true(mc_core_asks_to_depart(world.core));
+        finish(&world, a, b);
+    }
+}
+
+/* A note of the masters before us: contents that the last one to act may have missed are refused, though nobody who
+ * heard of it is there. Without one they are taken, and that is said. */
+static void test_what_a_note_tells(void **state)
+{
+    static const struct {
+        uint64_t known_epoch, known_age_ms;
+        bool is_timed, returns, in_doubt;
+    } rows[] = {
+        {0, 0, false, true, true},     /* no note */
+        {2, 1000, false, true, true},  /* of another boot: who had them came after it */
+        {2, 4501, true, true, true},   /* it was kept elsewhere, before */
+        {2, 4499, true, false, false}, /* its clock was late: it came after who had them */
+        {3, 4501, true, true, false},  /* who had them ended before it could act on the owner's absence */
+        {3, 4499, true, false, false}, {8, 4501, true, true, false}, /* so did a later one */
+        {8, 4499, true, false, false}, {8, 4499, false, false, false},
+    };
+    struct world world;
+    struct mc_core_statistics statistics;
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_core_config config = mc_core_config_default();
+        struct fake_owner *a = start_with_value(&world, "k");
+        config.known_epoch = rows[i].known_epoch;
+        config.known_age_ms = rows[i].known_age_ms;
+        config.known_is_timed = rows[i].is_timed;
+        a->contact_ms = world.now;
+        master_stop(&world);
+        world.now += 7500;
+        master_start(&world, NEXT_EPOCH, &config);
+        assert_int_equal(fake_return(&world, a), rows[i].returns);
+        world_pass(&world, SECOND_MS);
+        assert_int_equal(found(&world, a, "k"), rows[i].returns ? SMALL : 0);
+        statistics = statistics_of(&world);
+        assert_int_equal(statistics.recovery_in_doubt, rows[i].in_doubt);
+        finish(&world, a, NULL);
+    }
+}
+
+/* The master of these contents has noted up to which of its ages it acted on silences. That decides over a contact of
+ * that age, whenever that master ended; later ones are judged as without it, and are not in doubt. */
+static void test_horizon_of_the_predecessor(void **state)
+{
+    static const struct {
+        uint64_t epoch, at_ms, contact_at_ms, end_ms; /* end_ms: since the contact; 0: nobody knows it */
+        bool returns, in_doubt;
+    } rows[] = {
+        {3, 5000, 4999, 0, false, false},  {3, 5000, 5000, 0, false, false},
+        {3, 5000, 5001, 0, true, false},   {3, 5000, 5000, 100, false, false},
+        {3, 5000, 5001, 100, true, false}, {3, 5000, 5001, 4000, false, false}, /* another one may have acted */
+        {3, 5000, 0, 0, true, true}, /* its owner is of a release that does not know */
+        {2, 5000, 4999, 0, true, true},    {4, 5000, 4999, 0, true, true}, /* that is another master's age */
+    };
+    struct world world;
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_core_config config = mc_core_config_default();
+        struct fake_owner *a = start_with_value(&world, "k");
+        a->contact_ms = world.now;
+        a->contact_at_ms = rows[i].contact_at_ms;
+        config.horizons[1] = (struct mc_horizon){rows[i].epoch, rows[i].at_ms};
+        config.horizons[0] = (struct mc_horizon){rows[i].epoch + 4, 9000};
+        config.predecessor_end_ms = rows[i].end_ms == 0 ? 0 : world.now + rows[i].end_ms;
+        master_stop(&world);
+        world.now += 7500;
+        master_start(&world, NEXT_EPOCH, &config);
+        assert_int_equal(fake_return(&world, a), rows[i].returns);
+        world_pass(&world, SECOND_MS);
+        assert_int_equal(found(&world, a, "k"), rows[i].returns ? SMALL : 0);
+        struct mc_core_statistics statistics = statistics_of(&world);
+        assert_int_equal(statistics.recovery_in_doubt, rows[i].in_doubt);
+        finish(&world, a, NULL);
+    }
+}
+
+/* The note says who came of age last: what it has not met it answered for, and no clock is asked how long ago that was.
+ * In one process it is also known which one followed: contents of an epoch between the two are of a master whose clock
+ * was ahead. */
+static void test_who_was_absent_under_a_master_of_age(void **state)
+{
+    static const struct {
+        uint64_t aged_epoch, aged_next;
+        bool returns;
+    } rows[] = {{0, 0, true}, {3, 0, true},  {4, 0, false}, {8, 0, false}, {2, 0, true},
+                {2, 3, true}, {2, 4, false}, {2, 9, false}, {3, 9, true}};
+    struct world world;
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_core_config config = mc_core_config_default();
+        struct fake_owner *a = start_with_value(&world, "k");
+        config.aged_epoch = rows[i].aged_epoch;
+        config.aged_next = rows[i].aged_next;
+        a->contact_ms = world.now; /* a moment ago, it says */
+        master_stop(&world);
+        world.now += SHORTLY_MS;
+        master_start(&world, NEXT_EPOCH, &config);
+        assert_int_equal(fake_return(&world, a), rows[i].returns);
+        world_pass(&world, SECOND_MS);
+        assert_int_equal(found(&world, a, "k"), rows[i].returns ? SMALL : 0);
+        finish(&world, a, NULL);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -664,6 +825,11 @@ int main(void)
         cmocka_unit_test(test_evidence_of_who_has_met_us),
         cmocka_unit_test(test_a_note_of_who_gave_up_nobody),
         cmocka_unit_test(test_a_note_that_was_not_kept),
+        cmocka_unit_test(test_predecessor_that_is_known_to_have_ended),
+        cmocka_unit_test(test_predecessor_that_gave_nobody_up),
+        cmocka_unit_test(test_what_a_note_tells),
+        cmocka_unit_test(test_horizon_of_the_predecessor),
+        cmocka_unit_test(test_who_was_absent_under_a_master_of_age),
         cmocka_unit_test(test_who_is_given_up),
         cmocka_unit_test(test_late_hellos_cost_nothing),
         cmocka_unit_test(test_many_epochs_of_evidence),

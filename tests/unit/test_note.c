@@ -112,6 +112,13 @@ static void test_what_one_wrote_the_next_one_reads(void **state)
     mc_note_close(&note);
 }
 
+static void assert_aged(uint64_t epoch)
+{
+    struct mc_note note = opened();
+    assert_int_equal(note.aged, epoch);
+    mc_note_close(&note);
+}
+
 /* What was written is of another boot from now on. */
 static void boot_again(void)
 {
@@ -287,8 +294,8 @@ static int come_of_age(struct mc_note *note, uint64_t epoch)
     return rc;
 }
 
-/* Who came of age may have acted on the absence of all whom it had not met, until this boot began; that is on the disk.
- * Its own contents are not spoken of. Within its boot its last words say more. */
+/* Who came of age may have acted on the absence of all whom it had not met; that is on the disk, and true of any boot.
+ */
 static void test_who_came_of_age(void **state)
 {
     (void)state;
@@ -299,21 +306,23 @@ static void test_who_came_of_age(void **state)
     assert_int_equal(mc_note_keep(&note, 7, true, mc_clock_boot_ms()), 0);
     mc_note_close(&note);
     assert_true(assert_stands(7, 7) > 0);
+    assert_aged(7);
     boot_again();
-    assert_int_equal(assert_stands(7, 6), 0);
+    assert_int_equal(assert_stands(7, 0), 0);
+    assert_aged(7);
     note = opened();
     /* One that takes an epoch and does nothing changes nothing of it, whatever becomes of it. */
     assert_int_equal(mc_note_take(&note, 9), 0);
     mc_note_close(&note);
-    assert_int_equal(assert_stands(9, 6), 0);
+    assert_int_equal(assert_stands(9, 0), 0);
     boot_again();
-    assert_stands(9, 6);
+    assert_aged(7);
     note = opened();
     /* One that ends while it is written: the note is closed when the disk has it. */
     assert_int_equal(mc_note_age(&note, 9), 1);
     mc_note_close(&note);
     boot_again();
-    assert_stands(9, 8);
+    assert_aged(9);
 }
 
 /* What was torn while it was written is not believed, and the one before it is. */
@@ -340,7 +349,7 @@ static void test_age_that_is_torn(void **state)
             }
             note = opened();
             /* 9 stands behind 7, in the second place */
-            assert_int_equal(note.epoch, torn == 0 ? 8 : torn == 1 ? 8 : torn == 2 ? 7 : 0);
+            assert_int_equal(note.aged, torn == 0 ? 9 : torn == 1 ? 9 : torn == 2 ? 8 : 0);
             mc_note_close(&note);
             for (unsigned place = 0; place < 2; place++) {
                 assert_int_equal(pread(fd, &byte, 1, places[place]), 1);
@@ -368,9 +377,103 @@ static void test_age_without_room(void **state)
     assert_int_equal(why, EFBIG);
     mc_note_close(&note);
     note = opened();
-    assert_int_equal(note.epoch, 0);
+    assert_int_equal(note.aged, 0);
     mc_note_close(&note);
     assert_int_equal(mc_note_age(&note, 7), 0);
+}
+
+static int depart(struct mc_note *note, uint64_t epoch, uint64_t at_ms)
+{
+    int rc = mc_note_depart(note, epoch, at_ms);
+    for (unsigned i = 0; rc == 1 && i < 10000; i++) {
+        usleep(1000);
+        rc = mc_note_depart(note, epoch, at_ms);
+    }
+    return rc;
+}
+
+static void assert_horizons(const struct mc_horizon *wanted)
+{
+    struct mc_note note = opened();
+    assert_memory_equal(note.horizons, wanted, sizeof(note.horizons));
+    mc_note_close(&note);
+}
+
+/* How far a master went in acting on silences: it only goes on; those of the masters before it stay, as far as none has
+ * come of age since. True of any boot. */
+static void test_horizons(void **state)
+{
+    (void)state;
+    struct mc_note note = taken(EPOCH);
+    assert_int_equal(mc_note_depart(&note, 7, 4000), 1); /* the disk is not waited for */
+    assert_int_equal(depart(&note, 7, 4000), 0);
+    assert_int_equal(mc_note_depart(&note, 7, 4000), 0); /* said already, */
+    assert_int_equal(mc_note_depart(&note, 7, 1), 0);    /* and more than that */
+    mc_note_close(&note);
+    boot_again();
+    assert_horizons((struct mc_horizon[MC_HORIZONS_MAX]){{7, 4000}});
+    note = taken(8);
+    assert_int_equal(depart(&note, 8, 500), 0);
+    assert_int_equal(depart(&note, 8, 501), 0);
+    mc_note_close(&note);
+    assert_horizons((struct mc_horizon[MC_HORIZONS_MAX]){{8, 501}, {7, 4000}});
+    note = taken(9);
+    assert_int_equal(come_of_age(&note, 8), 0);
+    assert_int_equal(depart(&note, 9, 3), 0);
+    mc_note_close(&note);
+    assert_horizons((struct mc_horizon[MC_HORIZONS_MAX]){{9, 3}, {8, 501}});
+    for (uint64_t epoch = 10; epoch < 14; epoch++) {
+        note = taken(epoch);
+        assert_int_equal(depart(&note, epoch, epoch), 0);
+        mc_note_close(&note);
+    }
+    assert_horizons((struct mc_horizon[MC_HORIZONS_MAX]){{13, 13}, {12, 12}, {11, 11}, {10, 10}});
+}
+
+/* What was torn is not believed, and what stood there before is; a disk that hangs is waited for, one without room is
+ * told, and no note at all is nothing to wait for. */
+static void test_horizons_and_a_bad_disk(void **state)
+{
+    const struct mc_horizon earlier[MC_HORIZONS_MAX] = {{7, 10}}, later[MC_HORIZONS_MAX] = {{7, 20}};
+    struct rlimit before, small = {256, 256};
+    uint8_t byte;
+    (void)state;
+    struct mc_note note = taken(EPOCH);
+    assert_int_equal(depart(&note, 7, 10), 0); /* in the second place, */
+    assert_int_equal(depart(&note, 7, 20), 0); /* in the first */
+    mc_note_close(&note);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    for (off_t at = 1536; at < 1536 + 76; at++) {
+        assert_horizons(later);
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        assert_horizons(earlier);
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    }
+    close(fd);
+    note = opened();
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small.rlim_max = before.rlim_max;
+    assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    int rc = depart(&note, 7, 30), why = errno;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_true(rc < 0);
+    assert_int_equal(why, EFBIG);
+    atomic_store(&disk_hangs, true);
+    assert_int_equal(mc_note_depart(&note, 7, 30), 1);
+    assert_int_equal(mc_note_age(&note, 7), 1); /* behind what the disk was asked for */
+    usleep(20000);
+    assert_int_equal(mc_note_depart(&note, 7, 30), 1);
+    atomic_store(&disk_hangs, false);
+    assert_int_equal(depart(&note, 7, 30), 0);
+    assert_int_equal(come_of_age(&note, 7), 0);
+    mc_note_close(&note);
+    assert_horizons((struct mc_horizon[MC_HORIZONS_MAX]){{7, 30}});
+    assert_int_equal(mc_note_depart(&note, 7, 40), 0);
 }
 
 /* Which cluster it is stands behind the rest, is kept with a checksum of its own, and is true of any boot. */
@@ -479,6 +582,8 @@ int main(void)
         TEST(test_who_came_of_age),
         TEST(test_age_that_is_torn),
         TEST(test_age_without_room),
+        TEST(test_horizons),
+        TEST(test_horizons_and_a_bad_disk),
         TEST(test_a_disk_that_hangs),
         TEST(test_no_epoch_is_taken_twice),
         TEST(test_the_name_of_the_cluster),

@@ -83,6 +83,11 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     bool known_is_timed;    /* that is when it ended, not only a time before which it did */
     bool known_is_whole;    /* it gave up nobody of those that it had met: what it has offered is whole, as far as no
                               member has met another master since */
+    uint64_t aged_epoch;    /* of the last master of this note that came of age, and so may have acted on the absence of
+                               all whom it had not met: contents of epochs before it are refused, whatever the clocks
+                               say of their contact; 0 = there is none */
+    uint64_t aged_next;     /* of the one that followed it, if that is known: where it was late, contents of epochs
+                               between the two are of a master that had ended when it began, and are refused as well */
     uint64_t idle_since_ms; /* from then on (as now_ms) only cores of this process were here, which have changed nothing
                                (mc_core_has_changed); 0 = that is not so */
     uint64_t idle_epoch;    /* of the last of them */
@@ -147,6 +152,8 @@ bool mc_core_has_changed(const struct mc_core *core);
 
 /* It has lived for so long that it could act on the absence of owners that it has not met, but for asks_to_age. */
 bool mc_core_asks_to_age(const struct mc_core *core);
+/* It acts on the absence of owners that it has not met. */
+bool mc_core_is_of_age(const struct mc_core *core);
 void mc_core_let_age(struct mc_core *core);
 
 /* A connection was accepted / has ended. Numbers are chosen by the shell, never reused. */

@@ -116,6 +116,13 @@ static bool is_of_whole(const struct mc_core *core, uint64_t epoch)
     return epoch != 0 && epoch >= since && epoch <= config->whole_epoch;
 }
 
+/* A master of age has answered for all that it had not met, and these are not of its epoch: it has not offered them. No
+ * clock is asked: the contact of another boot is known by the wall clock only, which may have been set back. */
+static bool was_absent(const struct mc_core_config *config, uint64_t epoch)
+{
+    return epoch < config->aged_epoch || (epoch > config->aged_epoch && epoch < config->aged_next);
+}
+
 /* Up to which of its ages the master of these contents acted on the silence of who had the last contact then; 0: not
  * known. It noted that before it did so, and none that followed it came of age. */
 static uint64_t horizon_of(const struct mc_core *core, const struct mc_past *past)
@@ -142,6 +149,8 @@ bool mc_evidence_against(const struct mc_core *core, const struct mc_past *past)
      * late looks only. */
     if (is_of_whole(core, epoch))
         return false;
+    if (was_absent(&core->config, epoch))
+        return true;
     /* It may have acted on that silence, whenever it ended, and whoever has heard of it. */
     if (past->contact_at_ms <= horizon_of(core, past) && past->contact_at_ms != 0)
         return true;

@@ -230,6 +230,11 @@ void mc_core_let_depart(struct mc_core *core, uint64_t now_ms, uint64_t at_ms)
     (void)flush(core);
 }
 
+bool mc_core_is_of_age(const struct mc_core *core)
+{
+    return mc_recover_is_of_age(core);
+}
+
 bool mc_core_asks_to_age(const struct mc_core *core)
 {
     return mc_recover_asks_to_age(core);

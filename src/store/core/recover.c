@@ -175,6 +175,11 @@ static bool is_young(const struct mc_core *core)
     return !core->may_age || !is_of_age(core);
 }
 
+bool mc_recover_is_of_age(const struct mc_core *core)
+{
+    return !is_young(core) && !core->veiled;
+}
+
 bool mc_recover_asks_to_age(const struct mc_core *core)
 {
     return !core->may_age && is_of_age(core) && !core->veiled;
@@ -201,14 +206,14 @@ bool mc_recover_unsettled(const struct mc_core *core)
 
 bool mc_recover_hides(const struct mc_core *core)
 {
-    bool followed = core->evidence_count > 0 || core->config.predecessor_end_ms != 0;
+    bool followed = core->evidence_count > 0 || core->config.predecessor_end_ms != 0 || core->config.aged_epoch != 0;
     return (followed && is_young(core)) || mc_core_is_departing(core);
 }
 
 /* What has come here and is offered goes on as it was; a later master meets it again. */
 bool mc_recover_acts(const struct mc_core *core)
 {
-    return core->has_changed || core->has_acted || !(is_young(core) || core->veiled);
+    return core->has_changed || core->has_acted || mc_recover_is_of_age(core);
 }
 
 /* From here on the owner counts its contents as of our epoch. Not before: a master that dies while it still learns what

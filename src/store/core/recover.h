@@ -67,6 +67,7 @@ bool mc_recover_hides(const struct mc_core *core);
 bool mc_recover_acts(const struct mc_core *core);
 /* Young only because it may not come of age. */
 bool mc_recover_asks_to_age(const struct mc_core *core);
+bool mc_recover_is_of_age(const struct mc_core *core);
 /* Judges by new evidence, frees tombstones, ends graces; true when there is more to do. */
 bool mc_recover_tick(struct mc_core *core);
 void mc_recover_lost(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);

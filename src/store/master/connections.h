@@ -93,9 +93,11 @@ struct mc_server {
     /* Without HA. The core began; the cores since then have changed nothing (as mc_core_config's, 0: that is not so),
      * and what the note said before them. */
     uint64_t core_since_ms, idle_since_ms, noted_epoch, noted_until_ms;
+    uint64_t aged_epoch, aged_next; /* as mc_core_config's */
     bool noted_is_whole;
     uint64_t aging_since_ms;             /* the note is being written to the disk; 0: it is not */
     uint64_t naming_since_ms;            /* the same, of the cluster in it */
+    uint64_t departing_since_ms;         /* and of its horizon */
     uint64_t turn_ns;                    /* this turn began, with the first callback; 0: it has not */
     _Atomic uint64_t longest_turn_ns[2]; /* since the last report, and between the two before it */
     uint64_t sweeps;                     /* so far */

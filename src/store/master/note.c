@@ -47,6 +47,17 @@ struct aged {
     uint32_t crc, zero;
 };
 
+/* Likewise. */
+#define HORIZONS_AT 1536u
+#define HORIZONS_MAGIC 0x7a69726f682d6d01ull
+
+struct horizons {
+    uint64_t magic;
+    struct mc_horizon list[MC_HORIZONS_MAX];
+    uint32_t crc, zero;
+};
+_Static_assert(sizeof(struct horizons) <= 512, "one sector, which is never torn");
+
 static uint32_t name_crc(const struct cluster_name *name)
 {
     return mc_crc32c(0, name, offsetof(struct cluster_name, crc));
@@ -68,6 +79,29 @@ static uint32_t aged_crc(const struct aged *aged)
     return mc_crc32c(0, aged, offsetof(struct aged, crc));
 }
 
+static uint32_t horizons_crc(const struct horizons *horizons)
+{
+    return mc_crc32c(0, horizons, offsetof(struct horizons, crc));
+}
+
+static bool is_later(struct mc_horizon one, struct mc_horizon other)
+{
+    return one.epoch > other.epoch || (one.epoch == other.epoch && one.at_ms > other.at_ms);
+}
+
+static void read_horizons(struct mc_note *note)
+{
+    for (unsigned place = 0; place < 2; place++) {
+        struct horizons horizons;
+        if (pread(note->fd, &horizons, sizeof(horizons), HORIZONS_AT + 512 * place) == (ssize_t)sizeof(horizons) &&
+            horizons.magic == HORIZONS_MAGIC && horizons.crc == horizons_crc(&horizons) &&
+            is_later(horizons.list[0], note->horizons[0])) {
+            memcpy(note->horizons, horizons.list, sizeof(note->horizons));
+            note->horizons_place = place;
+        }
+    }
+}
+
 static void read_aged(struct mc_note *note)
 {
     for (unsigned place = 0; place < 2; place++) {
@@ -82,14 +116,13 @@ static void read_aged(struct mc_note *note)
 
 /* What another process has left; nothing of it is believed before it was checked. An epoch that was taken stays taken,
  * whatever the machine did since; who acted last, and until when, is not known of another boot, whose last words may be
- * missing and whose clock was another. One that came of age then may have acted on the absence of all whom it had not
- * met, whose contents are of epochs before it, until this boot began. */
+ * missing and whose clock was another. Which one came of age last, and their horizons, are true of any boot. */
 static void read_back(struct mc_note *note)
 {
     struct record record;
     struct cluster_name name;
     read_aged(note);
-    note->epoch = note->aged > 1 ? note->aged - 1 : 0;
+    read_horizons(note);
     if (pread(note->fd, &name, sizeof(name), NAME_AT) == (ssize_t)sizeof(name) && name.magic == NAME_MAGIC &&
         name.crc == name_crc(&name))
         note->cluster = name.cluster;
@@ -300,5 +333,35 @@ int mc_note_age(struct mc_note *note, uint64_t epoch)
         return rc;
     note->aged = epoch;
     note->aged_place = 1 - note->aged_place;
+    return 0;
+}
+
+int mc_note_depart(struct mc_note *note, uint64_t epoch, uint64_t at_ms)
+{
+    struct mc_horizon wanted = {epoch, at_ms};
+    if (note->fd < 0 || !is_later(wanted, note->horizons[0]))
+        return 0;
+    if (is_later(wanted, note->going[0])) {
+        struct horizons horizons = {.magic = HORIZONS_MAGIC, .list = {wanted}};
+        unsigned count = 1;
+        /* What is of before the last master of age was judged by that one. */
+        for (unsigned i = 0; i < MC_HORIZONS_MAX && count < MC_HORIZONS_MAX; i++)
+            if (note->horizons[i].epoch >= note->aged && note->horizons[i].epoch != epoch)
+                horizons.list[count++] = note->horizons[i];
+        horizons.crc = horizons_crc(&horizons);
+        errno = EIO; /* of a write that is short */
+        if (pwrite(note->fd, &horizons, sizeof(horizons), (off_t)(HORIZONS_AT + 512 * (1 - note->horizons_place))) !=
+            (ssize_t)sizeof(horizons))
+            return MC_ERR_INTERNAL_ERROR;
+        memcpy(note->going, horizons.list, sizeof(note->going));
+        note->going_write = ++note->writes;
+    }
+    int rc = synced(note, note->going_write);
+    if (rc < 0)
+        note->going[0].epoch = 0;
+    if (rc != 0)
+        return rc;
+    memcpy(note->horizons, note->going, sizeof(note->horizons));
+    note->horizons_place = 1 - note->horizons_place;
     return 0;
 }

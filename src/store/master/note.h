@@ -4,13 +4,15 @@
  * One file for each port in the directory of state, locked by the master that keeps it. It is written before what it
  * speaks of can have been done: `until` lies a little ahead, and nothing is decided after it. A process that is killed
  * loses nothing of it; a machine that goes down may, so of a note of another boot only is believed what is known to be
- * on the disk: which epoch was taken, before the master begins, and which one came of age (mc_note_age), before it acts
- * on the absence of who never came to it. Until when that one acted is not known, but it was before this boot. Which
- * cluster this is stands behind the rest, with a checksum of its own, and is true of any boot. */
+ * on the disk: which epoch was taken, before the master begins, which one came of age (mc_note_age), before it acts on
+ * the absence of who never came to it, and its horizon (mc_note_depart), before it acts on the silence of who did.
+ * Which cluster this is stands behind the rest, with a checksum of its own, and is true of any boot.
+ */
 #ifndef MC_MASTER_NOTE_H
 #define MC_MASTER_NOTE_H
 
 #include "base/bytes.h"
+#include "store/core/core.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,9 +28,12 @@ struct mc_note {
     uint64_t aged;                   /* of the last that came of age, as far as it is on the disk; 0: none */
     unsigned aged_place;             /* where that stands: its successor is written to the other place */
     uint64_t aging;                  /* that comes of age, as written; 0: none */
-    struct mc_id naming;             /* cluster, as written, but perhaps not on the disk */
-    uint64_t writes;                 /* so many were to go to the disk; which of them those two were, */
-    uint64_t aging_write, naming_write;
+    struct mc_horizon horizons[MC_HORIZONS_MAX]; /* as on the disk, latest epoch first; none is of before `aged` */
+    unsigned horizons_place;                     /* as aged_place */
+    struct mc_horizon going[MC_HORIZONS_MAX];    /* as written, but perhaps not on the disk; epoch 0: none was */
+    struct mc_id naming;                         /* cluster, as written, but perhaps not on the disk */
+    uint64_t writes;                             /* so many were to go to the disk; which of them those three were, */
+    uint64_t aging_write, naming_write, going_write;
     uint64_t synced, failed;   /* and up to which one the disk has taken them, or has refused them */
     int why;                   /* it refused: an errno */
     struct mc_note_sync *sync; /* a thread waits for the disk; NULL: none does */
@@ -57,5 +62,8 @@ int mc_note_keep(struct mc_note *note, uint64_t epoch, bool is_whole, uint64_t b
  * way. 0: done, or there is no note. Negative: it could not be written, errno says why, and a later boot will not know.
  */
 int mc_note_age(struct mc_note *note, uint64_t epoch);
+/* The master of that epoch would act on the departure of who had the last contact at its age at_ms (not 0), or before:
+ * that is written to the disk first, in the same way. */
+int mc_note_depart(struct mc_note *note, uint64_t epoch, uint64_t at_ms);
 
 #endif

@@ -109,6 +109,14 @@ static void on_signal(evutil_socket_t fd, short events, void *argument)
     server->is_stopping = true;
 }
 
+static void age_is_unknown(const struct mc_server *server, int rc)
+{
+    mc_log_limited(WARNING,
+                   "the note %s cannot be written to the disk: %s; should this machine reboot, the next master will "
+                   "not know that this one acted, and what was removed may be back with an owner that is away now",
+                   server->note.path, rc > 0 ? "it takes too long" : strerror(errno));
+}
+
 /* Before the core acts on the absence of who never came to it, the election or the note on the disk says so. True: that
  * is under way.
  */
@@ -128,11 +136,33 @@ static bool keep_age(struct mc_server *server)
     if (rc > 0 && !is_late)
         return true;
     if (rc != 0)
-        mc_log(WARNING,
-               "the note %s cannot be written to the disk: %s; should this machine reboot, the next master will not "
-               "know that this one acted, and what was removed may be back with an owner that is away now",
-               server->note.path, rc > 0 ? "it takes too long" : strerror(errno));
+        age_is_unknown(server, rc);
     mc_core_let_age(server->core);
+    return false;
+}
+
+/* Before it acts on the silence of who did come, likewise. Sets *lets where the core may go on, and has more to do. */
+static bool keep_horizon(struct mc_server *server, bool *lets)
+{
+    uint64_t at_ms = mc_core_asks_to_depart(server->core);
+    *lets = false;
+    if (at_ms != 0 && server->election != NULL && at_ms > server->depart_at_ms) {
+        server->depart_at_ms = at_ms;
+        mc_election_depart(server->election, atomic_load(&server->epoch), at_ms);
+    }
+    if (at_ms == 0 || server->election != NULL) {
+        server->departing_since_ms = 0;
+        return false;
+    }
+    int rc = mc_note_depart(&server->note, atomic_load(&server->epoch), at_ms);
+    server->departing_since_ms = server->departing_since_ms != 0 ? server->departing_since_ms : server->now_ms;
+    if (rc > 0 && server->now_ms - server->departing_since_ms < AGING_PATIENCE_MS)
+        return true;
+    if (rc != 0)
+        age_is_unknown(server, rc);
+    server->departing_since_ms = 0;
+    mc_core_let_depart(server->core, server->now_ms, at_ms);
+    *lets = true;
     return false;
 }
 
@@ -153,13 +183,9 @@ static bool tick(struct mc_server *server)
     if (server->core == NULL)
         return false;
     uint64_t due_ms = mc_core_tick(server->core, server->now_ms);
-    uint64_t depart_at_ms = mc_core_asks_to_depart(server->core);
-    if (depart_at_ms > server->depart_at_ms) {
-        server->depart_at_ms = depart_at_ms;
-        mc_election_depart(server->election, atomic_load(&server->epoch), depart_at_ms);
-    }
-    bool is_waiting = keep_age(server) || server->naming_since_ms != 0;
-    if (due_ms <= server->now_ms)
+    bool lets, is_going = keep_horizon(server, &lets);
+    bool is_waiting = keep_age(server) || is_going || server->naming_since_ms != 0;
+    if (lets || due_ms <= server->now_ms)
         return true;
     uint64_t wait_ms = due_ms - server->now_ms;
     if (wait_ms < IDLE_TICK_MS && server->now_ms - server->active_ms > IDLE_AFTER_MS)
@@ -211,6 +237,10 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
         if (role->predecessor_end_ms == 0 && role->aged_epoch > 1)
             config.known_epoch = role->aged_epoch - 1;
     }
+    if (role == NULL) {
+        config.asks_to_depart = server->note.fd >= 0;
+        memcpy(config.horizons, server->note.horizons, sizeof(config.horizons));
+    }
     config.asks_to_age = role != NULL || server->note.fd >= 0;
     config.idle_since_ms = server->idle_since_ms;
     config.idle_epoch = atomic_load(&server->epoch);
@@ -219,6 +249,14 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
         server->noted_epoch = server->note.epoch;
         server->noted_until_ms = server->note.until_ms;
         server->noted_is_whole = server->note.is_whole;
+        if (server->note.aged > server->aged_epoch)
+            server->aged_epoch = server->note.aged;
+    }
+    if (server->aged_epoch != 0 && server->aged_epoch == config.idle_epoch)
+        server->aged_next = epoch;
+    if (role == NULL) {
+        config.aged_epoch = server->aged_epoch;
+        config.aged_next = server->aged_next;
     }
     if (role == NULL && server->noted_epoch != 0 && server->noted_epoch < epoch) {
         uint64_t age_ms = server->now_ms - server->noted_until_ms;
@@ -234,7 +272,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     server->tick_due_ms = 0;
     server->is_aging = false;
     server->depart_at_ms = 0;
-    server->aging_since_ms = server->naming_since_ms = 0;
+    server->aging_since_ms = server->naming_since_ms = server->departing_since_ms = 0;
     atomic_store(&server->epoch, epoch);
     return server->core == NULL ? MC_ERR_NO_MEMORY : 0;
 }
@@ -288,6 +326,8 @@ static void core_end(struct mc_server *server, uint64_t wanted)
 {
     struct mc_core *core = server->core;
     server->core = NULL;
+    if (server->election == NULL && mc_core_has_changed(core) && mc_core_is_of_age(core))
+        server->aged_epoch = atomic_load(&server->epoch);
     /* With an election another master may have been there as well. */
     if (server->election != NULL || mc_core_has_changed(core))
         server->idle_since_ms = 0;
