@@ -96,8 +96,6 @@ void sim_machine_reboot(uint32_t machine)
         sim_files_lose(machine);
         if (is_on(sim_master()->place, machine))
             oracle_note_lost();
-    } else if (sim_plan->disks > 0 && is_on(sim_master()->place, machine)) {
-        oracle_note_lost(); /* what it says now may be too little for disks, which are away for longer than memory */
     }
     sim_files_boot(machine);
     oracle_disks_lose_power(machine);
