@@ -1,5 +1,6 @@
 /* mooncake_master: parse, build, run. */
 #include "base/error.h"
+#include "env/harden.h"
 #include "env/keys.h"
 #include "env/log.h"
 #include "store/master/http_server.h"
@@ -13,8 +14,10 @@ static int serve(const struct mc_master_config *config, char *error, size_t erro
 {
     struct mc_server *server = NULL;
     struct mc_http_server *http = NULL;
+    int rc = config->harden ? mc_harden(error, error_size) : 0;
     mc_keys_use(config->auth_file);
-    int rc = mc_keys_check(error, error_size);
+    if (rc == 0)
+        rc = mc_keys_check(error, error_size);
     if (rc == 0)
         rc = mc_server_create(config, &server, error, error_size);
     if (rc < 0)

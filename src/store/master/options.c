@@ -6,6 +6,7 @@
 #include "base/variables.h"
 #include "env/file.h"
 #include "env/flags.h"
+#include "env/harden.h"
 #include "env/json.h"
 #include "env/log.h"
 #include "env/unread.h"
@@ -89,6 +90,7 @@ static const struct mc_option table[] = {
     NEEDLESS("memory_allocator", TEXT, "offset", "there is one allocator, the offset kind", CHOICES("offset|cachelib")),
     ABSENT(STRATEGY, "allocation_strategy", TEXT, "random", "how segments are chosen; now: by free space, at random among equals", CHOICES("random|free_ratio_first|ssd_free_ratio_first|local_first|cxl")),
     ROW("auth_file", TEXT, "", "file of keys: who calls, on every port, has to prove one (mooncake_key new FILE makes it); empty: $MC_AUTH_FILE, else $MC_AUTH_TOKEN, else everybody is let in", INTO(auth_file)),
+    ROW("harden", BOOL, "false", "runs as user mooncake if root starts it, without a way to gain rights, and with a filter of system calls", INTO(harden)),
     ROW("state_dir", TEXT, "", "directory that outlives the process, where the master leaves a note for the next one of its port: who acted last, and until when; empty: $STATE_DIRECTORY, else /tmp/mooncake-UID; none: no note; not used with enable_ha"),
     ROW("cluster_id", TEXT, "mooncake_cluster", "name of the cluster in the place of the election; equal for all its masters"),
     ROW("cluster_uuid", TEXT, "", "which cluster this is, 32 hex digits: nodes that hold contents of another one are refused; empty: as the master before knew it, or as the contents say"),
@@ -520,6 +522,11 @@ static int choose_state_dir(const struct mc_options *options, struct mc_master_c
     const char *wanted = mc_options_text(options, "state_dir"), *given = mc_variable(STATE_DIRECTORY);
     size_t size = sizeof(config->state_dir);
     int length = 0;
+    uid_t user = geteuid();
+    gid_t group;
+    int rc = config->harden ? mc_harden_user(&user, &group, error, error_size) : 0;
+    if (rc < 0)
+        return rc;
     if (config->ha_enabled || strcmp(wanted, "none") == 0)
         config->state_dir[0] = 0;
     else if (wanted[0] != 0 || (given != NULL && given[0] != 0)) /* systemd may name several, the first is meant */
@@ -527,7 +534,7 @@ static int choose_state_dir(const struct mc_options *options, struct mc_master_c
             snprintf(config->state_dir, size, "%.*s", wanted[0] != 0 ? (int)strlen(wanted) : (int)strcspn(given, ":"),
                      wanted[0] != 0 ? wanted : given);
     else
-        length = snprintf(config->state_dir, size, "/tmp/mooncake-%u", (unsigned)geteuid());
+        length = snprintf(config->state_dir, size, "/tmp/mooncake-%u", (unsigned)user);
     if (length < (int)size)
         return 0;
     snprintf(error, error_size, "--state_dir is too long");

@@ -22,6 +22,7 @@ struct mc_master_config {
     bool ha_is_lease;                     /* of Kubernetes; else a key in etcd */
     char ha_place[4096], cluster_id[256]; /* the election's: "namespace/name"; endpoints */
     char auth_file[512];                  /* of keys; empty: as the environment says */
+    bool harden;                          /* with no more rights than it needs (env/harden.h) */
     char state_dir[512];                  /* without HA: of the note for the next master; empty: none is kept */
     uint64_t ha_lease_ttl_ms;
     uint64_t etcd_compaction_ms; /* 0: never */

@@ -1,0 +1,98 @@
+"""A master with --harden: it has given up what it does not need, and does its work all the same."""
+import os
+import pathlib
+import pwd
+import re
+import subprocess
+
+import pytest
+
+import cluster
+from etcd import Etcd
+from python_cluster import MISSING, joined, wait_until
+from store_process import StoreProcess
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+UID = 64321  # of the user mooncake, whom a mount namespace of the test's own has
+
+
+@pytest.fixture(scope="module")
+def with_user(tmp_path_factory):
+    """A program that runs the master where there is a user mooncake."""
+    folder = tmp_path_factory.mktemp("user")
+    people = folder / "passwd"
+    people.write_text(pathlib.Path("/etc/passwd").read_text(encoding="utf-8") + f"mooncake:x:{UID}:{UID}::/nonexistent:/usr/sbin/nologin\n", encoding="utf-8")
+    program = folder / "master"
+    program.write_text(f'#!/bin/sh\nexec unshare --mount sh -c \'mount --bind {people} /etc/passwd && exec "$@"\' - {cluster.MASTER} "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    return program
+
+
+def hardened(program, *flags, **more):
+    master = cluster.Master("--harden", *flags, program=program, **more)
+    os.chown(master.state_dir.name, UID, UID)
+    return master
+
+
+def standing(master):
+    text = pathlib.Path(f"/proc/{master.pid}/status").read_text(encoding="utf-8")
+    return {name: re.search(rf"^{name}:[ \t]*(.*)$", text, re.M).group(1).split() for name in ("Uid", "Gid", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Groups")}
+
+
+def test_what_it_is(with_user):
+    with hardened(with_user) as master:
+        found = standing(master)
+        assert set(found["Uid"] + found["Gid"]) == {str(UID)} and found["Groups"] == []
+        assert int(found["CapEff"][0], 16) == 0 and found["NoNewPrivs"] == ["1"] and found["Seccomp"] == ["2"]
+        for thread in pathlib.Path(f"/proc/{master.pid}/task").iterdir():
+            assert re.search(r"^Seccomp:\s+2$", (thread / "status").read_text(encoding="utf-8"), re.M)
+        assert f"hardened: user {UID}" in master.log()
+
+
+def test_what_it_does(with_user, tmp_path):
+    """Values, removals (which wait for the note on the disk), metrics, the metadata server, a restart, a log of its own."""
+    tmp_path.chmod(0o755)
+    logs = tmp_path / "log"
+    logs.mkdir()
+    os.chown(logs, UID, UID)
+    with hardened(with_user, f"--log_dir={logs}", metadata=True) as master, StoreProcess(master.address):
+        client = joined(master, 0)
+        wait_until(lambda: client.put("kept", b"value" * 1000) == 0)
+        assert client.put("gone", b"value") == 0 and client.remove("gone", True) == 0
+        master.kill()
+        master.start()
+        wait_until(lambda: client.get("kept") == b"value" * 1000, 20)
+        wait_until(lambda: client.remove_by_regex("^gone$", True) == 0, 20)
+        assert client.get_size("gone") == MISSING
+        assert master.get("/health")[0] == 200 and master.metrics()["master_put_start_requests_total"] >= 0
+        put = cluster.request(master.metadata_port, "PUT", "/metadata?key=a", b"{}", host=master.bound)
+        assert put[0] == 200
+        note = next(pathlib.Path(master.state_dir.name).glob("*.note"))
+        assert note.stat().st_uid == UID
+        assert [path.stat().st_uid for path in logs.iterdir()]
+        client.close()
+
+
+def test_it_is_elected(with_user):
+    with Etcd() as etcd, hardened(with_user, "--enable_ha", f"--etcd_endpoints={etcd.endpoints}", "--cluster_id=hard") as master:
+        with StoreProcess(master.address):
+            client = joined(master, 0)
+            wait_until(lambda: client.put("k", b"value") == 0, 20)
+            assert client.get("k") == b"value"
+            client.close()
+
+
+def test_without_such_a_user():
+    with pytest.raises(KeyError):
+        pwd.getpwnam("mooncake")
+    ran = subprocess.run([cluster.MASTER, "--harden", "--rpc_port=0", "--metrics_port=0"], capture_output=True, text=True, timeout=20)
+    assert ran.returncode == 1 and "there is no user mooncake: make one" in ran.stderr
+
+
+def test_keys_that_the_user_cannot_read(with_user, tmp_path):
+    """Found out at the start, and not when they are read again."""
+    keys = tmp_path / "keys"
+    keys.write_text("# none\n", encoding="utf-8")
+    keys.chmod(0o600)
+    ran = subprocess.run([with_user, "--harden", "--rpc_port=0", "--metrics_port=0", f"--auth_file={keys}"], capture_output=True, text=True, timeout=20)
+    assert ran.returncode == 1 and str(keys) in ran.stderr and "Permission denied" in ran.stderr
