@@ -50,6 +50,19 @@ def is_closed(connection):
         return True
 
 
+def is_over(connection):
+    """Closed by the other side, by now."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    finally:
+        connection.settimeout(20)
+
+
 @pytest.mark.parametrize("which", ["master", "node"])
 def test_a_long_first_frame_is_not_waited_for(which):
     """As nobody is known yet, nothing is kept of it; the hello's own time would end it after ten seconds, or five."""
@@ -67,6 +80,32 @@ def test_a_long_first_frame_is_not_waited_for(which):
             longest.recv(1)
         long.close()
         longest.close()
+
+
+@pytest.mark.timeout(240)
+def test_halves_of_frames_are_bounded_together():
+    """A gigabyte of them: beyond it whose frame began first goes, and who asks is answered all the time."""
+    size, part = (4 << 20) - 64, bytes(1 << 20)
+    with cluster.Master() as master:
+        address, halves = ("127.0.0.1", master.port), []
+        honest, code = greet(address, wire.ROLE_CALL)
+        assert code == 0
+        try:
+            for number in range(300):
+                half, code = greet(address, wire.ROLE_CALL)
+                assert code == 0
+                halves.append(half)
+                half.sendall(struct.pack("<IHHQ", size, wire.REMOVE, 0, 1) + b"".join((part, part, part, part[:900 << 10])))
+                if number % 50 == 0:
+                    assert greet(address, wire.ROLE_CALL)[1] == 0
+            wait_until(lambda: is_over(halves[0]), 20)
+            assert sum(is_over(half) for half in halves) >= 25
+            assert not is_over(halves[-1]) and not is_over(honest)
+            assert master.resident_bytes() < 1400 << 20
+            assert "MiB of frames that are not whole wait here" in master.log()
+        finally:
+            for half in [honest, *halves]:
+                half.close()
 
 
 def test_an_address_has_its_share_of_a_masters_places():

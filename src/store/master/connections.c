@@ -219,6 +219,7 @@ static void destroy(struct connection *connection)
     if (connection->share != NULL)
         mc_share_give(&server->shares, connection->share);
     server->backlog -= connection->backlog;
+    server->stored -= connection->stored;
     server->connections[index] = NULL;
     server->free_indices[server->free_count++] = index;
     mc_buffer_free(&connection->in);
@@ -539,6 +540,38 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
     }
 }
 
+/* What is not a whole frame yet costs its sender nothing but patience. Whole ones have their turn soon. */
+static void stored_limit(struct mc_server *server)
+{
+    struct connection *oldest = NULL;
+    for (size_t i = 0; i < server->indices_used; i++) {
+        struct connection *one = server->connections[i];
+        bool is_part = one != NULL && !one->is_dead && !one->is_closing && !one->is_ready && !one->has_frames &&
+                       one->stored > KEEP_BYTES;
+        if (is_part && (oldest == NULL || one->since_ms < oldest->since_ms))
+            oldest = one;
+    }
+    if (oldest == NULL)
+        return;
+    char address[MC_ADDRESS_MAX];
+    peer_name(oldest, address);
+    mc_log_limited(WARNING, "%s is let go: %u MiB of frames that are not whole wait here, and its has for longest",
+                   address, (unsigned)(server->stored >> 20));
+    server->stored -= oldest->stored;
+    oldest->stored = 0;
+    mc_buffer_free(&oldest->in);
+    die(oldest);
+}
+
+static void stored_count(struct connection *connection)
+{
+    struct mc_server *server = connection->server;
+    server->stored += connection->in.length - connection->stored;
+    connection->stored = connection->in.length;
+    if (server->stored > MC_SERVER_INPUT_ALL)
+        stored_limit(server);
+}
+
 /* Whole frames are left: they have their turn after the others, or once settle() finds enough output sent. */
 static void keep_for_later(struct connection *connection, enum left left)
 {
@@ -563,6 +596,7 @@ static void take_stored(struct connection *connection, bool may_bulk)
     if (in->length == 0 && in->capacity > KEEP_BYTES)
         mc_buffer_free(in);
     keep_for_later(connection, left);
+    stored_count(connection);
 }
 
 /* Frames straight out of the receive buffer; what is left over is stored. */
@@ -579,6 +613,7 @@ static void take_received(struct connection *connection, size_t length)
         die_of_memory(connection);
     else
         keep_for_later(connection, left);
+    stored_count(connection);
 }
 
 /* How much to receive behind what is stored: the rest of the frame, within reason. */

@@ -27,10 +27,11 @@
 #define MC_SERVER_BACKLOG_MAX (64u << 20)    /* bytes not sent, above which it is closed */
 #define MC_SERVER_BACKLOG_ALL (256u << 20)   /* bytes not sent to all, above which less may wait for each: */
 #define MC_SERVER_BACKLOG_LOW (64u << 10)
-#define MC_SERVER_STUCK_MS 30000 /* a connection that takes none of what waits for it is closed */
-#define MC_SERVER_HELLO_MS 10000 /* a connection without a whole frame after this is closed */
-#define MC_SERVER_FRAME_MS 60000 /* so is one whose frame takes longer to arrive */
-#define MC_SERVER_CLOSE_MS 5000  /* and one that does not take its last answer */
+#define MC_SERVER_INPUT_ALL (1u << 30) /* bytes of frames that are not whole, of all: the oldest frame's sender goes */
+#define MC_SERVER_STUCK_MS 30000       /* a connection that takes none of what waits for it is closed */
+#define MC_SERVER_HELLO_MS 10000       /* a connection without a whole frame after this is closed */
+#define MC_SERVER_FRAME_MS 60000       /* so is one whose frame takes longer to arrive */
+#define MC_SERVER_CLOSE_MS 5000        /* and one that does not take its last answer */
 #define MC_SERVER_RECEIVE_BYTES (64u << 10)
 #define MC_SERVER_INDEX_BITS 16
 
@@ -42,6 +43,7 @@ struct connection {
     struct mc_buffer in;  /* what was received and is not a whole frame, or had no turn yet */
     struct mc_buffer out; /* from out_sent on: not sent */
     size_t out_sent;
+    size_t stored;     /* bytes of `in` when the last turn ended */
     size_t backlog;    /* bytes of `out` that were not sent when the last turn ended */
     uint64_t taken_ms; /* when the peer last took some of `out`, or all */
     uint64_t since_ms; /* accepted, then: when the pending frame began, or closing began */
@@ -105,6 +107,7 @@ struct mc_server {
     struct connection **connections;     /* by index; NULL = free */
     uint16_t *free_indices;
     size_t free_count, indices_used;
+    size_t stored; /* bytes in all connections' `in` */
     struct connection_list dirty, ready, bulk;
     struct mc_map shares; /* of addresses: struct mc_share */
     uint32_t share_max;   /* connections of one address */
