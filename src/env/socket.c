@@ -524,6 +524,12 @@ int mc_socket_accept(int listener)
     return fd;
 }
 
+bool mc_socket_is_silent(int fd)
+{
+    char byte;
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
+}
+
 bool mc_socket_name(int fd, enum mc_socket_end end, char *host, size_t host_size, uint16_t *port)
 {
     union {

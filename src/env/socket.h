@@ -85,6 +85,8 @@ static inline void mc_fd_close(int fd)
     if (fd >= 0)
         (void)close(fd);
 }
+/* It is open, and nothing of the peer's waits to be read. */
+bool mc_socket_is_silent(int fd);
 /* The numeric host and the port of one end of a tcp connection. False: it is none, or not connected. */
 enum mc_socket_end { MC_SOCKET_OURS, MC_SOCKET_PEERS };
 bool mc_socket_name(int fd, enum mc_socket_end end, char *host, size_t host_size, uint16_t *port);

@@ -700,10 +700,9 @@ void mc_server_run_ready(struct mc_server *server)
 /* Nothing is on its way from or to it, as far as can be seen from here. */
 static bool is_still(const struct connection *connection)
 {
-    char byte;
     return connection->in.length == 0 && connection->out.length == connection->out_sent && !connection->is_ready &&
            !connection->has_frames && !connection->is_dirty && !connection->is_closing && !connection->is_dead &&
-           recv(connection->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+           mc_socket_is_silent(connection->fd);
 }
 
 struct resting {
@@ -752,14 +751,18 @@ static bool make_room(struct mc_server *server)
     return closed > 0;
 }
 
-/* Those that say nothing have few of what is kept free. True: some had to go. */
+/* Those that say nothing have few of what is kept free: the oldest goes, but for who has said something meanwhile, which
+ * is read in the next turn. True: some had to go. */
 static bool greeters_limit(struct mc_server *server, uint32_t most)
 {
+    struct connection *one = server->greeters.oldest, *next;
     bool is_above = server->greeters.count > most;
-    while (server->greeters.count > most) {
-        struct connection *oldest = server->greeters.oldest;
-        greeter_remove(oldest);
-        die(oldest);
+    for (; one != NULL && server->greeters.count > most; one = next) {
+        next = one->newer;
+        if (!one->is_dead && !mc_socket_is_silent(one->fd))
+            continue;
+        greeter_remove(one);
+        die(one);
     }
     return is_above;
 }

@@ -8,12 +8,15 @@
 #include "env/thread.h"
 #include "store/master/http.h"
 
+#include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
+#include <event2/listener.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -22,10 +25,16 @@
     (EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS |    \
      EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH)
 
+#define LOOKS_AT_ONCE 16
+#define ACCEPTS_PER_TURN 64u /* then those that are there have theirs: who has just come is not the oldest soon */
+
 struct mc_http_server {
     struct event_base *base;
     struct event *stop_event;
     struct evhttp *admin_http, *metadata_http;
+    struct evconnlistener *listeners[2]; /* of both; NULL: there is none */
+    struct event *turn_event;            /* the turn after one in which connections were accepted */
+    unsigned accepted;                   /* in this turn */
     struct mc_admin *admin;
     struct mc_metadata_store *metadata;
     uint16_t metrics_port, metadata_port;
@@ -68,27 +77,61 @@ static void forget_ended(struct mc_http_server *http)
     http->count = kept;
 }
 
-/* Shuts down the one that was silent longest: evhttp sees its end and frees it. Its place is given on at once. */
+/* Nothing has come that was not read yet, and no answer is on its way. */
+static bool waits_for_peer(struct bufferevent *connection)
+{
+    return evbuffer_get_length(bufferevent_get_output(connection)) == 0 &&
+           mc_socket_is_silent(bufferevent_getfd(connection));
+}
+
+/* Shuts one down that says nothing: evhttp sees its end and frees it. Its place is given on at once. Of the oldest few,
+ * whose request has not just come, the one that was silent longest; many come at once, so not all are looked at. */
 static void drop_longest(struct mc_http_server *http)
 {
     size_t longest = 0;
     uint32_t longest_ms = 0;
-    for (size_t i = 0; i < http->count; i++) {
+    for (size_t i = 0, looked = 0; i < http->count && looked < LOOKS_AT_ONCE; i++) {
+        if (!waits_for_peer(http->connections[i]))
+            continue;
         uint32_t ms = idle_ms(http->connections[i]);
-        if (ms >= longest_ms) {
+        if (looked++ == 0 || ms > longest_ms) {
             longest = i;
             longest_ms = ms;
         }
     }
     (void)shutdown(bufferevent_getfd(http->connections[longest]), SHUT_RDWR);
     (void)bufferevent_decref(http->connections[longest]);
-    http->connections[longest] = http->connections[--http->count];
+    http->count--;
+    memmove(&http->connections[longest], &http->connections[longest + 1],
+            (http->count - longest) * sizeof(http->connections[0])); /* the oldest stays first */
+}
+
+static void on_turn(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_http_server *http = argument;
+    (void)fd, (void)events;
+    http->accepted = 0;
+    for (size_t i = 0; i < 2; i++)
+        if (http->listeners[i] != NULL)
+            (void)evconnlistener_enable(http->listeners[i]);
+}
+
+/* The listener would take all that wait, before anybody is read. */
+static void accepted_one(struct mc_http_server *http)
+{
+    static const struct timeval now = {0, 0};
+    if (http->accepted++ == 0)
+        (void)event_add(http->turn_event, &now);
+    for (size_t i = 0; i < 2 && http->accepted >= ACCEPTS_PER_TURN; i++)
+        if (http->listeners[i] != NULL)
+            (void)evconnlistener_disable(http->listeners[i]);
 }
 
 /* evhttp asks for the bufferevent of a connection that it has just accepted; it has no limit of connections itself. */
 static struct bufferevent *on_connection(struct event_base *base, void *argument)
 {
     struct mc_http_server *http = argument;
+    accepted_one(http);
     forget_ended(http);
     if (http->count == MC_HTTP_CONNECTIONS_MAX)
         drop_longest(http);
@@ -100,9 +143,10 @@ static struct bufferevent *on_connection(struct event_base *base, void *argument
     return connection;
 }
 
-static struct evhttp *create_server(struct mc_http_server *http, int fd,
+static struct evhttp *create_server(struct mc_http_server *http, int fd, struct evconnlistener **listener,
                                     void (*handle)(struct evhttp_request *, void *), void *context)
 {
+    struct evhttp_bound_socket *bound;
     struct evhttp *server = evhttp_new(http->base);
     if (server == NULL)
         return NULL;
@@ -113,10 +157,13 @@ static struct evhttp *create_server(struct mc_http_server *http, int fd,
     evhttp_set_default_content_type(server, MC_HTTP_TEXT);
     evhttp_set_bevcb(server, on_connection, http);
     evhttp_set_gencb(server, handle, context);
-    if (evhttp_accept_socket(server, fd) == 0)
-        return server; /* which owns the descriptor now */
-    evhttp_free(server);
-    return NULL;
+    bound = evhttp_accept_socket_with_handle(server, fd);
+    if (bound == NULL) {
+        evhttp_free(server);
+        return NULL;
+    }
+    *listener = evhttp_bound_socket_get_listener(bound);
+    return server; /* which owns the descriptor now */
 }
 
 /* ---- life ---- */
@@ -170,13 +217,17 @@ int mc_http_create(struct mc_server *server, const struct mc_master_config *conf
     if (http->base == NULL || http->stop_fd < 0 || (http->admin == NULL) != (server == NULL) || http->metadata == NULL)
         goto fail;
     http->stop_event = event_new(http->base, http->stop_fd, EV_READ, on_stop, http);
-    if (http->stop_event == NULL || event_add(http->stop_event, NULL) != 0)
+    http->turn_event = evtimer_new(http->base, on_turn, http);
+    if (http->turn_event == NULL || http->stop_event == NULL || event_add(http->stop_event, NULL) != 0)
         goto fail;
-    http->admin_http = admin_fd < 0 ? NULL : create_server(http, admin_fd, mc_admin_handle, http->admin);
+    http->admin_http =
+        admin_fd < 0 ? NULL : create_server(http, admin_fd, &http->listeners[0], mc_admin_handle, http->admin);
     if (admin_fd >= 0 && http->admin_http == NULL)
         goto fail;
     admin_fd = -1;
-    http->metadata_http = metadata_fd < 0 ? NULL : create_server(http, metadata_fd, mc_metadata_handle, http->metadata);
+    http->metadata_http =
+        metadata_fd < 0 ? NULL
+                        : create_server(http, metadata_fd, &http->listeners[1], mc_metadata_handle, http->metadata);
     if (metadata_fd >= 0 && http->metadata_http == NULL)
         goto fail;
     *out = http;
@@ -220,6 +271,8 @@ void mc_http_destroy(struct mc_http_server *http)
         (void)bufferevent_decref(http->connections[i]);
     if (http->stop_event != NULL)
         event_free(http->stop_event);
+    if (http->turn_event != NULL)
+        event_free(http->turn_event);
     mc_metadata_destroy(http->metadata); /* has events of the base */
     if (http->base != NULL)
         event_base_free(http->base);

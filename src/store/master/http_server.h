@@ -8,7 +8,7 @@
 
 #include "store/master/server.h"
 
-#define MC_HTTP_CONNECTIONS_MAX 256
+#define MC_HTTP_CONNECTIONS_MAX 1024
 #define MC_HTTP_HEADER_MAX 32768 /* bytes of a request without its body */
 /* 1 MiB of value and something, so that a value a little too long gets a clear answer */
 #define MC_HTTP_BODY_MAX (1088u << 10)

@@ -286,14 +286,6 @@ static void commit_add(struct commits *commits, const struct mc_wire_commit_item
     commits->bytes += commit->length;
 }
 
-/* The owner says nothing unasked: an end of file or a byte means that it listens no more, though a send might still
- * succeed. */
-static bool is_listening(int fd)
-{
-    char byte;
-    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
-}
-
 /* False: somebody else had the turn all the time. */
 static bool turn_take(struct shm_path *shm, uint64_t until_ns)
 {
@@ -322,7 +314,7 @@ static int frame_push(struct shm_path *shm, const struct mc_buffer *frame, uint6
     uint64_t stall_ns = mc_clock_ns() + MC_STALL_NS;
     bool is_short = deadline_ns < stall_ns;
     int rc = MC_ERR_RPC_FAIL;
-    if (is_listening(shm->fd))
+    if (mc_socket_is_silent(shm->fd))
         rc = mc_socket_send(shm->fd, &part, 1, is_short ? deadline_ns : stall_ns);
     if (rc == MC_ERR_RPC_TIMEOUT && is_short && part.iov_len == frame->length)
         return rc;
@@ -396,7 +388,7 @@ static void shm_run(struct mc_path *path, struct mc_transfer **transfers, size_t
         return;
     }
     /* Its memory lives as long as we map it, its slots live with it. */
-    if (run->contact_age_max_ms != 0 && !is_listening(shm->fd)) {
+    if (run->contact_age_max_ms != 0 && !mc_socket_is_silent(shm->fd)) {
         atomic_store_explicit(&path->broken, true, memory_order_release);
         mc_path_fail_all(transfers, count, MC_ERR_TRANSFER_FAIL);
         return;
@@ -428,7 +420,7 @@ static void shm_run(struct mc_path *path, struct mc_transfer **transfers, size_t
 
 static bool shm_is_ended(struct mc_path *path)
 {
-    return !is_listening(((struct shm_path *)path)->fd);
+    return !mc_socket_is_silent(((struct shm_path *)path)->fd);
 }
 
 static void shm_close(struct mc_path *path)

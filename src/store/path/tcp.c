@@ -76,15 +76,9 @@ static uint64_t earliest(uint64_t a, uint64_t b)
 
 /* ---- the pool ---- */
 
-static bool is_open(int fd)
-{
-    char byte;
-    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
-}
-
 static bool is_usable(const struct mc_tcp_lane *lane)
 {
-    return mc_clock_ns() - lane->idle_since_ns < IDLE_TRUST_NS || is_open(lane->fd);
+    return mc_clock_ns() - lane->idle_since_ns < IDLE_TRUST_NS || mc_socket_is_silent(lane->fd);
 }
 
 /* Lock held. The idle lane that was used last; NULL: none, or no memory for it. */
@@ -306,7 +300,7 @@ static bool tcp_is_ended(struct mc_path *path)
     for (struct mc_tcp_lane *lane = tcp->idle; lane != NULL && !any_open; lane = lane->next)
         any_open = is_usable(lane);
     for (struct mc_tcp_rest *rest = tcp->resting; rest != NULL && !any_open; rest = rest->next)
-        any_open = is_open(rest->fd);
+        any_open = mc_socket_is_silent(rest->fd);
     bool is_ended = tcp->idle_count > 0 && !any_open;
     pthread_mutex_unlock(&tcp->lock);
     return is_ended;

@@ -444,11 +444,20 @@ fail:
     return MC_ERR_NO_MEMORY;
 }
 
+/* The one that has been silent for longest makes room: not one that has said something meanwhile, unless all have. */
+static void greeter_drop(struct mc_serve *serve)
+{
+    struct mc_serve_connection *one = serve->greeters.first;
+    while (one != NULL && !mc_socket_is_silent(one->fd))
+        one = one->next;
+    mc_connection_close(one != NULL ? one : serve->greeters.first);
+}
+
 void mc_connection_open(struct mc_listener *listener, int fd)
 {
     struct mc_serve *serve = listener->serve;
-    if (serve->greeters.count == MC_SERVE_GREETERS_MAX) /* the one that has been silent for longest makes room */
-        mc_connection_close(serve->greeters.first);
+    if (serve->greeters.count == MC_SERVE_GREETERS_MAX)
+        greeter_drop(serve);
     if (!listener->is_unix)
         mc_socket_keep_alive(fd, 30, 10, 3); /* a host that vanished is found out after about a minute */
     if (connection_make(listener, fd) < 0)

@@ -506,15 +506,15 @@ static bool has_place(const struct mc_web *web, bool is_late)
     return is_late ? web->late_count < MC_WEB_LATE_MAX : web->count - web->late_count < MC_WEB_CONNECTIONS_MAX;
 }
 
-/* With the lock: closes the connection of that kind that waited longest for a request, so that a new one has room; of
- * late ones any, whose answers are short. False: there is none, or it does not end in time. */
+/* With the lock: closes the connection of that kind that waited longest for a request, so that a new one has room, and
+ * none whose request has come meanwhile; of late ones any, whose answers are short. False: there is none, or it does not end in time. */
 static bool make_place(struct mc_web *web, bool is_late)
 {
     struct mc_web_connection *oldest = NULL;
     for (size_t i = 0; i < web->count; i++) {
         struct mc_web_connection *one = web->connections[i];
         if (one->is_late == is_late && (is_late || !one->is_busy) &&
-            (oldest == NULL || one->idle_since < oldest->idle_since))
+            (oldest == NULL || one->idle_since < oldest->idle_since) && mc_socket_is_silent(one->fd))
             oldest = one;
     }
     if (oldest == NULL)
