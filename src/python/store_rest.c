@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define REASON_MAX 512
-#define BACKLOG 512
+#define BACKLOG 4096 /* silent ones are taken one after the other, and let go again */
 
 /* Listeners and eventfds of this process, for its forked children. A slot is emptied before its descriptor is closed,
  * so that a child never closes a number that is somebody else's by then. */

@@ -20,7 +20,7 @@
 
 #define RETRY_MS 1000u
 #define ERROR_MAX 512
-#define BACKLOG 512
+#define BACKLOG 4096 /* silent ones are taken one after the other, and let go again */
 
 enum { AT_REST, AT_HEALTH, AT_DUMMY, LISTENERS };
 

@@ -33,6 +33,7 @@ struct mc_web_connection {
     int fd;
     bool is_late;
     bool is_busy;        /* with web->lock; else it waits for a request */
+    bool is_leaving;     /* with web->lock: it was shut down for another one */
     uint64_t idle_since; /* with web->lock */
     bool is_broken;      /* nothing more can be read or sent */
     struct mc_body body; /* of the request, as far as it was not read yet */
@@ -42,11 +43,13 @@ struct mc_web_connection {
     char buffer[MC_WEB_HEAD_MAX];
 };
 
+#define LEAVING_MAX 64 /* connections whose thread is at its end, beside all others */
+
 struct mc_web {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* budget given back, a connection has ended */
-    struct mc_web_connection *connections[MC_WEB_CONNECTIONS_MAX + MC_WEB_LATE_MAX];
-    size_t count, late_count; /* of all; of those that are late */
+    struct mc_web_connection *connections[MC_WEB_CONNECTIONS_MAX + MC_WEB_LATE_MAX + LEAVING_MAX];
+    size_t count, late_count, leaving_count; /* of all; of those that are late; of all that leave */
     uint64_t budget_used;
     atomic_bool is_stopping;
 };
@@ -460,7 +463,8 @@ static void forget(struct mc_web *web, struct mc_web_connection *connection)
     for (size_t i = 0; i < web->count; i++) {
         if (web->connections[i] == connection) {
             web->connections[i] = web->connections[--web->count];
-            web->late_count -= connection->is_late;
+            web->late_count -= connection->is_late && !connection->is_leaving;
+            web->leaving_count -= connection->is_leaving;
             break;
         }
     }
@@ -503,27 +507,33 @@ int mc_web_bind(const char *host, uint16_t *port, const char *flag, char *error,
 /* With the lock: is there a place of that kind? */
 static bool has_place(const struct mc_web *web, bool is_late)
 {
-    return is_late ? web->late_count < MC_WEB_LATE_MAX : web->count - web->late_count < MC_WEB_CONNECTIONS_MAX;
+    return is_late ? web->late_count < MC_WEB_LATE_MAX
+                   : web->count - web->late_count - web->leaving_count < MC_WEB_CONNECTIONS_MAX;
 }
 
-/* With the lock: closes the connection of that kind that waited longest for a request, so that a new one has room, and
- * none whose request has come meanwhile; of late ones any, whose answers are short. False: there is none, or it does not end in time. */
+/* With the lock: the connection of that kind that waited longest for a request, and whose request has not come
+ * meanwhile, leaves, so that a new one has room; of late ones any, whose answers are short. Its thread ends beside the
+ * new one's. False: there is none, or too many threads do not come to their end. */
 static bool make_place(struct mc_web *web, bool is_late)
 {
+    uint64_t end_ns = mc_clock_ns() + 100 * (uint64_t)MILLION;
+    while (web->leaving_count == LEAVING_MAX)
+        if (mc_monitor_wait(&web->lock, &web->changed, end_ns) == ETIMEDOUT)
+            return false;
     struct mc_web_connection *oldest = NULL;
     for (size_t i = 0; i < web->count; i++) {
         struct mc_web_connection *one = web->connections[i];
-        if (one->is_late == is_late && (is_late || !one->is_busy) &&
+        if (one->is_late == is_late && !one->is_leaving && (is_late || !one->is_busy) &&
             (oldest == NULL || one->idle_since < oldest->idle_since) && mc_socket_is_silent(one->fd))
             oldest = one;
     }
     if (oldest == NULL)
         return false;
-    uint64_t end_ns = mc_clock_ns() + 100 * (uint64_t)MILLION;
     (void)shutdown(oldest->fd, SHUT_RDWR);
-    while (!has_place(web, is_late) && mc_monitor_wait(&web->lock, &web->changed, end_ns) != ETIMEDOUT)
-        ;
-    return has_place(web, is_late);
+    oldest->is_leaving = true;
+    web->leaving_count++;
+    web->late_count -= is_late;
+    return true;
 }
 
 static bool admit(struct mc_web *web, int fd, mc_web_handler *handler, mc_web_handler *late, void *context)
