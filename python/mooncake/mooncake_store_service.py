@@ -20,7 +20,9 @@ import logging  # noqa: E402
 import time  # noqa: E402
 from typing import Any, Dict, List, Optional  # noqa: E402
 
+from mooncake._store_handlers import StoreHandlers, _shm_name_to_path  # noqa: E402,F401
 from mooncake.mooncake_config import MooncakeConfig  # noqa: E402
+from mooncake.store import MooncakeDistributedStore  # noqa: E402
 
 __all__ = ["MooncakeStoreService"]
 
@@ -30,19 +32,21 @@ _RETRY_S = 1.0
 _BAD_SETTING = (-600, -1906)  # stays one, however often it is tried
 
 
-class MooncakeStoreService:
+class MooncakeStoreService(StoreHandlers):
     """Joins a cluster with the settings of a JSON file or, without one, of the environment; `cli_config` goes before both.
 
         service = MooncakeStoreService("mooncake.json")
         if await service.start_store_service() and await service.start_http_service(8080):
             ...
         await service.stop()
+
+    Its handle_* are the same API for an aiohttp application of one's own (_store_handlers.py).
     """
 
     def __init__(self, config_path: Optional[str] = None, cli_config: Optional[Dict[str, Any]] = None) -> None:
         self.store: Any = None
         self.http_port: Optional[int] = None  # where the REST API is, also of port 0
-        self.current_mode = "prefill"  # always: segments of other programs' files are not mounted
+        self.current_mode = "prefill"  # "decode": a file is lent that handle_reconfigure was told of, which our store refuses
         self.mounted_segment_ids: List[str] = []
         self.last_mount_info: Dict[str, Any] = {}
         self.config = MooncakeConfig.from_file(config_path) if config_path else MooncakeConfig.load_from_env()
@@ -59,19 +63,23 @@ class MooncakeStoreService:
             "global_segment_size": config.global_segment_size, "local_buffer_size": config.local_buffer_size,
             "protocol": config.protocol, "rdma_devices": config.device_name, "master_server_addr": config.master_server_address,
             "enable_ssd_offload": config.enable_ssd_offload, "ssd_offload_path": config.ssd_offload_path, "tenant_id": config.tenant_id,
-            "enable_client_http_server": config.enable_client_http_server, "client_http_port": config.client_http_port,
+            # Configurations made for former releases have neither.
+            "enable_client_http_server": getattr(config, "enable_client_http_server", False),
+            "client_http_port": getattr(config, "client_http_port", 9300),
         }
 
     async def start_store_service(self, max_wait_time: float = 60, shutdown_event: Optional[asyncio.Event] = None) -> bool:
         """Joins, trying again each second for max_wait_time. False: not within that time, or the event was set, or a setting is bad."""
-        from mooncake.store import MooncakeDistributedStore
-
         until = time.monotonic() + max_wait_time
         store = MooncakeDistributedStore()
         while True:
             if shutdown_event is not None and shutdown_event.is_set():
                 return False
-            code = await asyncio.get_running_loop().run_in_executor(None, store.setup, self._settings())
+            try:
+                code = await asyncio.get_running_loop().run_in_executor(None, store.setup, self._settings())
+            except (OSError, RuntimeError) as error:
+                logger.warning("setup: %s", error)
+                code = -1
             if code == 0:
                 self.store = store
                 if shutdown_event is None or not shutdown_event.is_set():
@@ -105,4 +113,4 @@ class MooncakeStoreService:
         if store is not None:
             code = await asyncio.get_running_loop().run_in_executor(None, store.close)
             if code != 0:
-                logger.warning("closing the store gave code %d", code)
+                logger.warning("the store's close returned %d", code)

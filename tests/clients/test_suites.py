@@ -2,8 +2,8 @@
 
 Left out of the original's: what needs a GPU (test_transfer_on_cuda, test_transfer_on_hip, test_regmr_overhead), NVMe-oF (test_spdk_tgt_create),
 CXL (test_distributed_object_store_cxl), expert parallelism (test_mooncake_ep), what tests how its wheels are named (test_release_wheel_tags), and
-what calls methods of its Python web servers with requests that are none (test_mooncake_store_service_api, test_http_metadata_server): ours answer in
-C, and tests/system asks them by HTTP.
+the five cases of a private method of its metadata server (test_http_metadata_server), which keeps its keys in the process that made it: ours is a
+command of its own, which tests/system asks by HTTP.
 """
 import pytest
 from sides import CLIENTS
@@ -24,6 +24,8 @@ def scripts(*runs):
                        metadata=False, env={"LOCAL_HOSTNAME": "127.0.0.1"})
 
 
+SERVICE = "mooncake.mooncake_store_service:_install_shutdown_signal_handlers,main"
+SHUTDOWN = "test_mooncake_store_service_api.StoreServiceShutdownTest::"
 PRIVATE = "mooncake.structured_object_store:_choose_leaf_codec,_escape_key,infer_structure,MISSING"
 # name: (suite, how many cases pass on both at least, {what passes with the original alone, a case or the beginning of its name: why})
 SUITES = {
@@ -43,6 +45,9 @@ SUITES = {
     "original: drain": (scripts(["drain", "test_drain_http_api.py", "--timeout-sec", "90"]), 1, {}),
     "original: alone": (of_original(["test_mooncake_config.py test_import_structure.py test_fast_copy.py", ["cli", "test_cli.py"]], master=None, metadata=False), 38, {
         "test_fast_copy.FastCopyTests::": "mooncake._fast_copy, an extension inside the original's package: skipped"}),
+    "original: store service": (of_original(["test_mooncake_store_service_api.py"], master=None, metadata=False, env={"SUITE_ABSENT": SERVICE}), 83, {
+        SHUTDOWN + "test_main_closes_store_when_shutdown_requested_during_startup": "the inside of the command, which is native here",
+        SHUTDOWN + "test_signal_handler_requests_shutdown": "the same"}),
     "TransferQueue": (lambda: Suite(["test_mooncake_utils.py"], CLIENTS / "suites/tests", "vllm", metadata=False), 34, {}),
 }
 

@@ -6,6 +6,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import types
+from urllib.parse import quote
 
 import pytest
 
@@ -72,6 +75,91 @@ def test_store_and_rest_are_of_one_process(settings):
         await service.stop()
         assert await service.start_store_service() is True, "it can be started again"
         await service.stop()
+
+    asyncio.run(life())
+
+
+class Answer:
+    """What aiohttp's Response is made from."""
+
+    def __init__(self, status, text=None, body=None, content_type=None):
+        self.status, self.body, self.content_type = status, text.encode() if body is None else body, content_type
+
+
+class Request:
+    def __init__(self, key, body):
+        self.match_info, self.body = {"key": key}, body
+
+    async def json(self):
+        return json.loads(self.body)
+
+
+# (route, handler, key, body): asked in this order of both, who have one store. WHO stands for who is asked, SHM for a file of memory.
+ASKED = [
+    ("PUT /api/put", "put", "", '{"key": "of WHO", "value": "v"}'),
+    ("PUT /api/put", "put", "", '{"key": "", "value": "v"}'),
+    ("PUT /api/put", "put", "", '{"key": "k"}'),
+    ("PUT /api/put", "put", "", '[]'),
+    ("GET /api/get/", "get", "of WHO", ""),
+    ("GET /api/get/", "get", "nowhere", ""),
+    ("GET /api/exist/", "exist", "of WHO", ""),
+    ("GET /api/exist/", "exist", "nowhere", ""),
+    ("DELETE /api/remove/", "remove", "nowhere", ""),
+    ("POST /api/mount", "mount", "", '{"size": 0}'),
+    ("POST /api/mount", "mount", "", '{"size": 1.5}'),
+    ("POST /api/unmount", "unmount", "", "{}"),
+    ("POST /api/unmount", "unmount", "", '{"segment_ids": [1]}'),
+    ("POST /api/unmount", "unmount", "", '{"segment_ids": "no such"}'),
+    ("POST /api/unmount", "unmount", "", '{"segment_ids": ["x"], "grace_period_seconds": 3601}'),
+    ("POST /api/unmount_local_disk", "unmount_local_disk", "", '{"grace_period_seconds": true}'),
+    ("POST /api/unmount_local_disk", "unmount_local_disk", "", "{}"),
+    ("POST /api/mount_shm", "mount_shm", "", '{"name": "a/b", "size": 4096}'),
+    ("POST /api/mount_shm", "mount_shm", "", '{"name": "/SHM", "size": 4096}'),
+    ("POST /api/unmount_shm", "unmount_shm", "", '{"segment_ids": ["no such"]}'),
+    ("POST /api/reconfigure", "reconfigure", "", '{"mode": "decode", "size": 4096}'),
+    ("POST /api/reconfigure", "reconfigure", "", '{"mode": "Decode", "path": "/dev/shm/SHM", "size": 4096}'),
+    ("POST /api/reconfigure", "reconfigure", "", '{"mode": "prefill"}'),
+    ("POST /api/reconfigure", "reconfigure", "", "{}"),
+]
+
+
+def plain(status, body):
+    """Without what only one of them says: what a code means."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return status, body
+    found.pop("reason", None)
+    return status, found
+
+
+def test_handlers_answer_as_the_rest_api(settings, monkeypatch):
+    """For an application of aiohttp, which is not needed here: what it would hand in and take."""
+    monkeypatch.setitem(sys.modules, "aiohttp", types.SimpleNamespace(web=types.SimpleNamespace(Response=Answer)))
+    memory = tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="mc-test-")
+    memory.truncate(4096)
+
+    async def life():
+        service = MooncakeStoreService(cli_config={"local_hostname": "127.0.0.1"})
+        assert await service.start_store_service() is True and await service.start_http_service(0) is True
+        call = asyncio.get_running_loop().run_in_executor
+        await call(None, lambda: wait(lambda: service.store.put("ready", b"1") == 0))
+        for route, name, key, body in ASKED:
+            method, path = route.split(" ")
+            there, here = ([text.replace("WHO", who).replace("SHM", os.path.basename(memory.name)) for text in (key, body)] for who in ("rest", "handler"))
+            said = await call(None, lambda: request(service.http_port, method, path + quote(there[0]), body=there[1] or None))
+            answer = await getattr(service, f"handle_{name}")(Request(*here))
+            assert plain(answer.status, answer.body) == plain(*said), (route, key, body)
+        answer = await service.handle_mount(Request("", json.dumps({"size": 1})))
+        made = json.loads(answer.body)
+        assert answer.status == 200 and answer.content_type == "application/json" and made["allocated_size"] >= 1 << 24, made
+        answer = await service.handle_unmount(Request("", json.dumps({"segment_ids": made["segment_ids"]})))
+        assert answer.status == 200, answer.body
+        service.store.remove_all(True)
+        assert json.loads((await service.handle_remove_all(Request("", ""))).body) == {"status": "success removed 0 keys"}
+        assert (service.current_mode, service.mounted_segment_ids) == ("prefill", [])
+        await service.stop()
+        assert (await service.handle_exist(Request("a", ""))).status == 500, "there is no store"
 
     asyncio.run(life())
 

@@ -89,6 +89,8 @@ static bool has_member(struct mc_span object, const char *name)
     return mc_json_member(object, name, &member) == 1 && member.kind != 'n';
 }
 
+#define BAD_GRACE "Invalid grace_period_seconds, must be a non-negative integer no greater than 3600"
+
 /* Seconds to wait for readers, from 0; absent: 0. False: not possible. */
 static bool take_grace(struct mc_span object, int64_t *seconds)
 {
@@ -288,9 +290,7 @@ static bool take_ids(struct mc_web_request *request, struct mc_span object, stru
     }
     bool is_grace = take_grace(object, grace_s);
     if (!are_texts || !is_grace)
-        reply_error(request, 400,
-                    are_texts ? "Invalid grace_period_seconds, must be an integer from 0 to 3600"
-                              : "Invalid segment_ids, must be strings");
+        reply_error(request, 400, are_texts ? BAD_GRACE : "Invalid segment_ids, must be strings");
     return are_texts && is_grace;
 }
 
@@ -413,7 +413,7 @@ static void unmount_local_disk(struct mc_rest *rest, struct mc_web_request *requ
     if (!read_object(request, &body))
         return;
     if (!take_grace(object_of(&body), &seconds)) {
-        reply_error(request, 400, "Invalid grace_period_seconds, must be a non-negative integer no greater than 3600");
+        reply_error(request, 400, BAD_GRACE);
     } else {
         char text[64];
         int rc = mc_store_unmount_disks(rest->store, (uint64_t)seconds * 1000);
