@@ -4,7 +4,7 @@
 environments.py FOLDER NAME...     builds FOLDER/NAME for each, unless it is there as its list tests/clients/NAME.txt asks
 
 The lists are whole: pip installs them without looking at dependencies, so that what a client is run with is what stands there. Some
-are folders to import from; the others are virtual environments. A build that does not end in time, or finds no package index, is an
+are folders to import from, some the files of a source archive; the others are virtual environments. A build that does not end in time, or finds no package index, is an
 error: a lane that cannot run is never a lane that passed.
 """
 import hashlib
@@ -13,12 +13,16 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 FOLDERS = ("original", "lmcache_old", "suites", "verl")  # installed by --target, into no environment of their own
+ARCHIVES = {"vllm_tests": "tests"}  # the folder of a source archive that is unpacked; nothing of it is built or run
 BUILD_SECONDS_MAX = int(os.environ.get("MC_CLIENTS_BUILD_SECONDS", 1800))
+PIP = ("--no-deps", "--no-input", "--disable-pip-version-check", "-q")
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"  # where torch's builds for the CPU lie, if the configured index has none
 
 
@@ -65,10 +69,30 @@ def run(command, name, path, seconds):
         return child.returncode, "".join(output)
 
 
+def unpack(archive, part, path):
+    """`part` of a source archive, without the folder that holds all."""
+    with tarfile.open(archive) as archived:
+        for member in archived.getmembers():
+            place = pathlib.PurePosixPath(member.name).parts[1:]
+            if member.isfile() and place[0] == part and ".." not in place:
+                path.joinpath(*place).parent.mkdir(parents=True, exist_ok=True)
+                path.joinpath(*place).write_bytes(archived.extractfile(member).read())
+
+
+def download(name, path):
+    """pip wants an archive's metadata before it keeps it: `unbuilt` gives it those, in the place of setuptools."""
+    with tempfile.TemporaryDirectory(dir=path) as folder:
+        command = ["env", f"PYTHONPATH={HERE / 'unbuilt'}", sys.executable, "-m", "pip", "download", *PIP, "--no-build-isolation", "--no-binary=:all:", "-d", folder]
+        code, output = run([*command, "-r", str(HERE / f"{name}.txt")], name, path, BUILD_SECONDS_MAX)
+        for archive in pathlib.Path(folder).glob("*.tar.gz"):
+            unpack(archive, ARCHIVES[name], path)
+    return code, output
+
+
 def install(name, path):
-    """True when everything of the list is there."""
+    """What pip says, when everything of the list is there."""
     python = sys.executable
-    command = ["-m", "pip", "install", "--no-deps", "--no-input", "--disable-pip-version-check", "-q", "-r", str(HERE / f"{name}.txt")]
+    command = ["-m", "pip", "install", *PIP, "-r", str(HERE / f"{name}.txt")]
     if name in FOLDERS:
         command += ["--target", str(path)]
     else:
@@ -77,6 +101,12 @@ def install(name, path):
     code, output = run([python, *command], name, path, BUILD_SECONDS_MAX)
     if code > 0 and "No matching distribution found for torch==" in output:
         code, output = run([python, *command, "--extra-index-url", TORCH_INDEX], name, path, BUILD_SECONDS_MAX)
+    return code, output
+
+
+def fill(name, path):
+    """True when everything of the list is there."""
+    code, output = (download if name in ARCHIVES else install)(name, path)
     if code != 0:
         print(output[-4000:], file=sys.stderr)
         reason = "is there a network to the package index?" if "Could not find a version" in output or "Max retries" in output else f"pip: {code}"
@@ -97,7 +127,7 @@ def build(folder, name):
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     start = time.monotonic()
-    if not install(name, path):
+    if not fill(name, path):
         return False
     say(f"{name}: built in {time.monotonic() - start:.0f} s, {folder_size(path) / 2**20:.0f} MiB")
     mark.write_text(wanted)

@@ -49,6 +49,7 @@ class Suite:
     client: bool = False  # a mooncake_client
     beside_it: dict = dataclasses.field(default_factory=dict)  # {file that serves while the others run: what it says when it does}
     env: dict = dataclasses.field(default_factory=dict)
+    files: dict = dataclasses.field(default_factory=dict)  # {path below `folder`: text}: what the test files would take from the network
     pytest: tuple = ()  # more arguments
 
 
@@ -76,6 +77,9 @@ def services(side, suite):
 def plan(side, suite, work):
     python = environment_python(suite.environment)
     shutil.copytree(suite.folder, work / "tests", symlinks=True)  # without the program's package, which lies beside them
+    for name, text in suite.files.items():
+        (work / "tests" / name).parent.mkdir(parents=True)
+        (work / "tests" / name).write_text(text)
     runs = []
     for one in suite.runs:
         if isinstance(one, str):

@@ -4,7 +4,12 @@ Left out of the original's: what needs a GPU (test_transfer_on_cuda, test_transf
 CXL (test_distributed_object_store_cxl), expert parallelism (test_mooncake_ep), what tests how its wheels are named (test_release_wheel_tags), and
 the five cases of a private method of its metadata server (test_http_metadata_server), which keeps its keys in the process that made it: ours is a
 command of its own, which tests/system asks by HTTP.
+
+Of vLLM's, 34 cases need a GPU, two stand in for a bootstrap server in a way that its code does not use, and one wants a fixture of all its tests, which
+need more than this environment has: they fail on both sides.
 """
+import json
+
 import pytest
 from sides import CLIENTS
 from suites import Suite, names, run, sources
@@ -26,6 +31,15 @@ def scripts(*runs):
 
 SERVICE = "mooncake.mooncake_store_service:_install_shutdown_signal_handlers,main"
 SHUTDOWN = "test_mooncake_store_service_api.StoreServiceShutdownTest::"
+VLLM = "v1/kv_connector/unit"
+VLLM_FILES = [f"{VLLM}/test_mooncake_{name}.py" for name in (
+    "connector", "connector_hma", "connector_hybrid_mamba", "stats", "store_connector", "store_coordinator", "store_hma_e2e", "store_layout",
+    "store_scheduler", "store_worker")] + ["v1/kv_connector/mooncake_integration/test_mooncake_imports.py"]
+# The shape of a model whose weights none of these files loads; they name it as it is on a hub of models.
+OPT_125M = json.dumps({"architectures": ["OPTForCausalLM"], "model_type": "opt", "hidden_size": 768, "word_embed_proj_dim": 768, "ffn_dim": 3072,
+                       "num_hidden_layers": 12, "num_attention_heads": 12, "max_position_embeddings": 2048, "vocab_size": 50272,
+                       "activation_function": "relu", "do_layer_norm_before": True, "torch_dtype": "float16", "bos_token_id": 2, "eos_token_id": 2,
+                       "pad_token_id": 1})
 PRIVATE = "mooncake.structured_object_store:_choose_leaf_codec,_escape_key,infer_structure,MISSING"
 # name: (suite, how many cases pass on both at least, {what passes with the original alone, a case or the beginning of its name: why})
 SUITES = {
@@ -48,6 +62,8 @@ SUITES = {
     "original: store service": (of_original(["test_mooncake_store_service_api.py"], master=None, metadata=False, env={"SUITE_ABSENT": SERVICE}), 83, {
         SHUTDOWN + "test_main_closes_store_when_shutdown_requested_during_startup": "the inside of the command, which is native here",
         SHUTDOWN + "test_signal_handler_requests_shutdown": "the same"}),
+    "vLLM": (lambda: Suite([" ".join(VLLM_FILES) + f" --confcutdir={VLLM}"], CLIENTS / "vllm_tests/tests", "vllm", metadata=False,
+                           files={"facebook/opt-125m/config.json": OPT_125M}, pytest=("--tb=native",)), 480, {}),  # other forms parse sources, which was seen to fail
     "TransferQueue": (lambda: Suite(["test_mooncake_utils.py"], CLIENTS / "suites/tests", "vllm", metadata=False), 34, {}),
 }
 
