@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """A real engine, end to end: two unmodified vLLM servers on CPU, one core each, that share their KV cache by the store.
 
-    ./dev bench engine-e2e [--quick] [--only same-prompt,turns,disk,pd,lmcache,kill] [--variants none,ours,original] [--rounds N]
+    ./dev bench engine-e2e [--quick] [--only same-prompt,turns,disk,pd,lmcache,kill,aiperf] [--variants none,ours,original] [--rounds N]
 
 Prints the checks and a table, and writes .cache/bench/e2e-<date>.{txt,json}, marked if it may not be quoted (figures.py). Exit code 0 when every check passed. It needs the environments
-.cache/clients/vllm, lmcache and original (tests/clients), which `./dev` makes first.
+.cache/clients/vllm, lmcache, aiperf and original (tests/clients), which `./dev` makes first.
 """
 
 import signal
 import sys
 import time
 
+import e2e_aiperf
 import e2e_disk
 import e2e_parts
 import e2e_servers
@@ -24,6 +25,7 @@ PARTS = {
     "pd": e2e_parts.prefill_decode,
     "lmcache": e2e_parts.lmcache,
     "kill": e2e_parts.kill,
+    "aiperf": e2e_aiperf.aiperf,
 }
 VARIANTS = ["none", "ours", "original"]
 
@@ -64,7 +66,7 @@ def main():
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers are stopped on the way out
     missing = e2e_servers.missing_environments(["vllm", *(["original"] if "original" in options.variants else []),
-                                                *(["lmcache"] if "lmcache" in options.only else [])])
+                                                *(name for name in ("lmcache", "aiperf") if name in options.only)])
     if missing:
         raise SystemExit(f"environments are missing in .cache/clients: {' '.join(missing)}")
     options.folder.mkdir(parents=True, exist_ok=True)
