@@ -6,7 +6,8 @@ the five cases of a private method of its metadata server (test_http_metadata_se
 command of its own, which tests/system asks by HTTP.
 
 Of vLLM's, 34 cases need a GPU, two stand in for a bootstrap server in a way that its code does not use, and one wants a fixture of all its tests, which
-need more than this environment has: they fail on both sides.
+need more than this environment has: they fail on both sides. SGLang's are on no package index but for one program, which its wheel has; nine cases of
+the checkout that was at hand, of another revision than the release 0.5.23, fail on both.
 """
 import json
 
@@ -29,6 +30,11 @@ def scripts(*runs):
                        metadata=False, env={"LOCAL_HOSTNAME": "127.0.0.1"})
 
 
+def queue_at_mooncake(name):
+    """Actors of Ray on a master that TransferQueue starts by itself."""
+    return lambda: Suite([f"e2e/test_{name}.py"], CLIENTS / "suites/tests", "vllm", metadata=False, env={"TQ_TEST_BACKEND": "MooncakeStore"})
+
+
 SERVICE = "mooncake.mooncake_store_service:_install_shutdown_signal_handlers,main"
 SHUTDOWN = "test_mooncake_store_service_api.StoreServiceShutdownTest::"
 VLLM = "v1/kv_connector/unit"
@@ -40,6 +46,11 @@ OPT_125M = json.dumps({"architectures": ["OPTForCausalLM"], "model_type": "opt",
                        "num_hidden_layers": 12, "num_attention_heads": 12, "max_position_embeddings": 2048, "vocab_size": 50272,
                        "activation_function": "relu", "do_layer_norm_before": True, "torch_dtype": "float16", "bos_token_id": 2, "eos_token_id": 2,
                        "pad_token_id": 1})
+SGLANG = "test/registered/unit/mem_cache"
+SGLANG_FILES = [f"test_{name}.py" for name in ("hisparse_allocator", "mem_cache_utils", "mooncake_group_semantics", "mooncake_standalone_dummy_mamba",
+                                               "mooncake_tenant_config")]
+SGLANG_STORE = "python3*/site-packages/sglang/srt/mem_cache/storage/mooncake_store"  # in its wheel: a program, which asks a store
+SGLANG_RUN = "import cpu_torchvision, runpy; runpy.run_path('test_mooncake_store.py', run_name='__main__')"
 PRIVATE = "mooncake.structured_object_store:_choose_leaf_codec,_escape_key,infer_structure,MISSING"
 # name: (suite, how many cases pass on both at least, {what passes with the original alone, a case or the beginning of its name: why})
 SUITES = {
@@ -64,7 +75,13 @@ SUITES = {
         SHUTDOWN + "test_signal_handler_requests_shutdown": "the same"}),
     "vLLM": (lambda: Suite([" ".join(VLLM_FILES) + f" --confcutdir={VLLM}"], CLIENTS / "vllm_tests/tests", "vllm", metadata=False,
                            files={"facebook/opt-125m/config.json": OPT_125M}, pytest=("--tb=native",)), 480, {}),  # other forms parse sources, which was seen to fail
+    "SGLang: store": (lambda: Suite([["store", "-c", SGLANG_RUN]], next((CLIENTS / "sglang/lib").glob(SGLANG_STORE)), "sglang", master=(LEASE,),
+                                    env={"MOONCAKE_GLOBAL_SEGMENT_SIZE": "268435456"}), 1, {}),
+    "SGLang": (lambda: Suite([" ".join(SGLANG_FILES)], sources("sglang", SGLANG) / SGLANG, "sglang", metadata=False,
+                             env={"SUITE_ABSENT_MODULES": "datasets,openai"}, pytest=("-p", "cpu_torchvision", "--tb=native")), 51, {}),
     "TransferQueue": (lambda: Suite(["test_mooncake_utils.py"], CLIENTS / "suites/tests", "vllm", metadata=False), 34, {}),
+    "TransferQueue: key-value": (queue_at_mooncake("kv_interface_e2e"), 56, {}),
+    "TransferQueue: life cycle": (queue_at_mooncake("e2e_lifecycle_consistency"), 8, {}),
 }
 
 
