@@ -413,6 +413,23 @@ void mc_key_prove(const uint8_t secret[MC_KEY_SECRET_BYTES], const struct mc_spa
     mc_assert(made == MC_KEY_SECRET_BYTES);
 }
 
+void mc_key_prove_end(const char *who, const uint8_t secret[MC_KEY_SECRET_BYTES],
+                      const uint8_t caller[MC_KEY_SECRET_BYTES], const uint8_t server[MC_KEY_SECRET_BYTES],
+                      struct mc_span name, uint8_t proof[MC_KEY_SECRET_BYTES])
+{
+    struct mc_span parts[] = {mc_span_string(who), mc_span(caller, MC_KEY_SECRET_BYTES),
+                              mc_span(server, MC_KEY_SECRET_BYTES), name};
+    mc_key_prove(secret, parts, sizeof(parts) / sizeof(parts[0]), proof);
+}
+
+void mc_key_draw(uint8_t bytes[MC_KEY_SECRET_BYTES])
+{
+    for (size_t i = 0; i < MC_KEY_SECRET_BYTES; i += sizeof(uint64_t)) {
+        uint64_t value = mc_random_u64();
+        memcpy(bytes + i, &value, sizeof(value));
+    }
+}
+
 bool mc_key_equal(const void *a, const void *b, size_t length)
 {
     const volatile uint8_t *left = a, *right = b;

@@ -66,6 +66,13 @@ unsigned mc_rights_parse(struct mc_span text);
 /* HMAC-SHA256 of the parts, one after the other, each with its length before it; 4 KiB at most in all. */
 void mc_key_prove(const uint8_t secret[MC_KEY_SECRET_BYTES], const struct mc_span *parts, size_t count,
                   uint8_t proof[MC_KEY_SECRET_BYTES]);
+/* The proof of one end of a connection that it has the secret: who proves, the random bytes of both ends, and the name
+ * of the key. `who` differs by end and by protocol, so that no proof is of use anywhere else. */
+void mc_key_prove_end(const char *who, const uint8_t secret[MC_KEY_SECRET_BYTES],
+                      const uint8_t caller[MC_KEY_SECRET_BYTES], const uint8_t server[MC_KEY_SECRET_BYTES],
+                      struct mc_span name, uint8_t proof[MC_KEY_SECRET_BYTES]);
+/* Random bytes: of an end of a connection, or of a secret. */
+void mc_key_draw(uint8_t bytes[MC_KEY_SECRET_BYTES]);
 /* Takes as long whatever differs. */
 bool mc_key_equal(const void *a, const void *b, size_t length);
 

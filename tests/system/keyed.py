@@ -113,3 +113,43 @@ def challenge_of(body):
         fields.append(record[at + 2:at + 2 + size])
         at += 2 + size
     return code, *fields
+
+
+# ---- between transfer engines: src/transfer/wire/preface.h ----
+
+HANDSHAKE, DATA, HOST = "HDU"
+PREFACE_MAX = 120
+
+
+def preface_auth(port, key, nonce):
+    return struct.pack("<8sQB7x32s64s", b"mc-auth1", 0, ord(port), nonce, key.name.encode())
+
+
+def preface_proof(port, end, key, caller, server):
+    return proof_of(f"engine {end} {port}", key.secret, caller, server, key.name.encode())
+
+
+def preface_refusal(code=NOT_PERMITTED):
+    return struct.pack("<8sii64x", b"mc-chal1", code, 0)
+
+
+def read_all(connection):
+    """Until it is closed."""
+    body = b""
+    while part := connection.recv(65536):
+        body += part
+    return body
+
+
+def preface(connection, port, key):
+    """Proves the key; (is it the true server's proof?, our own, which is not sent yet)."""
+    nonce = secrets.token_bytes(32)
+    connection.sendall(preface_auth(port, key, nonce))
+    answer = b""
+    while len(answer) < 80:
+        part = connection.recv(80 - len(answer))
+        assert part, answer
+        answer += part
+    magic, code, _zero, server, theirs = struct.unpack("<8sii32s32s", answer)
+    assert magic == b"mc-chal1" and code == 0
+    return theirs == preface_proof(port, "server", key, nonce, server), b"mc-prof1" + preface_proof(port, "caller", key, nonce, server)

@@ -49,7 +49,7 @@ SLOW = 5 if SANITIZED else 2  # how much longer things may take than on an idle 
 
 
 class Peer:
-    def __init__(self, metadata=P2P, name="127.0.0.1", original=False, **environment):
+    def __init__(self, metadata=P2P, name="127.0.0.1", original=False, log=subprocess.DEVNULL, **environment):
         values = {**os.environ, "MC_TCP_BIND_ADDRESS": "127.0.0.1", "MC_LOG_LEVEL": "WARNING", **environment}
         if original:
             values.update(MC_PYTHONPATH=ORIGINAL[1], MC_FORCE_TCP="1")
@@ -57,7 +57,7 @@ class Peer:
             values.pop("LD_PRELOAD", None)
         program = ORIGINAL[0] if original else sys.executable
         self.process = subprocess.Popen([program, str(PEER), name, metadata, str(SIZE)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=values)
+                                        stdout=subprocess.PIPE, stderr=log, text=True, env=values)
         code, port, self.address = map(int, self.process.stdout.readline().split())
         assert code == 0
         self.port = port

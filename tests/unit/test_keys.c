@@ -366,8 +366,8 @@ static void tickets_name_their_holder(void **state)
     struct mc_id node = {0x1122334455667788u, 0x99aabbccddeeff00u}, read;
     unsigned rights;
     (void)state;
-    mc_ticket_key_draw(key);
-    mc_ticket_key_draw(other);
+    mc_key_draw(key);
+    mc_key_draw(other);
     assert_memory_not_equal(key, other, sizeof(key));
     mc_ticket_write(ticket, node, MC_RIGHT_READ);
     assert_true(mc_ticket_read(mc_span(ticket, sizeof(ticket)), &read, &rights));

@@ -303,7 +303,7 @@ int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, u
                                             .admit = mc_connection_admit,
                                             .hooks = hooks == NULL ? (struct mc_serve_hooks){0} : *hooks};
     serve->server.wants_tickets = mc_keys_are_wanted();
-    mc_ticket_key_draw(serve->server.ticket_key);
+    mc_key_draw(serve->server.ticket_key);
     serve->tcp.fd = serve->local.fd = -1;
     serve->hello_ms = MC_SERVE_HELLO_MS;
     serve->idle_ms = MC_SERVE_IDLE_MS;

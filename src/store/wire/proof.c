@@ -10,24 +10,9 @@
 #define SERVER "mooncake server 1"
 #define CALLER "mooncake caller 1"
 
-static void random_bytes(uint8_t bytes[MC_KEY_SECRET_BYTES])
-{
-    for (size_t i = 0; i < MC_KEY_SECRET_BYTES; i += sizeof(uint64_t)) {
-        uint64_t value = mc_random_u64();
-        memcpy(bytes + i, &value, sizeof(value));
-    }
-}
-
 static struct mc_span secret_span(const uint8_t bytes[MC_KEY_SECRET_BYTES])
 {
     return mc_span(bytes, MC_KEY_SECRET_BYTES);
-}
-
-static void proof_of(const char *who, const uint8_t *secret, const uint8_t *caller, const uint8_t *server,
-                     struct mc_span name, uint8_t proof[MC_KEY_SECRET_BYTES])
-{
-    struct mc_span parts[] = {mc_span_string(who), secret_span(caller), secret_span(server), name};
-    mc_key_prove(secret, parts, sizeof(parts) / sizeof(parts[0]), proof);
 }
 
 static bool is_nonce(struct mc_span bytes)
@@ -44,7 +29,7 @@ void mc_prover_begin(struct mc_prover *prover, struct mc_span key, const uint8_t
     memcpy(prover->key, key.data, key.length);
     prover->key_length = (uint16_t)key.length;
     memcpy(prover->secret, secret, sizeof(prover->secret));
-    random_bytes(prover->nonce);
+    mc_key_draw(prover->nonce);
     struct mc_wire_auth auth = {.key = key, .nonce = secret_span(prover->nonce)};
     mc_wire_auth_frame(out, mc_frame_begin(out, MC_MESSAGE_AUTH, 0), &auth);
 }
@@ -67,13 +52,13 @@ int mc_prover_take(const struct mc_prover *prover, const struct mc_frame *frame,
     }
     if (challenge.code != 0 || !is_nonce(challenge.nonce) || !is_nonce(challenge.proof))
         return MC_ERR_PROTOCOL;
-    proof_of(SERVER, prover->secret, prover->nonce, challenge.nonce.data, name, expected);
+    mc_key_prove_end(SERVER, prover->secret, prover->nonce, challenge.nonce.data, name, expected);
     if (!mc_key_equal(expected, challenge.proof.data, sizeof(expected))) {
         snprintf(why, MC_PROOF_TEXT_MAX,
                  "the secret of our key is not the one that it knows under that id, or it is no server of ours");
         return MC_ERR_NOT_PERMITTED;
     }
-    proof_of(CALLER, prover->secret, prover->nonce, challenge.nonce.data, name, mine);
+    mc_key_prove_end(CALLER, prover->secret, prover->nonce, challenge.nonce.data, name, mine);
     struct mc_wire_proof proof = {.proof = secret_span(mine)};
     mc_wire_proof_frame(out, mc_frame_begin(out, MC_MESSAGE_PROOF, 0), &proof);
     return 0;
@@ -154,8 +139,8 @@ static int auth_take(struct mc_gate *gate, const struct mc_frame *frame, mc_gate
     memcpy(gate->peer_nonce, auth.nonce.data, sizeof(gate->peer_nonce));
     memcpy(gate->name, auth.key.data, auth.key.length);
     gate->name_length = (uint16_t)auth.key.length;
-    random_bytes(gate->nonce);
-    proof_of(SERVER, gate->key.secret, gate->peer_nonce, gate->nonce, auth.key, mine);
+    mc_key_draw(gate->nonce);
+    mc_key_prove_end(SERVER, gate->key.secret, gate->peer_nonce, gate->nonce, auth.key, mine);
     struct mc_wire_challenge challenge = {.nonce = secret_span(gate->nonce), .proof = secret_span(mine)};
     mc_wire_challenge_frame(out, mc_frame_begin(out, MC_MESSAGE_CHALLENGE, frame->request_id), &challenge);
     gate->is_asked = true;
@@ -170,7 +155,8 @@ static int proof_take(struct mc_gate *gate, const struct mc_frame *frame)
     mc_wire_proof_read(&reader, &proof);
     if (mc_wire_check(frame->type, frame->body) != 0 || !gate->is_asked || !is_nonce(proof.proof))
         return MC_ERR_PROTOCOL;
-    proof_of(CALLER, gate->key.secret, gate->peer_nonce, gate->nonce, mc_span(gate->name, gate->name_length), expected);
+    mc_key_prove_end(CALLER, gate->key.secret, gate->peer_nonce, gate->nonce, mc_span(gate->name, gate->name_length),
+                     expected);
     if (!mc_key_equal(expected, proof.proof.data, sizeof(expected)))
         return MC_ERR_NOT_PERMITTED;
     explicit_bzero(gate->key.secret, sizeof(gate->key.secret));
@@ -223,11 +209,6 @@ bool mc_ticket_read(struct mc_span ticket, struct mc_id *node, unsigned *rights)
     memcpy(&node->low, bytes + 2, sizeof(node->low));
     memcpy(&node->high, bytes + 10, sizeof(node->high));
     return true;
-}
-
-void mc_ticket_key_draw(uint8_t key[MC_KEY_SECRET_BYTES])
-{
-    random_bytes(key);
 }
 
 /* ---- rights ---- */

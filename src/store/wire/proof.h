@@ -70,7 +70,6 @@ void mc_ticket_secret(const uint8_t key[MC_KEY_SECRET_BYTES], struct mc_span tic
                       uint8_t secret[MC_KEY_SECRET_BYTES]);
 /* False: it is none. */
 bool mc_ticket_read(struct mc_span ticket, struct mc_id *node, unsigned *rights);
-void mc_ticket_key_draw(uint8_t key[MC_KEY_SECRET_BYTES]);
 
 /* ---- rights ---- */
 

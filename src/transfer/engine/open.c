@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/variables.h"
 #include "env/clock.h"
+#include "env/keys.h"
 #include "env/log.h"
 #include "env/unread.h"
 #include "rdma/topology.h"
@@ -163,7 +164,12 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
     if (config == NULL || out == NULL)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     const char *protocol = text_of(config->protocol);
+    char error[1024];
     mc_unread_tell();
+    if (mc_keys_check(error, sizeof(error)) < 0) {
+        mc_log(ERROR, "%s", error);
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    }
     if (protocol[0] != 0 && strcmp(protocol, "tcp") != 0 && strcmp(protocol, "rdma") != 0) {
         mc_log(ERROR, "protocol '%.40s': tcp or rdma is expected", protocol);
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;

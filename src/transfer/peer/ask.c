@@ -5,6 +5,7 @@
 #include "transfer/wire/document.h"
 #include "transfer/wire/handshake.h"
 #include "transfer/wire/metadata.h"
+#include "transfer/wire/preface.h"
 
 #include "base/error.h"
 #include "env/clock.h"
@@ -71,6 +72,17 @@ static bool is_useless(struct mc_ask_watch *watch)
     return is_useless;
 }
 
+struct wait {
+    const _Atomic bool *is_closing;
+    struct mc_ask_watch *watch;
+};
+
+static bool is_given_up(void *context)
+{
+    const struct wait *wait = context;
+    return *wait->is_closing || is_useless(wait->watch);
+}
+
 /* Looks now and then whether the engine is being closed. */
 static int64_t receive_some(int fd, struct mc_buffer *in, uint64_t deadline_ns, const _Atomic bool *is_closing,
                             struct mc_ask_watch *watch)
@@ -100,6 +112,12 @@ static int receive_frame(int fd, uint64_t deadline_ns, const _Atomic bool *is_cl
     }
 }
 
+static int code_of(int rc)
+{
+    bool is_refused = rc == MC_ERR_PROTOCOL || rc == MC_ERR_NOT_PERMITTED;
+    return is_refused ? MC_TRANSFER_ERR_REJECT_HANDSHAKE : MC_TRANSFER_ERR_SOCKET;
+}
+
 static int ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type type, struct mc_span json,
                   uint64_t deadline_ns, struct mc_ask_watch *watch, struct mc_buffer *reply)
 {
@@ -112,15 +130,31 @@ static int ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_t
         rc = receive_frame(fd, deadline_ns, &engine->is_closing, watch, &in, &frame);
     if (rc == 1)
         mc_buffer_append(reply, frame.json.data, frame.json.length);
+    else if (rc == MC_ERR_PROTOCOL && mc_preface_is_refusal(mc_span(in.data, in.length)))
+        mc_log_limited(ERROR, "a peer asks for a key that it knows: set MC_AUTH_FILE or MC_AUTH_TOKEN here");
     mc_buffer_free(&in);
     mc_buffer_free(&out);
-    return rc == 1 ? 0 : rc == MC_ERR_PROTOCOL ? MC_TRANSFER_ERR_REJECT_HANDSHAKE : MC_TRANSFER_ERR_SOCKET;
+    return rc == 1 ? 0 : code_of(rc);
 }
 
 int mc_ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type type, struct mc_span json,
               uint64_t deadline_ns, struct mc_buffer *reply)
 {
     return ask_on(engine, fd, type, json, deadline_ns, NULL, reply);
+}
+
+static int prove(struct mc_transfer_engine *engine, int fd, enum mc_preface_port port, const char *address,
+                 uint64_t deadline_ns, struct mc_ask_watch *watch)
+{
+    struct wait wait = {&engine->is_closing, watch};
+    int rc = mc_preface_prove(fd, port, address, deadline_ns, is_given_up, &wait);
+    return rc < 0 ? code_of(rc) : 0;
+}
+
+int mc_ask_prove(struct mc_transfer_engine *engine, int fd, enum mc_preface_port port, const char *address,
+                 uint64_t deadline_ns)
+{
+    return prove(engine, fd, port, address, deadline_ns, NULL);
 }
 
 /* While it is watched a try ends when the watch is due; what a lost packet costs is the same. */
@@ -146,7 +180,10 @@ int mc_ask_watched(struct mc_transfer_engine *engine, const char *address, enum 
     if (fd < 0)
         return MC_TRANSFER_ERR_SOCKET;
     mc_transfer_note_fd(fd);
-    int rc = ask_on(engine, fd, type, json, answer_ns < deadline_ns ? answer_ns : deadline_ns, watch, reply);
+    answer_ns = answer_ns < deadline_ns ? answer_ns : deadline_ns;
+    int rc = prove(engine, fd, MC_PREFACE_HANDSHAKE, address, answer_ns, watch);
+    if (rc == 0)
+        rc = ask_on(engine, fd, type, json, answer_ns, watch, reply);
     mc_transfer_close_fd(fd);
     return rc;
 }

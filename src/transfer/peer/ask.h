@@ -5,6 +5,7 @@
 #include "transfer/state/engine.h"
 #include "transfer/wire/document.h"
 #include "transfer/wire/handshake.h"
+#include "transfer/wire/preface.h"
 
 /* The one line of the log about a target that was not reached, unless that is written already: then the code is
  * METADATA, MALFORMED_JSON or NOT_IMPLEMENTED. Returns rc. */
@@ -26,7 +27,11 @@ struct mc_ask_watch {
 };
 int mc_ask_watched(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type,
                    struct mc_span json, uint64_t deadline_ns, struct mc_ask_watch *watch, struct mc_buffer *reply);
-/* The same question on a connection that stays. All end early when the engine is being closed. */
+/* Proves our key on a connection that was just made, where this process has keys (wire/preface.h). address: for the
+ * log. 0; REJECT_HANDSHAKE: it is refused, or the other end is; SOCKET. */
+int mc_ask_prove(struct mc_transfer_engine *engine, int fd, enum mc_preface_port port, const char *address,
+                 uint64_t deadline_ns);
+/* The same question on a connection that stays, after such a proof. All end early when the engine is being closed. */
 int mc_ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type type, struct mc_span json,
               uint64_t deadline_ns, struct mc_buffer *reply);
 /* The target's document; *address is where it was asked ("" when it came from the metadata server). While that server

@@ -5,6 +5,7 @@
 #include "transfer/peer/peer.h"
 #include "transfer/state/engine.h"
 #include "transfer/state/host_table.h"
+#include "transfer/wire/preface.h"
 
 #include "base/error.h"
 #include "env/clock.h"
@@ -124,6 +125,14 @@ static bool prove(struct mc_host_path *path, const struct mc_host_welcome *welco
     return true;
 }
 
+static bool is_proved(const struct mc_host_path *path, const char *unix_name, struct mc_host_trouble *trouble)
+{
+    uint64_t until_ns = mc_clock_ns() + HELLO_MS * 1000000ull;
+    if (mc_preface_prove(path->fd, MC_PREFACE_HOST, unix_name, until_ns, NULL, NULL) == 0)
+        return true;
+    return is_troubled(trouble, "proving our key to it", EACCES);
+}
+
 static bool greet(struct mc_host_path *path, struct mc_id owner, struct mc_host_trouble *trouble)
 {
     struct mc_host_hello hello = {MC_HOST_MAGIC, owner};
@@ -158,7 +167,7 @@ struct mc_host_path *mc_host_path_open(const char *unix_name, struct mc_id owner
     *trouble = (struct mc_host_trouble){"connecting to its socket", errno};
     if (path->fd >= 0)
         mc_transfer_note_fd(path->fd);
-    if (path->fd >= 0 && greet(path, owner, trouble))
+    if (path->fd >= 0 && is_proved(path, unix_name, trouble) && greet(path, owner, trouble))
         return path;
     path_free(path);
     return NULL;

@@ -87,6 +87,12 @@ int mc_peer_take_lane(struct mc_peer *peer, uint64_t deadline_ns, struct mc_lane
         lane->incarnation = incarnation;
         lane->number = can_cut ? mc_settle_number() : 0;
         mc_transfer_note_fd(fd);
+        int rc = mc_ask_prove(peer->engine, fd, MC_PREFACE_DATA, address,
+                              connect_ns < deadline_ns ? connect_ns : deadline_ns);
+        if (rc < 0) {
+            mc_lane_abort(lane);
+            return rc;
+        }
     }
     lane->next = NULL;
     *out = lane;

@@ -236,13 +236,16 @@ static int lane_open(struct mc_peer *peer, uint32_t incarnation, const struct mc
         return MC_TRANSFER_ERR_SOCKET;
     }
     mc_transfer_note_fd(lane->fd);
+    rc = mc_ask_prove(peer->engine, lane->fd, MC_PREFACE_HANDSHAKE, address, deadline_ns);
     pthread_mutex_lock(&peer->lock);
     lane->owner = peer->document.id;
     lane->number = peer->document.can_cut ? mc_settle_number() : 0;
     lane->incarnation = incarnation;
     bool is_former = peer->incarnation != incarnation;
     pthread_mutex_unlock(&peer->lock);
-    rc = is_former ? MC_TRANSFER_ERR_REJECT_HANDSHAKE : mc_rdma_link_open(peer->engine->rdma, &options, &lane->link);
+    if (rc == 0)
+        rc =
+            is_former ? MC_TRANSFER_ERR_REJECT_HANDSHAKE : mc_rdma_link_open(peer->engine->rdma, &options, &lane->link);
     if (rc == 0) {
         rc = negotiate_all(peer->engine, lane, deadline_ns);
         if (rc >= 0) {

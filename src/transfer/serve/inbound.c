@@ -2,6 +2,7 @@
 #include "transfer/serve/inbound.h"
 
 #include "base/error.h"
+#include "env/keys.h"
 
 #include <string.h>
 
@@ -11,6 +12,7 @@ void mc_inbound_init(struct mc_inbound *inbound, const struct mc_inbound_hooks *
 {
     memset(inbound, 0, offsetof(struct mc_inbound, replies));
     inbound->hooks = hooks;
+    inbound->rights = MC_RIGHTS_ALL;
     inbound->first = inbound->count = 0;
     inbound->stash_at = inbound->stash_end = 0;
     inbound->bytes = inbound->refused = 0;
@@ -72,7 +74,10 @@ static void take_header(struct mc_inbound *inbound)
         inbound->is_over = true; /* nobody waits for an answer */
         return;
     }
-    struct mc_region *region = inbound->hooks->hold(inbound->hooks->context, header.address, header.length);
+    unsigned needed = opcode == MC_TRANSFER_WRITE ? MC_RIGHT_WRITE : MC_RIGHT_READ;
+    struct mc_region *region = (inbound->rights & needed) == 0
+                                   ? NULL
+                                   : inbound->hooks->hold(inbound->hooks->context, header.address, header.length);
     if (region == NULL) {
         refuse(inbound, wants_status);
     } else if (opcode == MC_TRANSFER_WRITE) {

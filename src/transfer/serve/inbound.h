@@ -43,6 +43,7 @@ struct mc_inbound {
     uint8_t header[sizeof(struct mc_tcp_header)];
     size_t header_used;
     uint64_t lane;            /* the number of the connection; 0: not said */
+    unsigned rights;          /* of who asks, enum mc_right; all, unless it is said otherwise */
     struct mc_region *region; /* of the WRITE whose payload comes now; NULL: a header comes */
     uint64_t address, left;
     uint8_t *bounce;    /* a device's payload is received there; NULL: in the stash */

@@ -103,30 +103,50 @@ static void bury(struct mc_service *service)
         service->kept_bytes -= service->dead->in.capacity;
         mc_buffer_free(&service->dead->in);
         mc_buffer_free(&service->dead->out);
+        free(service->dead->preface);
         free(service->dead->data);
         free(service->dead);
         service->dead = next;
     }
 }
 
-static bool add_connection(struct mc_service *service, int fd, enum mc_connection_kind kind)
+bool mc_connection_begin(struct mc_service_connection *connection, enum mc_connection_kind then)
+{
+    struct mc_inbound *data = then == MC_CONNECTION_DATA ? malloc(sizeof(*data)) : NULL;
+    if (then == MC_CONNECTION_DATA && data == NULL)
+        return false;
+    connection->kind = then;
+    connection->data = data;
+    connection->deadline_ms = data != NULL ? 0 : mc_clock_ms() + MC_SERVICE_HANDSHAKE_MS;
+    if (data != NULL) {
+        mc_inbound_init(data, &connection->service->inbound_hooks);
+        data->rights = connection->rights;
+    }
+    return true;
+}
+
+/* Nothing of the port before its key is proved. */
+static bool begin_shut(struct mc_service_connection *connection, enum mc_preface_port port)
+{
+    connection->kind = MC_CONNECTION_SHUT;
+    connection->deadline_ms = mc_clock_ms() + MC_SERVICE_HANDSHAKE_MS;
+    connection->preface = calloc(1, sizeof(*connection->preface));
+    if (connection->preface != NULL)
+        connection->preface->port = port;
+    return connection->preface != NULL;
+}
+
+static bool add_connection(struct mc_service *service, int fd, enum mc_connection_kind kind, enum mc_preface_port port)
 {
     struct mc_service_connection *connection = calloc(1, sizeof(*connection));
     if (connection == NULL)
         return false;
-    connection->kind = kind;
+    connection->service = service;
     connection->fd = fd;
-    if (kind == MC_CONNECTION_DATA) {
-        connection->data = malloc(sizeof(*connection->data));
-        if (connection->data == NULL) {
-            free(connection);
-            return false;
-        }
-        mc_inbound_init(connection->data, &service->inbound_hooks);
-    } else {
-        connection->deadline_ms = mc_clock_ms() + MC_SERVICE_HANDSHAKE_MS;
-    }
-    if (watch(service, connection, EPOLLIN) != 0) {
+    connection->rights = MC_RIGHTS_ALL;
+    bool has_begun = mc_keys_are_wanted() ? begin_shut(connection, port) : mc_connection_begin(connection, kind);
+    if (!has_begun || watch(service, connection, EPOLLIN) != 0) {
+        free(connection->preface);
         free(connection->data);
         free(connection);
         return false;
@@ -147,6 +167,9 @@ static void on_listener(struct mc_service_connection *listener)
     static const enum mc_connection_kind kinds[] = {[MC_LISTENER_RPC] = MC_CONNECTION_RPC,
                                                     [MC_LISTENER_DATA] = MC_CONNECTION_DATA,
                                                     [MC_LISTENER_HOST] = MC_CONNECTION_HOST};
+    static const enum mc_preface_port ports[] = {[MC_LISTENER_RPC] = MC_PREFACE_HANDSHAKE,
+                                                 [MC_LISTENER_DATA] = MC_PREFACE_DATA,
+                                                 [MC_LISTENER_HOST] = MC_PREFACE_HOST};
     struct mc_service *service = listener->service;
     for (unsigned i = 0; i < ACCEPTS_PER_TURN; i++) {
         int fd = mc_socket_accept(listener->fd);
@@ -159,7 +182,7 @@ static void on_listener(struct mc_service_connection *listener)
             return;
         }
         if (service->connection_count >= MC_SERVICE_CONNECTIONS_MAX ||
-            !add_connection(service, fd, kinds[listener->kind]))
+            !add_connection(service, fd, kinds[listener->kind], ports[listener->kind]))
             close(fd);
     }
 }
@@ -237,7 +260,8 @@ static bool data_send(struct mc_service_connection *connection)
     }
     if (mc_inbound_is_done(connection->data)) {
         /* The word of refusal must arrive: a close with input unread would take it back. */
-        mc_log_limited(WARNING, "a peer asked for memory that is not registered, or speaks another protocol");
+        mc_log_limited(WARNING, "a peer asked for memory that is not registered, or that its key does not let it have, "
+                                "or speaks another protocol");
         (void)shutdown(connection->fd, SHUT_WR);
         connection->is_draining = true;
         connection->deadline_ms = mc_clock_ms() + MC_SERVICE_DRAIN_MS;
@@ -437,6 +461,9 @@ static void on_event(struct mc_service_connection *connection, uint32_t events)
     case MC_LISTENER_DATA:
     case MC_LISTENER_HOST:
         on_listener(connection);
+        break;
+    case MC_CONNECTION_SHUT:
+        mc_preface_serve(connection);
         break;
     case MC_CONNECTION_RPC:
         mc_rpc_serve(connection, events);

@@ -6,6 +6,7 @@
 #include "transfer/state/engine.h"
 #include "transfer/state/host_table.h"
 #include "transfer/wire/handshake.h"
+#include "transfer/wire/preface.h"
 
 #define MC_SERVICE_CONNECTIONS_MAX 16384u /* one more is closed at once */
 #define MC_SERVICE_HANDSHAKE_MS 5000u     /* a question has so long to come, and its answer to be taken */
@@ -20,6 +21,7 @@ enum mc_connection_kind {
     MC_LISTENER_RPC,
     MC_LISTENER_DATA,
     MC_LISTENER_HOST,
+    MC_CONNECTION_SHUT, /* its key is not proved yet */
     MC_CONNECTION_RPC,
     MC_CONNECTION_DATA,
     MC_CONNECTION_HOST
@@ -32,8 +34,10 @@ struct mc_service_connection {
     uint32_t events;
     bool is_dead;
     bool is_draining;     /* answered; input is thrown away until the peer's end */
+    unsigned rights;      /* of its key, enum mc_right; all, where nobody is asked for one */
     uint64_t deadline_ms; /* 0: none */
     struct mc_service_connection *previous, *next;
+    struct mc_preface *preface;        /* SHUT */
     struct mc_buffer in, out;          /* RPC */
     struct mc_inbound *data;           /* DATA */
     struct mc_rdma_link *served;       /* RPC: the serving half that was set up over it; NULL */
@@ -81,11 +85,15 @@ struct mc_service {
 
 /* Hangs up; may be called at any time on the service thread. */
 void mc_connection_drop(struct mc_service_connection *connection);
+/* What the port is for begins now: `then` is its kind. False: out of memory. */
+bool mc_connection_begin(struct mc_service_connection *connection, enum mc_connection_kind then);
 /* Cuts the connection of that number, whether it is there or is still to come, for who asks so. False: it cannot be
  * noted, and may come; who asks has to wait. */
 bool mc_service_cut_lane(const struct mc_service_connection *asker, uint64_t lane);
 /* Has it been cut? */
 bool mc_service_is_cut(const struct mc_service *service, uint64_t lane);
+/* preface_serve.c */
+void mc_preface_serve(struct mc_service_connection *connection);
 /* service_rpc.c */
 void mc_rpc_serve(struct mc_service_connection *connection, uint32_t events);
 void mc_rpc_tell_leaving(struct mc_service_connection *connection);

@@ -178,8 +178,32 @@ bool mc_rpc_answer(struct mc_service_connection *connection)
     return true;
 }
 
+/* A link of RDMA reads and writes by itself, whatever is asked of it; what else such a question may be (to cut a
+ * connection, whose number only its other end knows) needs no right. */
+static unsigned right_of(const struct mc_handshake *frame)
+{
+    struct mc_span offer;
+    switch (frame->type) {
+    case MC_HANDSHAKE_METADATA:
+        return MC_RIGHT_READ;
+    case MC_HANDSHAKE_NOTIFY:
+        return MC_RIGHT_WRITE;
+    case MC_HANDSHAKE_CONNECTION:
+    case MC_HANDSHAKE_TYPES:
+        return mc_json_find(frame->json, "mooncake_c.rdma", &offer) == 1 ? MC_RIGHT_READ | MC_RIGHT_WRITE : 0;
+    case MC_HANDSHAKE_PROBE:
+        break;
+    }
+    return 0;
+}
+
 static int answer(struct mc_service_connection *connection, const struct mc_handshake *frame)
 {
+    unsigned needed = right_of(frame);
+    if ((connection->rights & needed) != needed) {
+        mc_log_limited(WARNING, "a peer is refused: its key has no right to what it asks for");
+        return MC_ERR_NOT_PERMITTED;
+    }
     struct mc_transfer_engine *engine = connection->service->engine;
     struct mc_buffer document = {0};
     struct mc_span text = {NULL, 0};
@@ -274,13 +298,16 @@ void mc_rpc_serve(struct mc_service_connection *connection, uint32_t events)
         return;
     }
     int rc = mc_handshake_read(mc_span(connection->in.data, connection->in.length), limit, &frame);
-    if (rc == 1)
-        rc = answer(connection, &frame) == 0 ? 1 : MC_ERR_PROTOCOL;
+    if (rc == 1) {
+        int said = answer(connection, &frame);
+        rc = said == 0 ? 1 : said;
+    }
     if (rc == 1)
         mc_buffer_consume(&connection->in,
                           (size_t)((const uint8_t *)frame.json.data + frame.json.length - connection->in.data));
-    if (rc < 0) {
+    if (rc == MC_ERR_PROTOCOL)
         mc_log_limited(WARNING, "a peer sent what is no handshake; its connection is closed");
+    if (rc < 0) {
         mc_connection_drop(connection);
     } else if (rc == 1) {
         give_room(connection);

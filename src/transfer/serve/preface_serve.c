@@ -1,0 +1,91 @@
+/* Connections of who has not proved a key yet, where keys are wanted. */
+#include "transfer/serve/service_inside.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/socket.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#define WHERE_MAX (MC_ADDRESS_MAX + 16)
+
+static void say_where(int fd, char where[WHERE_MAX])
+{
+    char host[MC_ADDRESS_MAX];
+    uint16_t port;
+    if (mc_socket_name(fd, MC_SOCKET_PEERS, host, sizeof(host), &port))
+        mc_address_join(where, WHERE_MAX, host, port);
+    else
+        snprintf(where, WHERE_MAX, "a process of this machine, uid %lld", (long long)mc_unix_peer_uid(fd));
+}
+
+/* The word of refusal must arrive: a close with input unread would take it back. */
+static void refuse(struct mc_service_connection *connection, const char *why)
+{
+    char where[WHERE_MAX];
+    say_where(connection->fd, where);
+    mc_log_limited(WARNING, "a peer at %s is refused: %s", where, why);
+    (void)shutdown(connection->fd, SHUT_WR);
+    connection->is_draining = true;
+    connection->deadline_ms = mc_clock_ms() + MC_SERVICE_DRAIN_MS;
+}
+
+/* The kernel of a fresh connection has room for it. */
+static bool send_challenge(const struct mc_service_connection *connection)
+{
+    const struct mc_preface_challenge *challenge = &connection->preface->challenge;
+    return send(connection->fd, challenge, sizeof(*challenge), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+           (ssize_t)sizeof(*challenge);
+}
+
+/* A process of this machine copies to and from our memory by itself, whatever is asked of it. */
+static const unsigned both = MC_RIGHT_READ | MC_RIGHT_WRITE;
+
+static void open_up(struct mc_service_connection *connection)
+{
+    enum mc_preface_port port = connection->preface->port;
+    connection->rights = connection->preface->key.rights;
+    if (port == MC_PREFACE_HOST && (connection->rights & both) != both) {
+        refuse(connection, "its key has not both rights, to read and to write, so it has to go by tcp");
+        return;
+    }
+    free(connection->preface);
+    connection->preface = NULL;
+    if (!mc_connection_begin(connection, port == MC_PREFACE_HOST   ? MC_CONNECTION_HOST
+                                         : port == MC_PREFACE_DATA ? MC_CONNECTION_DATA
+                                                                   : MC_CONNECTION_RPC))
+        mc_connection_drop(connection);
+}
+
+static void drain(struct mc_service_connection *connection)
+{
+    char thrown_away[4096];
+    ssize_t received = recv(connection->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
+    if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR))
+        mc_connection_drop(connection);
+}
+
+void mc_preface_serve(struct mc_service_connection *connection)
+{
+    uint8_t *at;
+    if (connection->is_draining) {
+        drain(connection);
+        return;
+    }
+    size_t room = mc_preface_window(connection->preface, &at);
+    ssize_t received = recv(connection->fd, at, room, MSG_DONTWAIT);
+    if (received < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    int rc = received <= 0 ? MC_ERR_RPC_FAIL : mc_preface_received(connection->preface, (size_t)received);
+    bool is_sent = connection->preface->challenge.magic == 0 || rc == 0 || rc == 2 || send_challenge(connection);
+    if (!is_sent || rc == MC_ERR_RPC_FAIL)
+        mc_connection_drop(connection);
+    else if (rc < 0)
+        refuse(connection, mc_preface_fault(connection->preface, rc));
+    else if (rc == 2)
+        open_up(connection);
+}

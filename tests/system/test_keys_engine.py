@@ -1,0 +1,242 @@
+"""Keys of transfer engines: with them on, who has none, or the wrong one, reads and writes nothing, by whichever port and socket."""
+import json
+import os
+import socket
+import struct
+
+import pytest
+
+import keyed
+from cluster import wait_until
+from keyed import DATA, HANDSHAKE, HOST, Key
+from test_engine import ORIGINAL, Peer
+
+MIB = 1 << 20
+PATHS = {"tcp": {"MC_FORCE_TCP": "1"}, "host": {}}
+METADATA, PROBE = 1, 3
+
+
+def frame(kind):
+    return struct.pack("<QB", 3, kind) + b"{}"
+
+
+class Engine(Peer):
+    """A process with an engine, its log, and what keys it has."""
+
+    def __init__(self, folder, name, key=None, file=None, **environment):
+        self.log = folder / f"{name}.log"
+        keys = {"MC_AUTH_TOKEN": key.token if key else "", "MC_AUTH_FILE": str(file) if file else ""}
+        with self.log.open("w") as log:
+            super().__init__(log=log, **{**keys, **environment})
+
+    def said(self):
+        return self.log.read_text()
+
+    def moves(self, other, size=65536):
+        """The codes of a write into the other's memory and a read from it."""
+        return [int(self.ask(what, other.target, other.address, size)) for what in ("write", "read")]
+
+
+def of_document(engine, key):
+    with socket.create_connection(("127.0.0.1", engine.port), timeout=20) as connection:
+        known, proof = keyed.preface(connection, HANDSHAKE, key)
+        assert known
+        connection.sendall(proof + frame(METADATA))
+        length, = struct.unpack("<Q", connection.recv(8, socket.MSG_WAITALL))
+        return json.loads(connection.recv(length, socket.MSG_WAITALL)[1:])
+
+
+@pytest.fixture
+def scene(tmp_path):
+    """An engine whose file has three keys, its memory filled with sevens."""
+    keys = {rights: Key(rights.replace(",", "-"), rights) for rights in ("read,write", "read", "write")}
+    with Engine(tmp_path, "far", file=keyed.write(tmp_path, "keys", *keys.values())) as far:
+        far.ask("fill", 0, MIB, 7)
+        far.sevens = far.ask("crc", 0, MIB)
+        yield far, keys, tmp_path
+
+
+def is_untouched(engine):
+    return engine.ask("crc", 0, MIB) == engine.sevens
+
+
+# ---- real processes ----
+
+@pytest.mark.parametrize("path", PATHS)
+def test_who_has_the_key_reads_and_writes(scene, path):
+    far, keys, folder = scene
+    with Engine(folder, "near", keys["read,write"], **PATHS[path]) as near:
+        near.ask("fill", 0, MIB, 9)
+        nines = near.ask("crc", 0, MIB)
+        assert near.moves(far, MIB) == [0, 0]
+        assert far.ask("crc", 0, MIB) == near.ask("crc", 0, MIB) == nines
+    assert "refused" not in far.said()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_who_has_none_is_refused_and_told_what_to_do(scene, path):
+    far, _keys, folder = scene
+    with Engine(folder, "near", **PATHS[path]) as near:
+        assert all(code < 0 for code in near.moves(far))
+        assert "MC_AUTH_FILE or MC_AUTH_TOKEN" in near.said()
+    assert is_untouched(far)
+    assert "a peer at 127.0.0.1:" in far.said() and "it has shown no key" in far.said()
+
+
+@pytest.mark.parametrize("wrong,says", [("unknown", "it does not know it"), ("secret", "another secret under that id")])
+def test_a_wrong_key(scene, wrong, says):
+    far, keys, folder = scene
+    with Engine(folder, "near", Key("stranger" if wrong == "unknown" else keys["read,write"].name)) as near:
+        assert all(code < 0 for code in near.moves(far))
+        assert says in near.said()
+    assert is_untouched(far)
+
+
+def test_an_engine_without_keys_is_not_believed(tmp_path):
+    with Engine(tmp_path, "far") as far, Engine(tmp_path, "near", Key("k")) as near:
+        far.ask("fill", 0, MIB, 7)
+        far.sevens = far.ask("crc", 0, MIB)
+        assert all(code < 0 for code in near.moves(far))
+        assert "it has no keys, or is of the original" in near.said()
+        assert is_untouched(far)
+
+
+def test_without_keys_nothing_is_said_before(tmp_path):
+    """The original's bytes at once, also to a port that never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, Engine(tmp_path, "near") as near:
+        near.process.stdin.write(f"first 127.0.0.1:{listener.getsockname()[1]}\n")
+        near.process.stdin.flush()
+        connection, _peer = listener.accept()
+        with connection:
+            connection.settimeout(20)
+            assert connection.recv(11, socket.MSG_WAITALL) == frame(METADATA)
+
+
+def test_a_key_that_may_only_read(scene):
+    far, keys, folder = scene
+    for path, environment in PATHS.items():
+        with Engine(folder, f"near-{path}", keys["read"], **environment) as near:
+            write, read = near.moves(far, MIB)
+            assert write < 0 and read == 0, path
+            assert near.ask("crc", 0, MIB) == far.sevens
+    assert is_untouched(far)
+    assert "its key has not both rights" in far.said()
+
+
+def test_a_key_that_may_not_read_learns_no_document(scene):
+    far, keys, folder = scene
+    with Engine(folder, "near", keys["write"]) as near:
+        assert all(code < 0 for code in near.moves(far))
+    assert is_untouched(far)
+
+
+def test_a_key_is_revoked_without_a_restart(scene):
+    far, keys, folder = scene
+
+    def code():
+        with Engine(folder, "near", keys["read"], MC_FORCE_TCP="1") as near:
+            return near.moves(far)[1]
+    assert code() == 0
+    keyed.write(folder, "keys", keys["read,write"])
+    wait_until(lambda: code() < 0)
+    assert keys["read"].secret.hex() not in far.said()
+
+
+def test_an_engine_whose_file_cannot_be_read_does_not_start(tmp_path):
+    with pytest.raises((AssertionError, ValueError)):
+        Engine(tmp_path, "near", file="/no/such/file")
+    assert "/no/such/file cannot be used" in (tmp_path / "near.log").read_text()
+
+
+@pytest.mark.skipif(ORIGINAL is None, reason="the original's wheel is not here")
+def test_the_original_is_refused_with_a_line(scene):
+    far, _keys, _folder = scene
+    with Peer(original=True) as original:
+        assert all(int(original.ask(what, far.target, far.address, 4096)) < 0 for what in ("write", "read"))
+    assert is_untouched(far)
+    assert "an engine of the original" in far.said()
+
+
+# ---- by hand ----
+
+def unix_connection(document):
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(20)
+    connection.connect("\0" + document["mooncake_c"]["unix"][1:])
+    return connection
+
+
+def doors(far, key):
+    """Each port and socket of the engine: what opens it, and which it is."""
+    document = of_document(far, key)
+    return {HANDSHAKE: lambda: socket.create_connection(("127.0.0.1", far.port), timeout=20),
+            DATA: lambda: socket.create_connection(("127.0.0.1", document["tcp_data_port"]), timeout=20),
+            HOST: lambda: unix_connection(document)}
+
+
+def request(opcode, address, length):
+    return struct.pack("<QQB7x", length, address, opcode)
+
+
+def test_nothing_is_answered_before_the_proof(scene):
+    far, keys, _folder = scene
+    key = keys["read,write"]
+    openers = doors(far, key)
+    firsts = [frame(METADATA), b"\x02" + bytes(7) + b"{}", request(0, far.address, 100), request(0x80, far.address, 100),
+              request(1, far.address, 8) + b"\xff" * 8, request(0x81, far.address, 8) + b"\xff" * 8, b"mc-auth", b"m" * 2000, b"mc-prof1" + bytes(32),
+              keyed.preface_auth("X", key, bytes(32)), keyed.preface_auth(HANDSHAKE, Key("stranger"), bytes(32)), b"GET / HTTP/1.1\r\n\r\n"]
+    for port, connect in openers.items():
+        for first in firsts:
+            with connect() as connection:
+                connection.sendall(first)
+                connection.shutdown(socket.SHUT_WR)
+                answer = keyed.read_all(connection)
+                assert answer in (b"", keyed.preface_refusal()), (port, first)
+                if port != HANDSHAKE and not first.startswith(b"mc-auth1"):  # what is said there may be taken for data
+                    assert answer == b"", (port, first)
+    assert is_untouched(far)
+
+
+def test_a_proof_is_good_for_one_connection_and_one_port(scene):
+    far, keys, _folder = scene
+    key = keys["read,write"]
+    openers = doors(far, key)
+    used = {}
+    for port, connect in openers.items():
+        if port == HOST:
+            continue
+        with connect() as connection:
+            known, proof = keyed.preface(connection, port, key)
+            assert known
+            used[port] = proof
+            connection.sendall(proof + (request(0x80, far.address, 8) if port == DATA else frame(PROBE)))
+            assert len(connection.recv(9)) > 0
+    for port, connect in openers.items():
+        for proof in (*used.values(), b"mc-prof1" + bytes(32)):
+            with connect() as connection:
+                keyed.preface(connection, port, key)
+                connection.sendall(proof + request(0x80, far.address, 8))
+                assert keyed.read_all(connection) == b""
+
+
+def test_the_servers_proof_is_none_of_the_callers(scene):
+    far, keys, _folder = scene
+    key = keys["read,write"]
+    for port, connect in doors(far, key).items():
+        with connect() as connection:
+            nonce = os.urandom(32)
+            connection.sendall(keyed.preface_auth(port, key, nonce))
+            answer = connection.recv(80, socket.MSG_WAITALL)
+            connection.sendall(b"mc-prof1" + answer[48:])
+            assert keyed.read_all(connection) == b""
+
+
+def test_who_says_nothing_is_closed(scene):
+    """Half of a first message, too; and each holds no more than that."""
+    far, keys, _folder = scene
+    for port, connect in doors(far, keys["read,write"]).items():
+        for first in (b"", b"mc-au", keyed.preface_auth(port, keys["read"], bytes(32))[:-1]):
+            with connect() as connection:
+                connection.settimeout(60)
+                connection.sendall(first)
+                assert keyed.read_all(connection) == b"", (port, first)
