@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/json.h"
+#include "env/keys.h"
 #include "env/log.h"
 
 #include <stdio.h>
@@ -246,19 +247,17 @@ struct change { /* an instance that is being looked at before it is added */
     enum mc_proxy_role role;
 };
 
-/* Takes as long for a wrong key as for the right one. */
 static bool is_key(const char *given, const char *wanted)
 {
     size_t length = strlen(wanted);
-    unsigned char differs = strlen(given) != length;
-    for (size_t i = 0; i < length; i++)
-        differs |= (unsigned char)(wanted[i] ^ given[differs != 0 ? 0 : i]);
-    return differs == 0;
+    return strlen(given) == length && mc_key_equal(given, wanted, length);
 }
 
 static bool is_allowed(struct mc_client *client)
 {
     const char *wanted = mc_client_proxy(client)->config->admin_key;
+    if (mc_keys_are_wanted()) /* mc_proxy_refusal has looked at its right */
+        return true;
     const char *given = mc_head_find(mc_client_head(client), "x-api-key");
     if (given == NULL)
         mc_client_reply(client, 422, JSON_TYPE,
@@ -403,35 +402,55 @@ static void post_remove(struct mc_client *client)
 static const struct {
     const char *path, *method;
     void (*handle)(struct mc_client *client);
+    unsigned right; /* 0: everybody */
 } routes[] = {
-    {"/v1/completions", "POST", mc_relay_completion},
-    {"/v1/chat/completions", "POST", mc_relay_completion},
-    {"/generate", "POST", mc_relay_generate},
-    {"/status", "GET", get_status},
-    {"/health", "GET", get_health},
-    {"/healthcheck", "GET", get_healthcheck},
-    {"/metrics", "GET", get_metrics},
-    {"/instances/add", "POST", post_add},
-    {"/instances/remove", "POST", post_remove},
+    {"/v1/completions", "POST", mc_relay_completion, MC_RIGHT_WRITE},
+    {"/v1/chat/completions", "POST", mc_relay_completion, MC_RIGHT_WRITE},
+    {"/generate", "POST", mc_relay_generate, MC_RIGHT_WRITE},
+    {"/status", "GET", get_status, MC_RIGHT_READ},
+    {"/health", "GET", get_health, 0},
+    {"/healthcheck", "GET", get_healthcheck, 0},
+    {"/metrics", "GET", get_metrics, MC_RIGHT_READ},
+    {"/instances/add", "POST", post_add, MC_RIGHT_ADMIN},
+    {"/instances/remove", "POST", post_remove, MC_RIGHT_ADMIN},
 };
+#define ROUTES (sizeof(routes) / sizeof(routes[0]))
 
 /* What a client may ask an engine besides; not its development and administration. */
 static const char *const passed[] = {"/v1/",   "/tokenize", "/detokenize", "/version",    "/ping",          "/pooling",
                                      "/score", "/rerank",   "/classify",   "/embeddings", "/get_model_info"};
 
+/* ROUTES: none. */
+static size_t route_of(const struct mc_head *head, size_t length)
+{
+    size_t route = 0;
+    while (route < ROUTES &&
+           (strlen(routes[route].path) != length || strncmp(routes[route].path, head->target, length) != 0))
+        route++;
+    return route;
+}
+
+int mc_proxy_refusal(const struct mc_head *head)
+{
+    size_t route = route_of(head, strcspn(head->target, "?"));
+    unsigned right = route < ROUTES ? routes[route].right : MC_RIGHT_WRITE; /* what is passed on is work for engines */
+    if (right == 0 || !mc_keys_are_wanted())
+        return 0;
+    int status = mc_keys_origin_status(right, mc_head_find(head, "origin"), mc_head_find(head, "host"));
+    return status != 0 ? status : mc_keys_http_status(mc_head_find(head, "authorization"), right);
+}
+
 void mc_proxy_dispatch(struct mc_client *client)
 {
     const struct mc_head *head = mc_client_head(client);
-    size_t length = strcspn(head->target, "?");
+    size_t length = strcspn(head->target, "?"), route = route_of(head, length);
     const char *method = strcmp(head->method, "HEAD") == 0 ? "GET" : head->method;
-    for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
-        if (strlen(routes[i].path) != length || strncmp(routes[i].path, head->target, length) != 0)
-            continue;
-        if (strcmp(routes[i].method, method) == 0)
-            routes[i].handle(client);
+    if (route < ROUTES) {
+        if (strcmp(routes[route].method, method) == 0)
+            routes[route].handle(client);
         else
-            mc_client_reply_error(client, 405, "MethodNotAllowedError", "%s wants %s", routes[i].path,
-                                  routes[i].method);
+            mc_client_reply_error(client, 405, "MethodNotAllowedError", "%s wants %s", routes[route].path,
+                                  routes[route].method);
         return;
     }
     for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++) {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/json.h"
+#include "env/keys.h"
 #include "env/log.h"
 
 #include <netinet/in.h>
@@ -169,10 +170,12 @@ static void answered(struct mc_client *client)
 
 void mc_client_reply(struct mc_client *client, int status, const char *type, struct mc_span body)
 {
-    char lines[256];
+    char lines[256 + sizeof(MC_KEYS_CHALLENGE)];
     bool is_head = client->head.method != NULL && strcmp(client->head.method, "HEAD") == 0;
     (void)snprintf(lines, sizeof(lines), "Content-Type: %s\r\nContent-Length: %zu\r\n%s", type, body.length,
-                   status == 503 ? "Retry-After: 1\r\n" : "");
+                   status == 503   ? "Retry-After: 1\r\n"
+                   : status == 401 ? "WWW-Authenticate: " MC_KEYS_CHALLENGE "\r\n"
+                                   : "");
     write_head(client, status, lines);
     if (!is_head)
         (void)evbuffer_add(bufferevent_get_output(client->channel), body.data, body.length);
@@ -255,6 +258,13 @@ static void refuse(struct mc_client *client, int status, const char *message)
 static bool accept_head(struct mc_client *client)
 {
     const struct mc_proxy_config *config = client->proxy->config;
+    int status = client->proxy->refusal(&client->head);
+    if (status != 0) {
+        refuse(client, status,
+               status == 401 ? "this proxy wants a key: Authorization: Bearer id:secret"
+                             : "this key has no right to that");
+        return false;
+    }
     if (client->head.framing == MC_FRAMING_LENGTH && client->head.length > config->body_max) {
         refuse(client, 413, "the request is longer than --max_body_bytes");
         return false;

@@ -5,6 +5,7 @@
 #include "base/option_rows.h"
 #include "base/variables.h"
 #include "env/flags.h"
+#include "env/keys.h"
 #include "env/log.h"
 #include "env/unread.h"
 
@@ -29,6 +30,8 @@ static const struct mc_option table[] = {
 
     ROW("port", INT, "8000", "where clients come; 0: the kernel chooses, the log names it", SECTION("Service"), PORT, INTO(port)),
     ROW("host", TEXT, "0.0.0.0", "its address", INTO(host)),
+    ROW("auth_file", TEXT, "", "file of keys: who asks, but for /health and /healthcheck, has to show one; empty: $MC_AUTH_FILE, else $MC_AUTH_TOKEN, else everybody is let in", INTO(auth_file)),
+    ROW("send_key", BOOL, "false", "instances are shown this process's own key, the first of the file or the token: for those that are proxies with keys", INTO(sends_key)),
     ROW("model", TEXT, "", "the model that every instance must serve; empty: any", INTO(model)),
     ALIAS("m", "model"),
 
@@ -291,9 +294,10 @@ static int read_instances(const struct mc_options *options, struct mc_proxy_conf
         if (rc == 0)
             rc = check_twice(addresses[i], *counts[i], flags[i].list, error, error_size);
     }
-    if (rc == 0 && config->decode_count == 0 && config->admin_key[0] == 0) /* nobody could ever add one */
+    bool may_come = config->admin_key[0] != 0 || mc_keys_are_wanted();
+    if (rc == 0 && config->decode_count == 0 && !may_come) /* nobody could ever add one */
         rc = address_complain(error, error_size, "at least one --decode instance is needed%s",
-                              ", or ADMIN_API_KEY, under which instances can be added");
+                              ", or ADMIN_API_KEY or --auth_file, under which instances can be added");
     for (size_t i = 0; rc == 0 && i < config->prefill_count; i++) {
         if (config->mode != MC_PROXY_AUTO)
             config->prefill[i].mode = config->mode;
@@ -321,6 +325,8 @@ static int resolve(const struct mc_options *options, struct mc_proxy_config *con
         mc_policy_find(mc_options_bool(options, "roundrobin") ? "round_robin" : mc_options_text(options, "scheduling"));
     mc_assert(config->policy != NULL);
     int rc = mc_options_store(options, config, error, error_size);
+    if (rc == 0)
+        mc_keys_use(config->auth_file);
     if (rc == 0)
         rc = copy_key(config->admin_key, MC_VARIABLE_ADMIN_API_KEY, error, error_size);
     if (rc == 0)
@@ -351,6 +357,10 @@ int mc_proxy_config_load(int argc, char *const *argv, struct mc_proxy_config *co
         mc_options_print(&options, text);
         rc = 1;
     }
+    if (rc == 0)
+        rc = mc_keys_check(error, error_size);
+    if (rc == 0 && config->sends_key && !mc_keys_are_wanted())
+        rc = address_complain(error, error_size, "--send_key: there is no key%s", ", see --auth_file");
     if (rc == 0) {
         (void)mc_log_set_flags(mc_options_int(&options, "v"), 0);
         mc_unread_tell();

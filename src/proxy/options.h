@@ -35,7 +35,9 @@ struct mc_proxy_address {
 struct mc_proxy_config {
     char host[MC_ADDRESS_MAX], model[512];
     char admin_key[MC_PROXY_KEY_MAX]; /* ADMIN_API_KEY; empty: nobody may change instances */
-    char api_key[MC_PROXY_KEY_MAX];   /* OPENAI_API_KEY; empty: the client's own is passed on */
+    char api_key[MC_PROXY_KEY_MAX];   /* OPENAI_API_KEY; empty: the client's own is passed on, but for keys of ours */
+    char auth_file[512];              /* of keys (env/keys.h); empty: as the environment says */
+    bool sends_key;                   /* instances are shown this process's own key */
     uint16_t port;
     enum mc_proxy_mode mode;
     const struct mc_policy *policy;

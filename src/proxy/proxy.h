@@ -45,6 +45,7 @@ struct mc_proxy_totals {
 };
 
 struct mc_proxy {
+    int (*refusal)(const struct mc_head *head); /* before anything behind the head is read: 0, or a status */
     void (*dispatch)(struct mc_client *client); /* finds who answers a request that has arrived */
     void (*ended)(struct mc_proxy *proxy);      /* a client or a request: there may be room, or nothing to wait for */
     struct event_base *base;
@@ -176,6 +177,8 @@ void mc_check_candidate_cancel(struct mc_candidate_check *check);
 
 /* ---- admin.c ---- */
 
+/* Is a request that begins so to be refused, as it shows no key with the right to it? 401, 403, or 0. */
+int mc_proxy_refusal(const struct mc_head *head);
 /* Finds who answers a request that has arrived. */
 void mc_proxy_dispatch(struct mc_client *client);
 

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/keys.h"
 #include "env/log.h"
 #include "proxy/join.h"
 
@@ -185,10 +186,15 @@ void mc_relay_write_head(struct mc_proxy *proxy, const struct mc_proxy_address *
     /* Written anew, or none of the instance's business. */
     static const char *const others[] = {"authorization", "x-request-id",    "x-api-key",
                                          "content-type",  "accept-encoding", "x-data-parallel-rank"};
+    char bearer[MC_KEYS_BEARER_MAX];
     const char *key = from == NULL ? NULL : mc_head_find(from, "authorization");
+    if (proxy->config->sends_key)
+        key = mc_keys_bearer(bearer);
+    else if (mc_keys_are_wanted())
+        key = NULL; /* it is one of ours, which no instance is to learn */
     mc_buffer_printf(out, "%s %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nAccept-Encoding: identity\r\n", method,
                      target, address->name);
-    if (proxy->config->api_key[0] != 0)
+    if (proxy->config->api_key[0] != 0 && !proxy->config->sends_key)
         mc_buffer_printf(out, "Authorization: Bearer %s\r\n", proxy->config->api_key);
     else if (key != NULL)
         mc_buffer_printf(out, "Authorization: %s\r\n", key);

@@ -201,7 +201,8 @@ static void destroy(struct mc_proxy *proxy)
 int mc_proxy_run(const struct mc_proxy_config *config, char *error, size_t error_size)
 {
     static struct mc_proxy proxy; /* large; a process has one */
-    proxy = (struct mc_proxy){.dispatch = mc_proxy_dispatch, .ended = on_ended, .config = config};
+    proxy = (struct mc_proxy){
+        .refusal = mc_proxy_refusal, .dispatch = mc_proxy_dispatch, .ended = on_ended, .config = config};
     proxy.start_ms = proxy.pulse_ms = mc_clock_ms();
     proxy.instances.turns[0].random = mc_random_u64();
     proxy.instances.turns[1].random = mc_random_u64();
