@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "env/clock.h"
 #include "env/http.h"
+#include "env/keys.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,7 +127,8 @@ bool mc_cluster_metric(const char *metrics_address, const char *name, double *va
     int error;
     if (metrics_address == NULL || metrics_address[0] == '\0')
         return false;
-    const struct mc_http_question question = {.method = "GET", .path = "/metrics"};
+    char bearer[MC_KEYS_BEARER_MAX];
+    const struct mc_http_question question = {.method = "GET", .path = "/metrics", .secret = mc_keys_bearer(bearer)};
     bool is_read = mc_http_once(metrics_address, NULL, &question, deadline_ns, &page, &error) == 200;
     mc_buffer_put_u8(&page, 0);
     for (const char *line = is_read ? (char *)page.data : NULL; line != NULL && !found; line = strchr(line, '\n')) {

@@ -1,6 +1,8 @@
 /* Sizes, times, options and JSON of mooncake_bench. */
 #include "tool/bench.h"
 
+#include "base/variables.h"
+#include "env/keys.h"
 #include "tool/histogram.h"
 
 #include <errno.h>
@@ -92,12 +94,29 @@ char *mc_time_format(uint64_t ns, char *text, size_t size)
     return text;
 }
 
+static int take_keys(const struct mc_options *options, const struct mc_option *table, size_t count, char *error,
+                     size_t error_size)
+{
+    const char *file = "";
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(table[i].name, "auth_file") == 0)
+            file = mc_options_text(options, "auth_file");
+    if (file[0] == 0)
+        return 0;
+    if (setenv(mc_variable_name(MC_VARIABLE_MC_AUTH_FILE), file, 1) != 0) {
+        snprintf(error, error_size, "out of memory");
+        return -1;
+    }
+    return mc_keys_check(error, error_size);
+}
+
 bool mc_bench_options(struct mc_options *options, const struct mc_option *table, size_t count, const char *command,
                       const char *usage, int argc, char **argv, int *rc)
 {
     char error[MC_OPTION_ERROR_MAX];
     mc_options_init(options, table, count);
-    if (mc_options_parse(options, argc, argv, NULL, NULL, error, sizeof(error)) != 0) {
+    if (mc_options_parse(options, argc, argv, NULL, NULL, error, sizeof(error)) != 0 ||
+        take_keys(options, table, count, error, sizeof(error)) < 0) {
         fprintf(stderr, "%s: %s\n", command, error);
         *rc = MC_BENCH_USAGE;
     } else if (mc_options_bool(options, "help")) {

@@ -3,6 +3,7 @@
 #include "base/option_rows.h"
 #include "base/variables.h"
 #include "doctor/doctor.h"
+#include "env/keys.h"
 #include "env/log.h"
 #include "env/unread.h"
 
@@ -19,6 +20,7 @@ static const struct mc_option table[] = {
     ROW("master", TEXT, "", "the master to ask: host:port, etcd://host:port or k8s://namespace/lease"),
     ROW("admin", TEXT, "", "its metrics_port, host:port, when that is not 9003 on the same host"),
     ROW("metadata", TEXT, "", "the metadata server: http://host:port/metadata, as engines are given it"),
+    ROW("auth_file", TEXT, "", "file of keys, of which the first is shown to master, metadata server and peer; empty: $MC_AUTH_FILE, else $MC_AUTH_TOKEN"),
     ROW("protocol", TEXT, "tcp", "rdma: it is broken when RDMA cannot be used", CHOICES("tcp|rdma")),
     ROW("device_name", TEXT, "", "RDMA devices that may be used, separated by commas"),
     ROW("disk", TEXT, "", "a folder for the disk tier: is it fit, and how fast? At most 64 MiB are written there, and no file stays"),
@@ -33,6 +35,12 @@ static const char help_head[] =
     "and says what to set where they are not.\n"
     "Usage: mooncake_doctor [PEER] [--master host:port] [--metadata URL] [--disk PATH] [--json]\n"
     "Exit code: 0; 1 when something that was asked for does not work; 2 for a bad option.\n";
+
+static int take_keys(const struct mc_options *options, char *error, size_t error_size)
+{
+    mc_keys_use(mc_options_text(options, "auth_file"));
+    return mc_keys_check(error, error_size);
+}
 
 static int examine(const struct mc_options *options, const char *peer, struct mc_buffer *text)
 {
@@ -99,7 +107,9 @@ int main(int argc, char **argv)
     } else if (mc_options_bool(&options, "variables")) {
         mc_doctor_variables(mc_options_bool(&options, "json"), &text);
     } else if (!mc_options_answer(&options, "mooncake_doctor", help_head, &text)) {
-        code = examine(&options, peer, &text);
+        code = take_keys(&options, error, sizeof(error)) < 0 ? 2 : examine(&options, peer, &text);
+        if (code == 2)
+            fprintf(stderr, "mooncake_doctor: %s\n", error);
     }
     if (text.length > 0)                                 /* else there are no bytes to point to */
         (void)fwrite(text.data, 1, text.length, stdout); /* fflush says whether it was written */
