@@ -8,10 +8,11 @@
 #include "env/json.h"
 #include "env/log.h"
 #include "env/openssl.h"
+#include "env/thread.h"
 
 #include <ctype.h>
 #include <limits.h>
-#include <pthread.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,16 +152,26 @@ int mc_keys_parse(const char *text, size_t length, struct mc_key **keys, char *e
 
 /* ---- the keys of this process ---- */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char given[PATH_MAX]; /* by a flag; empty: none */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows; never held over a file */
+static char given[PATH_MAX];                             /* by a flag; empty: none */
 /* What the environment said at the start, or at the last mc_keys_check: it may be changed under threads that read. */
 static char file_name[PATH_MAX], own_token[MC_KEYS_BEARER_MAX];
 static atomic_int wanted = -1; /* -1: not looked yet */
-static struct mc_key *known;   /* NULL: not read yet, or none */
+static uint64_t settings;      /* counts how often these were taken */
+static struct mc_key *known;   /* NULL: none */
 static int known_count;
 static struct stat known_file;
-static uint64_t looked_ms;
-static bool is_read;
+static bool is_read, has_watcher;
+
+/* What the settings of a moment lead to. */
+struct reading {
+    char file[PATH_MAX], token[MC_KEYS_BEARER_MAX];
+    uint64_t settings;
+    struct mc_key *keys;
+    int count; /* negative: error says why */
+    struct stat status;
+    char error[PATH_MAX + 600];
+};
 
 void mc_keys_use(const char *file)
 {
@@ -178,107 +189,166 @@ static void settings_take(void)
     snprintf(file_name, sizeof(file_name), "%s", file == NULL ? "" : file);
     snprintf(own_token, sizeof(own_token), "%s", shown == NULL ? "" : shown);
     atomic_store(&wanted, file_name[0] != 0 || own_token[0] != 0);
+    settings++;
 }
 
-static const char *file_of(void)
+static void keys_free(struct mc_key *keys, int count)
 {
-    return file_name[0] != 0 ? file_name : NULL;
+    if (keys != NULL)
+        explicit_bzero(keys, (size_t)count * sizeof(*keys));
+    free(keys);
 }
 
-static void on_forked(void) /* the child has one thread, which does not hold it */
+static void token_read(struct reading *reading)
+{
+    const char *token = reading->token, *colon = strchr(token, ':');
+    struct mc_key *key = calloc(1, sizeof(*key));
+    if (key == NULL || colon == NULL || !copy_name(key->id, mc_span(token, (size_t)(colon - token))) ||
+        !secret_parse(key->secret, mc_span_string(colon + 1))) {
+        free(key);
+        snprintf(reading->error, sizeof(reading->error),
+                 "MC_AUTH_TOKEN is to be id:secret, the secret of 64 hexadecimal digits");
+        reading->count = MC_ERR_INVALID_PARAMS;
+        return;
+    }
+    key->rights = MC_RIGHTS_ALL;
+    reading->keys = key;
+    reading->count = 1;
+}
+
+static void file_read(struct reading *reading)
+{
+    const char *file = reading->file;
+    char why[512];
+    size_t length;
+    if (stat(file, &reading->status) == 0 && (reading->status.st_mode & 077) != 0)
+        mc_log_once(WARNING, "the file of keys %s can be read by others than its owner: chmod 600 %s", file, file);
+    char *text = mc_file_read(NULL, file, &length, why, sizeof(why));
+    reading->count =
+        text == NULL ? MC_ERR_INVALID_PARAMS : mc_keys_parse(text, length, &reading->keys, why, sizeof(why));
+    if (text != NULL)
+        explicit_bzero(text, length);
+    free(text);
+    if (reading->count < 0)
+        snprintf(reading->error, sizeof(reading->error), "the file of keys %s cannot be used: %s", file, why);
+}
+
+/* Without the lock: it may take as long as a file system does. */
+static void keys_read(struct reading *reading)
+{
+    if (reading->file[0] == 0 && reading->token[0] == 0)
+        return;
+    if (mc_openssl_open(reading->error, sizeof(reading->error)) == NULL)
+        reading->count = MC_ERR_INVALID_PARAMS;
+    else if (reading->file[0] != 0)
+        file_read(reading);
+    else
+        token_read(reading);
+}
+
+/* Lock held. */
+static struct reading *reading_begin(void)
+{
+    struct reading *reading = calloc(1, sizeof(*reading));
+    if (reading == NULL)
+        return NULL;
+    memcpy(reading->file, file_name, sizeof(reading->file));
+    memcpy(reading->token, own_token, sizeof(reading->token));
+    reading->settings = settings;
+    reading->status = known_file;
+    return reading;
+}
+
+/* Takes what was read. False: the settings are others by now. Lock held. */
+static bool reading_take(struct reading *reading)
+{
+    if (reading->settings != settings)
+        return false;
+    is_read = true;
+    known_file = reading->status;
+    if (reading->count < 0)
+        return true;
+    struct mc_key *before = known;
+    int before_count = known_count;
+    known = reading->keys;
+    known_count = reading->count;
+    reading->keys = before;
+    reading->count = before_count;
+    return true;
+}
+
+static void reading_end(struct reading *reading)
+{
+    keys_free(reading->keys, reading->count < 0 ? 0 : reading->count);
+    explicit_bzero(reading->token, sizeof(reading->token));
+    free(reading);
+}
+
+/* ---- looking at the file again ---- */
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+static void after_fork_parent(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+static void after_fork_child(void) /* which has one thread */
 {
     pthread_mutex_init(&lock, NULL);
+    has_watcher = false;
 }
 
 static void watch_forks(void)
 {
-    (void)pthread_atfork(NULL, NULL, on_forked); /* fails for want of memory only */
+    (void)pthread_atfork(before_fork, after_fork_parent, after_fork_child); /* fails for want of memory only */
 }
 
-static void keys_replace(struct mc_key *keys, int count)
-{
-    if (known != NULL)
-        explicit_bzero(known, (size_t)known_count * sizeof(*known));
-    free(known);
-    known = keys;
-    known_count = count;
-}
-
-static int token_take(char *error, size_t error_size)
-{
-    const char *colon = strchr(own_token, ':');
-    struct mc_key *key = calloc(1, sizeof(*key));
-    if (key == NULL || colon == NULL || !copy_name(key->id, mc_span(own_token, (size_t)(colon - own_token))) ||
-        !secret_parse(key->secret, mc_span_string(colon + 1))) {
-        free(key);
-        snprintf(error, error_size, "MC_AUTH_TOKEN is to be id:secret, the secret of 64 hexadecimal digits");
-        return MC_ERR_INVALID_PARAMS;
-    }
-    key->rights = MC_RIGHTS_ALL;
-    keys_replace(key, 1);
-    return 0;
-}
-
-static int file_take(const char *file, char *error, size_t error_size)
-{
-    char why[512];
-    size_t length;
-    struct mc_key *keys = NULL;
-    struct stat status = {0};
-    if (stat(file, &status) == 0 && (status.st_mode & 077) != 0)
-        mc_log_once(WARNING, "the file of keys %s can be read by others than its owner: chmod 600 %s", file, file);
-    char *text = mc_file_read(NULL, file, &length, why, sizeof(why));
-    int count = text == NULL ? MC_ERR_INVALID_PARAMS : mc_keys_parse(text, length, &keys, why, sizeof(why));
-    if (text != NULL)
-        explicit_bzero(text, length);
-    free(text);
-    known_file = status;
-    if (count < 0) {
-        snprintf(error, error_size, "the file of keys %s cannot be used: %s", file, why);
-        return MC_ERR_INVALID_PARAMS;
-    }
-    keys_replace(keys, count);
-    return 0;
-}
-
-/* Lock held. */
-static int keys_read(char *error, size_t error_size)
-{
-    const char *file = file_of();
-    if (file == NULL && own_token[0] == 0) {
-        keys_replace(NULL, 0);
-        return 0;
-    }
-    if (mc_openssl_open(error, error_size) == NULL)
-        return MC_ERR_INVALID_PARAMS;
-    return file != NULL ? file_take(file, error, error_size) : token_take(error, error_size);
-}
-
-static bool file_changed(void)
+static bool file_changed(const char *file, const struct stat *before)
 {
     struct stat now;
-    return stat(file_of(), &now) == 0 &&
-           (now.st_ino != known_file.st_ino || now.st_size != known_file.st_size ||
-            now.st_ctim.tv_sec != known_file.st_ctim.tv_sec || now.st_ctim.tv_nsec != known_file.st_ctim.tv_nsec ||
-            now.st_mtim.tv_sec != known_file.st_mtim.tv_sec || now.st_mtim.tv_nsec != known_file.st_mtim.tv_nsec);
+    return stat(file, &now) == 0 &&
+           (now.st_ino != before->st_ino || now.st_size != before->st_size ||
+            now.st_ctim.tv_sec != before->st_ctim.tv_sec || now.st_ctim.tv_nsec != before->st_ctim.tv_nsec ||
+            now.st_mtim.tv_sec != before->st_mtim.tv_sec || now.st_mtim.tv_nsec != before->st_mtim.tv_nsec);
 }
 
-/* Lock held. Looks again, now and then. */
-static void keys_refresh(void)
+static void look_again(void)
 {
-    char error[1024];
-    uint64_t now_ms = mc_clock_ms();
-    if (is_read && (file_of() == NULL || now_ms - looked_ms < LOOK_MS || !file_changed())) {
-        looked_ms = now_ms - looked_ms < LOOK_MS ? looked_ms : now_ms;
+    char file[PATH_MAX];
+    pthread_mutex_lock(&lock);
+    memcpy(file, file_name, sizeof(file));
+    struct stat before = known_file;
+    pthread_mutex_unlock(&lock);
+    if (file[0] == 0 || !file_changed(file, &before))
         return;
+    pthread_mutex_lock(&lock);
+    struct reading *reading = reading_begin();
+    pthread_mutex_unlock(&lock);
+    if (reading == NULL)
+        return;
+    file_read(reading);
+    int count = reading->count;
+    pthread_mutex_lock(&lock);
+    bool is_taken = reading_take(reading);
+    pthread_mutex_unlock(&lock);
+    if (is_taken && count >= 0)
+        mc_log(INFO, "the file of keys %s was read again: %d keys", reading->file, count);
+    else if (is_taken)
+        mc_log(ERROR, "%s; the keys before stay", reading->error);
+    reading_end(reading);
+}
+
+/* A file system may hang: who looks a key up never waits for one. */
+static void *watch(void *unused)
+{
+    (void)unused;
+    for (;;) {
+        (void)poll(NULL, 0, LOOK_MS);
+        look_again();
     }
-    bool again = is_read;
-    is_read = true;
-    looked_ms = now_ms;
-    if (keys_read(error, sizeof(error)) < 0)
-        mc_log(ERROR, "%s%s", error, again ? "; the keys before stay" : "; nobody is let in");
-    else if (again)
-        mc_log(INFO, "the file of keys %s was read again: %d keys", file_of(), known_count);
+    return NULL;
 }
 
 int mc_keys_check(char *error, size_t error_size)
@@ -287,17 +357,42 @@ int mc_keys_check(char *error, size_t error_size)
     pthread_once(&once, watch_forks);
     pthread_mutex_lock(&lock);
     settings_take();
-    int rc = keys_read(error, error_size);
-    is_read = true;
-    looked_ms = mc_clock_ms();
+    struct reading *reading = reading_begin();
     pthread_mutex_unlock(&lock);
+    if (reading == NULL) {
+        snprintf(error, error_size, "out of memory");
+        return MC_ERR_INVALID_PARAMS;
+    }
+    keys_read(reading);
+    int rc = reading->count < 0 ? reading->count : 0;
+    if (rc < 0)
+        snprintf(error, error_size, "%s", reading->error);
+    pthread_mutex_lock(&lock);
+    (void)reading_take(reading); /* else another thread has read what holds now */
+    bool begins = file_name[0] != 0 && !has_watcher;
+    has_watcher |= begins;
+    pthread_mutex_unlock(&lock);
+    reading_end(reading);
+    if (begins && mc_thread_start(NULL, "mc-keys", watch, NULL) != 0)
+        mc_log(ERROR, "no thread can be started: the file of keys is not looked at again");
     return rc;
+}
+
+/* A process that has not checked them: nobody asked it to. */
+static void read_once(void)
+{
+    char error[sizeof(((struct reading *)NULL)->error)];
+    pthread_mutex_lock(&lock);
+    bool is_late = !is_read;
+    pthread_mutex_unlock(&lock);
+    if (is_late && mc_keys_check(error, sizeof(error)) < 0)
+        mc_log(ERROR, "%s; nobody is let in", error);
 }
 
 bool mc_keys_are_wanted(void)
 {
     int known_to_be = atomic_load_explicit(&wanted, memory_order_relaxed);
-    if (known_to_be < 0) { /* a process that has not checked them: a transfer engine's, the doctor's */
+    if (known_to_be < 0) {
         pthread_mutex_lock(&lock);
         settings_take();
         known_to_be = atomic_load(&wanted);
@@ -310,8 +405,8 @@ bool mc_keys_own(struct mc_key *key)
 {
     if (!mc_keys_are_wanted())
         return false;
+    read_once();
     pthread_mutex_lock(&lock);
-    keys_refresh();
     *key = known == NULL ? (struct mc_key){.rights = 0} : known[0];
     pthread_mutex_unlock(&lock);
     return true;
@@ -320,8 +415,8 @@ bool mc_keys_own(struct mc_key *key)
 bool mc_keys_find(struct mc_span id, struct mc_key *key)
 {
     bool found = false;
+    read_once();
     pthread_mutex_lock(&lock);
-    keys_refresh();
     for (int i = 0; i < known_count && !found; i++) {
         found = mc_span_equal(id, mc_span_string(known[i].id));
         if (found)

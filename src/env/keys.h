@@ -3,8 +3,9 @@
  *
  * The file has a line for each key: its id, 64 hexadecimal digits of secret, its rights (read, write, node, admin,
  * separated by commas) and, if it is not the default one, its tenant; what follows a '#' is a comment. `mooncake_key`
- * writes it. It is read again within a second of a change, so keys are added and revoked without a restart; a file that
- * cannot be read, or has a bad line, does not replace the one before it.
+ * writes it. A thread of its own reads it again within a second of a change, so keys are added and revoked without a
+ * restart, and a file system that hangs holds up nobody who looks for a key; a file that cannot be read, or has a bad
+ * line, does not replace the one before it.
  *
  * Where the keys come from, in this order: mc_keys_use (a flag), MC_AUTH_FILE, MC_AUTH_TOKEN ("id:secret", one key with
  * all rights). The first key of a file is what the process itself shows to others. All threads may call. */

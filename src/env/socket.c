@@ -143,7 +143,7 @@ static void install_fork_handler(void)
 }
 
 /* One for which there is no place stays open in a child. */
-static void way_begin(int fd)
+void mc_socket_way_begin(int fd)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     bool has_place = false;
@@ -155,7 +155,7 @@ static void way_begin(int fd)
 }
 
 /* Before it is closed: a child that is forked in between keeps it, which is better than closing a stranger. */
-static void way_end(int fd)
+void mc_socket_way_end(int fd)
 {
     bool was_there = false;
     for (size_t i = 0; i < ON_THEIR_WAY_MAX && !was_there; i++) {
@@ -194,7 +194,7 @@ static int connecting_begin(struct connecting *all)
         errno = error;
         return MC_ERR_RPC_FAIL;
     }
-    way_begin(fd);
+    mc_socket_way_begin(fd);
     all->fds[all->count] = fd;
     all->begun_ns[all->count++] = now_ns;
     return 0;
@@ -205,7 +205,7 @@ static void connecting_end(struct connecting *all)
     int error = errno;
     while (all->count > 0) {
         int fd = all->fds[--all->count];
-        way_end(fd);
+        mc_socket_way_end(fd);
         close(fd);
     }
     errno = error;
@@ -222,7 +222,7 @@ static int connecting_take(struct connecting *all, nfds_t at)
         connecting_end(all);
         return MC_ERR_RPC_FAIL;
     }
-    way_end(fd);
+    mc_socket_way_end(fd);
     mc_pace_sample(all->pace, mc_clock_ns() - all->begun_ns[at]);
     all->fds[at] = all->fds[--all->count];
     return fd;
@@ -547,6 +547,15 @@ bool mc_socket_name(int fd, enum mc_socket_end end, char *host, size_t host_size
         return false;
     *port = ntohs(is_v6 ? name.v6.sin6_port : name.v4.sin_port);
     return true;
+}
+
+void mc_socket_peer_text(int fd, char text[MC_ADDRESS_MAX])
+{
+    char host[INET6_ADDRSTRLEN];
+    uint16_t port;
+    snprintf(text, MC_ADDRESS_MAX, "a process of this machine");
+    if (mc_socket_name(fd, MC_SOCKET_PEERS, host, sizeof(host), &port))
+        mc_address_join(text, MC_ADDRESS_MAX, host, port);
 }
 
 static bool is_near_4(uint32_t address)

@@ -77,6 +77,9 @@ int mc_unix_listen(const char *path);
  * after interval_s, and is given up after `count` probes. 0: the kernel's number. Best effort: fails for what is no
  * tcp. */
 void mc_socket_keep_alive(int fd, int idle_s, int interval_s, int count);
+/* Until the latter is called, a forked child closes it: of a connection that is made, and nobody's yet. */
+void mc_socket_way_begin(int fd);
+void mc_socket_way_end(int fd);
 /* A connected or accepted descriptor, or negative when there is none. Sets TCP_NODELAY. */
 int mc_socket_accept(int listener);
 /* Closes it unless it is negative: none. */
@@ -90,6 +93,8 @@ bool mc_socket_is_silent(int fd);
 /* The numeric host and the port of one end of a tcp connection. False: it is none, or not connected. */
 enum mc_socket_end { MC_SOCKET_OURS, MC_SOCKET_PEERS };
 bool mc_socket_name(int fd, enum mc_socket_end end, char *host, size_t host_size, uint16_t *port);
+/* The other end, for a log: "host:port", or that it is a process of this machine. */
+void mc_socket_peer_text(int fd, char text[MC_ADDRESS_MAX]);
 /* Is who asks of this machine, or of a private network: loopback, link-local, RFC 1918, RFC 6598, RFC 4193? True of a
  * unix socket; false when it cannot be told. */
 bool mc_socket_peer_is_near(int fd);

@@ -126,6 +126,25 @@ def test_keys_are_added_and_revoked_without_a_restart(scene):
     assert late.secret.hex() not in master.log()
 
 
+def test_a_file_system_that_hangs_holds_up_nobody(scene):
+    """A pipe in the file's place: whoever opens it waits. Keys that are known go on being known, by every port."""
+    master, keys, folder = scene
+    os.mkfifo(folder / "pipe", 0o600)
+    (folder / "pipe").rename(folder / "keys")
+    late = Key("late", "read,write")
+    with (folder / "keys").open("wb") as pipe:  # opened, so the reader has begun, and waits for the end
+        for number in range(3):
+            assert master.get("/metrics", headers=bearer(keys["read"]))[0] == 200
+            with Client(master, keys["read,write"]) as client:
+                assert client.code == 0 and client.put(f"hung{number}", "hung", 100) == 0
+            with Client(master, late) as client:
+                assert client.code == NOT_PERMITTED
+        pipe.write(late.line.encode())
+    wait_until(lambda: "was read again: 1 keys" in master.log())
+    with Client(master, late) as client:
+        assert client.code == 0
+
+
 def test_a_bad_file_stops_the_master_with_its_line(tmp_path):
     file = tmp_path / "keys"
     file.write_text("# comment\nfirst " + "ab" * 32 + " read\nsecond secret read\n")

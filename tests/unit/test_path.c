@@ -6,6 +6,7 @@
 #include "store/path/path.h"
 #include "store/path/paths.h"
 #include "store/path/tcp_open.h"
+#include "store/wire/stream.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -568,6 +569,79 @@ static void prepared_and_swept(void **state)
     }
 }
 
+/* ---- an owner that wants proof, and is slow ---- */
+
+#define TICKET_LATE_US (3 * (useconds_t)(MC_CONNECT_NS / 1000))
+
+static bool proof_late_find(void *context, struct mc_span name, struct mc_key *key)
+{
+    (void)name;
+    memcpy(key->secret, ((const struct mc_endpoint *)context)->ticket_secret, sizeof(key->secret));
+    return true;
+}
+
+struct prover_late {
+    int fd;
+    struct mc_endpoint *endpoint;
+};
+
+/* Answers each question late, as an overloaded machine lets an owner. */
+static void *proof_late_run(void *argument)
+{
+    const struct prover_late *late = argument;
+    struct mc_gate gate = {0};
+    struct mc_buffer in = {0}, out = {0};
+    for (int asked = 0; asked < 3; asked++) {
+        struct mc_frame frame;
+        int64_t used = mc_socket_receive_frame(late->fd, &in, &frame, rig_deadline(PATIENT_MS), NULL);
+        assert_true(used > 0);
+        if (asked < 2) {
+            assert_int_equal(mc_gate_take(&gate, &frame, proof_late_find, late->endpoint, &out), asked);
+        } else {
+            struct mc_wire_hello_reply yes = {.node = late->endpoint->node, .incarnation = late->endpoint->incarnation};
+            mc_wire_hello_reply_sign(&yes);
+            mc_wire_hello_reply_frame(&out, mc_frame_begin(&out, MC_MESSAGE_HELLO_REPLY, 0), &yes);
+        }
+        mc_buffer_consume(&in, (size_t)used);
+        if (out.length == 0)
+            continue;
+        usleep(TICKET_LATE_US);
+        struct iovec part = {out.data, out.length};
+        assert_int_equal(mc_socket_send(late->fd, &part, 1, rig_deadline(PATIENT_MS)), 0);
+        out.length = 0;
+    }
+    mc_buffer_free(&in);
+    mc_buffer_free(&out);
+    return NULL;
+}
+
+/* Of this machine, and its process runs: the proof is waited for as the hello is, to the deadline. */
+static void a_slow_proof_is_waited_for(void **state)
+{
+    struct mc_endpoint endpoint = rig_of(state)->endpoint;
+    struct mc_owner_said said;
+    pthread_t thread;
+    int fds[2];
+    char error[256];
+    setenv("MC_AUTH_TOKEN", "me:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff", 1);
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    endpoint.has_ticket = true;
+    mc_ticket_write(endpoint.ticket, mc_random_id(), MC_RIGHT_READ);
+    mc_key_draw(endpoint.ticket_secret);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    struct prover_late late = {fds[1], &endpoint};
+    assert_int_equal(pthread_create(&thread, NULL, proof_late_run, &late), 0);
+    struct mc_paths *paths = mc_paths_create(mc_random_id(), 1, MC_PATH_SHM);
+    struct mc_patience patience = mc_patience_until(rig_deadline(PATIENT_MS));
+    assert_int_equal(mc_path_hello(paths, &endpoint, fds[0], &patience, &said), 0);
+    pthread_join(thread, NULL);
+    mc_paths_destroy(paths);
+    close(fds[0]);
+    close(fds[1]);
+    unsetenv("MC_AUTH_TOKEN");
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+}
+
 /* ---- owners without a place, processes without a descriptor ---- */
 
 /* Takes a place and does not rest: the start of a frame is under way. */
@@ -796,6 +870,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(what_is_paid_is_paid),
         cmocka_unit_test_setup_teardown(wrong_answers, setup, teardown),
         cmocka_unit_test_setup_teardown(one_that_runs_is_waited_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_slow_proof_is_waited_for, setup, teardown),
         cmocka_unit_test(one_that_is_stopped_is_not),
         cmocka_unit_test(prepared_and_swept),
         cmocka_unit_test(a_full_owner_is_waited_for),

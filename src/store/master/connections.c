@@ -402,20 +402,11 @@ static void refuse_busy(struct connection *connection, uint64_t request_id)
     mc_server_core_close(server, connection->number);
 }
 
-static void peer_name(const struct connection *connection, char address[MC_ADDRESS_MAX])
-{
-    char host[INET6_ADDRSTRLEN];
-    uint16_t port;
-    snprintf(address, MC_ADDRESS_MAX, "a process of this machine");
-    if (mc_socket_name(connection->fd, MC_SOCKET_PEERS, host, sizeof(host), &port))
-        mc_address_join(address, MC_ADDRESS_MAX, host, port);
-}
-
 /* Something else than a node of ours. Clients of the original come this way: their protocol has the same port. */
 static void die_foreign(struct connection *connection)
 {
     char address[MC_ADDRESS_MAX];
-    peer_name(connection, address);
+    mc_socket_peer_text(connection->fd, address);
     mc_log_limited(WARNING,
                    "%s speaks another protocol; its connection is closed. Clients of the original Mooncake "
                    "cannot use this master: install this package there",
@@ -459,7 +450,7 @@ static void gate_input(struct connection *connection, const struct mc_frame *fra
     }
     if (rc >= 0)
         return;
-    peer_name(connection, address);
+    mc_socket_peer_text(connection->fd, address);
     mc_log_limited(WARNING, "%s was let go: %s", address,
                    frame->type == MC_MESSAGE_HELLO ? "it has shown no key, and this master has keys (--auth_file)"
                    : !server->wants_keys           ? "it wants a proof, and this master has no keys (--auth_file)"
@@ -476,7 +467,7 @@ static bool is_permitted(struct connection *connection, const struct mc_frame *f
     if (!connection->server->wants_keys || (connection->rights & needed) == needed)
         return true;
     mc_rights_format(right, sizeof(right), needed);
-    peer_name(connection, address);
+    mc_socket_peer_text(connection->fd, address);
     mc_log_limited(WARNING, "%s asks for %s, and its key has no right to %s", address, mc_message_name(frame->type),
                    right);
     struct mc_wire_failed no = {.code = MC_ERR_NOT_PERMITTED};
@@ -554,7 +545,7 @@ static void stored_limit(struct mc_server *server)
     if (oldest == NULL)
         return;
     char address[MC_ADDRESS_MAX];
-    peer_name(oldest, address);
+    mc_socket_peer_text(oldest->fd, address);
     mc_log_limited(WARNING, "%s is let go: %u MiB of frames that are not whole wait here, and its has for longest",
                    address, (unsigned)(server->stored >> 20));
     server->stored -= oldest->stored;

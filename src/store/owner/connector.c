@@ -37,19 +37,22 @@ static void on_result(void *argument)
     void *context = connector->context;
     pthread_mutex_unlock(&connector->lock);
     connector_free(connector);
+    mc_socket_way_end(fd);
     if (!abandoned)
         done(context, fd);
     else if (fd >= 0)
         close(fd);
 }
 
-/* Takes fd; gives it back once both ends have proved the key. */
+/* Takes fd; gives it back, on its way still, once both ends have proved the key. */
 static int prove(const struct mc_connector *connector, int fd, uint64_t deadline_ns)
 {
     char why[MC_PROOF_TEXT_MAX];
+    mc_socket_way_begin(fd); /* a child that is forked meanwhile must not hold it */
     int rc = mc_prove_own(fd, deadline_ns, why);
     if (rc == 0)
         return fd;
+    mc_socket_way_end(fd);
     close(fd);
     if (why[0] != 0)
         mc_log_limited(WARNING, "the master at %s and this node do not agree: %s: %s", connector->address,
@@ -70,6 +73,7 @@ static void *connector_run(void *argument)
         mc_serve_post(connector->serve, on_result, connector);
     pthread_mutex_unlock(&connector->lock);
     if (abandoned) {
+        mc_socket_way_end(fd);
         mc_fd_close(fd);
         connector_free(connector);
     }

@@ -109,14 +109,38 @@ bool mc_path_layout_known(const struct mc_endpoint *endpoint, uint32_t layout)
     return layout == MC_INDEX_VERSION;
 }
 
-static int prove(const struct mc_endpoint *endpoint, int fd, const struct mc_patience *patience)
+/* Sends a question, and waits for the answer, which is all of `in`. 0 or negative. */
+static int ask(int fd, const struct mc_buffer *question, const struct mc_patience *patience, struct mc_buffer *in,
+               struct mc_frame *frame)
 {
+    struct iovec part = {question->data, question->length};
+    int rc = question->failed ? MC_ERR_NO_MEMORY : mc_socket_send(fd, &part, 1, patience->soon_ns);
+    if (rc == 0)
+        rc = mc_path_wait(fd, patience);
+    if (rc < 0)
+        return rc;
+    uint64_t whole_ns = mc_patience_until(patience->deadline_ns).soon_ns;
+    int64_t used = mc_socket_receive_frame(fd, in, frame, whole_ns, NULL);
+    /* The owner speaks only when asked: anything behind the answer is not our protocol. */
+    return used < 0 ? (int)used : (size_t)used == in->length ? 0 : MC_ERR_PROTOCOL;
+}
+
+/* The last word of the proof is appended to `out`: the hello goes with it. */
+static int prove(const struct mc_endpoint *endpoint, int fd, const struct mc_patience *patience, struct mc_buffer *out)
+{
+    struct mc_buffer question = {.may_fail = true}, in = {.may_fail = true};
+    struct mc_prover prover;
+    struct mc_frame frame;
     char why[MC_PROOF_TEXT_MAX];
     if (!endpoint->has_ticket)
         return 0;
-    int rc = mc_prove(fd, mc_span(endpoint->ticket, sizeof(endpoint->ticket)), endpoint->ticket_secret,
-                      patience->soon_ns, why);
-    return rc == MC_ERR_NOT_PERMITTED ? MC_ERR_STALE : rc; /* another process has its place now */
+    mc_prover_begin(&prover, mc_span(endpoint->ticket, sizeof(endpoint->ticket)), endpoint->ticket_secret, &question);
+    int rc = ask(fd, &question, patience, &in, &frame);
+    if (rc == 0)
+        rc = mc_prover_take(&prover, &frame, out, why);
+    mc_buffer_free(&question);
+    mc_buffer_free(&in);
+    return rc == MC_ERR_NOT_PERMITTED ? MC_ERR_STALE : rc; /* another process has its place now, or it has expired */
 }
 
 int mc_path_hello(struct mc_paths *paths, const struct mc_endpoint *endpoint, int fd,
@@ -124,21 +148,13 @@ int mc_path_hello(struct mc_paths *paths, const struct mc_endpoint *endpoint, in
 {
     struct mc_buffer out = {0}, in = {0};
     struct mc_frame frame;
-    int rc = prove(endpoint, fd, patience);
+    int rc = prove(endpoint, fd, patience, &out);
+    struct mc_patience again = endpoint->has_ticket ? mc_patience_until(patience->deadline_ns) : *patience;
     mc_path_hello_write(paths, endpoint, &out);
-    struct iovec part = {out.data, out.length};
     if (rc == 0)
-        rc = mc_socket_send(fd, &part, 1, patience->soon_ns);
+        rc = ask(fd, &out, &again, &in, &frame);
     if (rc == 0)
-        rc = mc_path_wait(fd, patience);
-    if (rc == 0) {
-        uint64_t whole_ns = mc_patience_until(patience->deadline_ns).soon_ns;
-        int64_t used = mc_socket_receive_frame(fd, &in, &frame, whole_ns, NULL);
-        if (used < 0)
-            rc = (int)used;
-        else /* the owner speaks only when asked: anything behind the answer is not our protocol */
-            rc = (size_t)used == in.length ? mc_path_hello_check(endpoint, &frame, said) : MC_ERR_PROTOCOL;
-    }
+        rc = mc_path_hello_check(endpoint, &frame, said);
     mc_buffer_free(&out);
     mc_buffer_free(&in);
     return rc;

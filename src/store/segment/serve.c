@@ -301,6 +301,7 @@ int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, u
     serve->server = (struct mc_lane_server){.node = node,
                                             .incarnation = incarnation,
                                             .admit = mc_connection_admit,
+                                            .where = mc_connection_where,
                                             .hooks = hooks == NULL ? (struct mc_serve_hooks){0} : *hooks};
     serve->server.wants_tickets = mc_keys_are_wanted();
     mc_key_draw(serve->server.ticket_key);

@@ -144,10 +144,19 @@ static struct mc_id host_of(const struct mc_serve_connection *connection)
     return (struct mc_id){hash.low, hash.high};
 }
 
+static struct mc_serve_connection *connection_with(const struct mc_serve_lane *lane)
+{
+    return (struct mc_serve_connection *)((uintptr_t)lane - offsetof(struct mc_serve_connection, lane));
+}
+
+void mc_connection_where(const struct mc_serve_lane *lane, char text[MC_ADDRESS_MAX])
+{
+    mc_socket_peer_text(connection_with(lane)->fd, text);
+}
+
 int mc_connection_admit(struct mc_serve_lane *lane, struct mc_id peer)
 {
-    struct mc_serve_connection *connection =
-        (struct mc_serve_connection *)(void *)((char *)lane - offsetof(struct mc_serve_connection, lane));
+    struct mc_serve_connection *connection = connection_with(lane);
     struct mc_serve *serve = connection->serve;
     struct mc_id host = host_of(connection);
     for (struct mc_guest *victim;;) {

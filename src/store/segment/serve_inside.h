@@ -87,6 +87,7 @@ int mc_connections_limit(struct mc_serve *serve, uint32_t limit);
 void mc_connection_open(struct mc_listener *listener, int fd);
 /* Whether one more of that peer may come in: 0 or MC_ERR_BUSY (mc_lane_server.admit). */
 int mc_connection_admit(struct mc_serve_lane *lane, struct mc_id peer);
+void mc_connection_where(const struct mc_serve_lane *lane, char text[MC_ADDRESS_MAX]);
 void mc_connection_close(struct mc_serve_connection *connection);
 void mc_connections_close(struct mc_serve *serve);
 /* Gives up the longest-resting one, because descriptors are out. False: none rests. */

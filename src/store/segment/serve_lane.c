@@ -48,6 +48,23 @@ static bool ticket_find(void *context, struct mc_span ticket, struct mc_key *key
     return true;
 }
 
+static void where(const struct mc_serve_lane *lane, char text[MC_ADDRESS_MAX])
+{
+    snprintf(text, MC_ADDRESS_MAX, "?");
+    if (lane->server->where != NULL)
+        lane->server->where(lane, text);
+}
+
+/* What has been shown that was refused. */
+static const char *fault_of(const struct mc_frame *frame, int rc)
+{
+    return frame->type == MC_MESSAGE_HELLO                                 ? "it has shown no ticket"
+           : frame->type == MC_MESSAGE_AUTH && rc == MC_ERR_NOT_PERMITTED  ? "its ticket is none of this node's"
+           : frame->type == MC_MESSAGE_PROOF && rc == MC_ERR_NOT_PERMITTED ? "it does not have its ticket's secret"
+           : frame->type == MC_MESSAGE_AUTH && rc != MC_ERR_PROTOCOL ? "it wants a proof, and there are no keys here"
+                                                                     : "it began otherwise than with a ticket";
+}
+
 static int gate_handle(struct mc_serve_lane *lane, const struct mc_frame *frame)
 {
     struct mc_lane_server *server = lane->server;
@@ -66,8 +83,10 @@ static int gate_handle(struct mc_serve_lane *lane, const struct mc_frame *frame)
     }
     if (rc >= 0)
         return 0;
-    mc_log_limited(WARNING, "a data connection was refused: %s: it has no ticket of the master's for this node",
-                   mc_error_name(rc));
+    char address[MC_ADDRESS_MAX];
+    where(lane, address);
+    mc_log_limited(WARNING, "a data connection of %s was refused: %s: %s (masters give tickets, to who has a key)",
+                   address, mc_error_name(rc), fault_of(frame, rc));
     lane->is_ending = true;
     return 0;
 }
@@ -75,7 +94,13 @@ static int gate_handle(struct mc_serve_lane *lane, const struct mc_frame *frame)
 static bool may(const struct mc_serve_lane *lane, unsigned type)
 {
     unsigned needed = mc_right_needed(type);
-    return !lane->server->wants_tickets || (lane->rights & needed) == needed;
+    char address[MC_ADDRESS_MAX];
+    if (!lane->server->wants_tickets || (lane->rights & needed) == needed)
+        return true;
+    where(lane, address);
+    mc_log_limited(INFO, "a data connection of %s is refused a %s: its ticket has no right to that", address,
+                   mc_message_name(type));
+    return false;
 }
 
 /* ---- hello ---- */
@@ -122,10 +147,13 @@ static int hello_handle(struct mc_serve_lane *lane, const struct mc_frame *frame
     lane->is_ending = code != 0;
     lane->peer = hello.node;
     lane->peer_incarnation = hello.incarnation;
-    char build[MC_BUILD_TEXT_MAX];
+    char build[MC_BUILD_TEXT_MAX], address[MC_ADDRESS_MAX];
+    if (code != 0)
+        where(lane, address);
     if (code != 0 && code != MC_ERR_BUSY) /* who has no place for it says that himself */
-        mc_log_limited(WARNING, "a data connection was refused: %s (peer, %s, speaks versions %u to %u, we %u to %u)",
-                       mc_error_name(code), mc_wire_build(build, hello.build), (unsigned)hello.version_min,
+        mc_log_limited(WARNING,
+                       "a data connection of %s was refused: %s (it, %s, speaks versions %u to %u, we %u to %u)",
+                       address, mc_error_name(code), mc_wire_build(build, hello.build), (unsigned)hello.version_min,
                        (unsigned)hello.version_max, MC_WIRE_VERSION_MIN, MC_WIRE_VERSION_MAX);
     return 0;
 }

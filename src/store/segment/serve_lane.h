@@ -32,7 +32,8 @@ struct mc_lane_server {                            /* what all lanes of a server
     struct mc_serve_hooks hooks;
     /* Whether that peer may have one more lane, this one: 0, or what it is told (MC_ERR_BUSY). NULL: any may. */
     int (*admit)(struct mc_serve_lane *lane, struct mc_id peer);
-    bool wants_tickets; /* who comes has to prove one: */
+    void (*where)(const struct mc_serve_lane *lane, char text[MC_ADDRESS_MAX]); /* its other end, for a log. NULL: ? */
+    bool wants_tickets;                                                         /* who comes has to prove one: */
     uint8_t ticket_key[MC_KEY_SECRET_BYTES];
     bool committed; /* hooks.committed was called and hooks.flush not yet */
 };

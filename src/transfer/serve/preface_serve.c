@@ -7,27 +7,14 @@
 #include "env/socket.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-
-#define WHERE_MAX (MC_ADDRESS_MAX + 16)
-
-static void say_where(int fd, char where[WHERE_MAX])
-{
-    char host[MC_ADDRESS_MAX];
-    uint16_t port;
-    if (mc_socket_name(fd, MC_SOCKET_PEERS, host, sizeof(host), &port))
-        mc_address_join(where, WHERE_MAX, host, port);
-    else
-        snprintf(where, WHERE_MAX, "a process of this machine, uid %lld", (long long)mc_unix_peer_uid(fd));
-}
 
 /* The word of refusal must arrive: a close with input unread would take it back. */
 static void refuse(struct mc_service_connection *connection, const char *why)
 {
-    char where[WHERE_MAX];
-    say_where(connection->fd, where);
+    char where[MC_ADDRESS_MAX];
+    mc_socket_peer_text(connection->fd, where);
     mc_log_limited(WARNING, "a peer at %s is refused: %s", where, why);
     (void)shutdown(connection->fd, SHUT_WR);
     connection->is_draining = true;
