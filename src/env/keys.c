@@ -164,7 +164,7 @@ static struct stat known_file;
 static bool is_read, has_watcher;
 
 /* What the settings of a moment lead to. */
-struct reading {
+struct keys_reading {
     char file[PATH_MAX], token[MC_KEYS_BEARER_MAX];
     uint64_t settings;
     struct mc_key *keys;
@@ -199,7 +199,7 @@ static void keys_free(struct mc_key *keys, int count)
     free(keys);
 }
 
-static void token_read(struct reading *reading)
+static void token_read(struct keys_reading *reading)
 {
     const char *token = reading->token, *colon = strchr(token, ':');
     struct mc_key *key = calloc(1, sizeof(*key));
@@ -216,7 +216,7 @@ static void token_read(struct reading *reading)
     reading->count = 1;
 }
 
-static void file_read(struct reading *reading)
+static void file_read(struct keys_reading *reading)
 {
     const char *file = reading->file;
     char why[512];
@@ -234,7 +234,7 @@ static void file_read(struct reading *reading)
 }
 
 /* Without the lock: it may take as long as a file system does. */
-static void keys_read(struct reading *reading)
+static void keys_read(struct keys_reading *reading)
 {
     if (reading->file[0] == 0 && reading->token[0] == 0)
         return;
@@ -247,9 +247,9 @@ static void keys_read(struct reading *reading)
 }
 
 /* Lock held. */
-static struct reading *reading_begin(void)
+static struct keys_reading *reading_begin(void)
 {
-    struct reading *reading = calloc(1, sizeof(*reading));
+    struct keys_reading *reading = calloc(1, sizeof(*reading));
     if (reading == NULL)
         return NULL;
     memcpy(reading->file, file_name, sizeof(reading->file));
@@ -260,7 +260,7 @@ static struct reading *reading_begin(void)
 }
 
 /* Takes what was read. False: the settings are others by now. Lock held. */
-static bool reading_take(struct reading *reading)
+static bool reading_take(struct keys_reading *reading)
 {
     if (reading->settings != settings)
         return false;
@@ -277,7 +277,7 @@ static bool reading_take(struct reading *reading)
     return true;
 }
 
-static void reading_end(struct reading *reading)
+static void reading_end(struct keys_reading *reading)
 {
     keys_free(reading->keys, reading->count < 0 ? 0 : reading->count);
     explicit_bzero(reading->token, sizeof(reading->token));
@@ -324,7 +324,7 @@ static void look_again(void)
     if (file[0] == 0 || !file_changed(file, &before))
         return;
     pthread_mutex_lock(&lock);
-    struct reading *reading = reading_begin();
+    struct keys_reading *reading = reading_begin();
     pthread_mutex_unlock(&lock);
     if (reading == NULL)
         return;
@@ -357,7 +357,7 @@ int mc_keys_check(char *error, size_t error_size)
     pthread_once(&once, watch_forks);
     pthread_mutex_lock(&lock);
     settings_take();
-    struct reading *reading = reading_begin();
+    struct keys_reading *reading = reading_begin();
     pthread_mutex_unlock(&lock);
     if (reading == NULL) {
         snprintf(error, error_size, "out of memory");
@@ -381,7 +381,7 @@ int mc_keys_check(char *error, size_t error_size)
 /* A process that has not checked them: nobody asked it to. */
 static void read_once(void)
 {
-    char error[sizeof(((struct reading *)NULL)->error)];
+    char error[sizeof(((struct keys_reading *)NULL)->error)];
     pthread_mutex_lock(&lock);
     bool is_late = !is_read;
     pthread_mutex_unlock(&lock);

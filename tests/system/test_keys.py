@@ -398,7 +398,7 @@ class Told:
             size, = struct.unpack_from("<H", record, at)
             texts.append(record[at + 2:at + 2 + size])
             at += 2 + size
-        self.address, self.ticket, self.secret = texts[1].decode(), texts[3], texts[4]
+        self.address, self.unix, self.ticket, self.secret = texts[1].decode(), texts[2].decode(), texts[3], texts[4]
         reader = wire.Reader(found)
         reader.record()
         reader.list()
