@@ -1,10 +1,12 @@
 /* What the transfer engine reads from peers and metadata servers. The first byte says what the rest is: a document, a
  * handshake's bytes, a note, an rpc_meta document, the bytes of a data connection (in pieces whose sizes they say
- * themselves), the answers to requests of ours, or what etcd's gateway says of a key. */
+ * themselves), the answers to requests of ours, what etcd's gateway says of a key, or what comes before a key is proved.
+ */
 #include "base/error.h"
 #include "env/etcd.h"
 #include "transfer/wire/document.h"
 #include "transfer/wire/handshake.h"
+#include "transfer/wire/preface.h"
 #include "transfer/serve/inbound.h"
 #include "transfer/run/outbound.h"
 
@@ -201,12 +203,45 @@ static void run_answers(const uint8_t *data, size_t size)
     }
 }
 
+/* ---- who has not proved a key yet ---- */
+
+#define A16 "0123456789abcdef"
+
+/* The first byte is the port, the second the size of a piece. Nobody gets through: the server's bytes are random. */
+static void run_preface(const uint8_t *data, size_t size)
+{
+    static bool has_keys;
+    char error[256];
+    if (!has_keys) {
+        mc_assert(setenv("MC_AUTH_TOKEN", "me:" A16 A16 A16 A16, 1) == 0);
+        mc_assert(mc_keys_check(error, sizeof(error)) == 0);
+        has_keys = true;
+    }
+    struct mc_preface preface = {.port = size > 0 ? (enum mc_preface_port)data[0] : MC_PREFACE_DATA};
+    size_t piece = size > 1 ? data[1] + 1u : 1;
+    for (size_t at = 2; at < size;) {
+        uint8_t *to;
+        size_t room = mc_preface_window(&preface, &to), part = size - at < piece ? size - at : piece;
+        mc_assert(room > 0 && room <= sizeof(preface.in));
+        part = part < room ? part : room;
+        memcpy(to, data + at, part);
+        at += part;
+        int rc = mc_preface_received(&preface, part);
+        mc_assert(rc < 2);
+        mc_assert(rc != 1 || (preface.is_asked && strcmp(preface.key.id, "me") == 0));
+        if (rc < 0) {
+            mc_assert(mc_preface_fault(&preface, rc)[0] != 0);
+            break;
+        }
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0)
         return 0;
     struct mc_span rest = mc_span(data + 1, size - 1);
-    switch (data[0] % 7) {
+    switch (data[0] % 8) {
     case 0:
         run_document(rest);
         break;
@@ -224,6 +259,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         break;
     case 6:
         run_etcd(rest);
+        break;
+    case 7:
+        run_preface(data + 1, size - 1);
         break;
     default:
         run_answers(data + 1, size - 1);

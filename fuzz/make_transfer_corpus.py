@@ -20,6 +20,10 @@ def frame(kind, body):
     return struct.pack("<QB", len(body) + 1, kind) + body
 
 
+def preface(port, name):
+    return struct.pack("<8sQB7x32s64s", b"mc-auth1", 0, ord(port), bytes(range(32)), name)
+
+
 def header(length, offset, opcode):
     return b"\x18" + struct.pack("<QQB7x", length, BASE + offset, opcode)
 
@@ -44,6 +48,8 @@ def main():
         "data_refused": b"\4" + header(101, 900, 0x80), "data_overflow": b"\4" + header(2**64 - 1, 5, 0x81), "data_nonsense": b"\4" + header(1, 1, 0x42),
         "answers_read": b"\5" + OK + bytes(100) + OK + bytes(7) + OK + bytes(1000), "answers_write": b"\5" + OK * 3 + b"\0",
         "answers_refused": b"\5" + OK + bytes(100) + struct.pack("<Q", 0x4D435456 << 32 | 1), "answers_lie": b"\5" + bytes(30),
+        "preface": b"\7D\x27" + preface("D", b"me") + b"mc-prof1" + bytes(32), "preface_unknown": b"\7H\xff" + preface("H", b"you"),
+        "preface_other_port": b"\7U\0" + preface("D", b"me"), "preface_none": b"\7H\0" + frame(3, b"{}"),
         "etcd": b"\6" + etcd(text), "etcd_meta": b"\6" + etcd(b'{"ip_or_host_name":"10.0.0.1","rpc_port":15234}'), "etcd_nothing": b'\6{"header":{}}',
     }
     CORPUS.mkdir(parents=True, exist_ok=True)
