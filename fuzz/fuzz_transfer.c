@@ -1,7 +1,6 @@
 /* What the transfer engine reads from peers and metadata servers. The first byte says what the rest is: a document, a
  * handshake's bytes, a note, an rpc_meta document, the bytes of a data connection (in pieces whose sizes they say
- * themselves), the answers to requests of ours, what etcd's gateway says of a key, or what comes before a key is proved.
- */
+ * themselves), the answers to requests of ours, what etcd's gateway says of a key, or what comes before a proof. */
 #include "base/error.h"
 #include "env/etcd.h"
 #include "transfer/wire/document.h"

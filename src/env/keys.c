@@ -1,6 +1,7 @@
 /* Keys of a process: the file, the token, and proofs. */
 #include "env/keys.h"
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/variables.h"
 #include "env/clock.h"
@@ -162,6 +163,7 @@ static struct mc_key *known;   /* NULL: none */
 static int known_count;
 static struct stat known_file;
 static bool is_read, has_watcher;
+static atomic_uint version; /* counts the changes of `known` */
 
 /* What the settings of a moment lead to. */
 struct keys_reading {
@@ -272,6 +274,7 @@ static bool reading_take(struct keys_reading *reading)
     int before_count = known_count;
     known = reading->keys;
     known_count = reading->count;
+    atomic_fetch_add(&version, 1);
     reading->keys = before;
     reading->count = before_count;
     return true;
@@ -440,6 +443,36 @@ bool mc_keys_find_token(struct mc_span token, struct mc_key *key)
     if (is_known && is_right)
         *key = found;
     return is_known && is_right;
+}
+
+/* ---- keys that were proved ---- */
+
+unsigned mc_keys_version(void)
+{
+    return atomic_load_explicit(&version, memory_order_acquire);
+}
+
+static uint64_t mark_of(const struct mc_key *key)
+{
+    return mc_hash(key->secret, sizeof(key->secret)).low ^ key->rights;
+}
+
+void mc_key_note(struct mc_key_proved *proved, const struct mc_key *key, unsigned version_before)
+{
+    *proved = (struct mc_key_proved){.mark = mark_of(key), .version = version_before};
+    memcpy(proved->id, key->id, sizeof(proved->id));
+}
+
+bool mc_key_holds(struct mc_key_proved *proved)
+{
+    unsigned now = mc_keys_version();
+    struct mc_key key = {.rights = 0};
+    if (proved->version == now)
+        return true;
+    if (!mc_keys_find(mc_span_string(proved->id), &key) || mark_of(&key) != proved->mark)
+        return false;
+    proved->version = now;
+    return true;
 }
 
 /* ---- HTTP ---- */

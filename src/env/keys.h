@@ -57,6 +57,18 @@ int mc_keys_origin_status(unsigned right, const char *origin, const char *host);
 /* "Bearer id:secret" of this process's key. NULL: it has none. */
 const char *mc_keys_bearer(char text[MC_KEYS_BEARER_MAX]);
 
+/* A key that somebody has proved: does it still hold, or was it revoked, or its secret or rights changed since? */
+struct mc_key_proved {
+    char id[MC_KEY_ID_MAX];
+    uint64_t mark;
+    unsigned version; /* of all keys, when it was looked up, or looked at last */
+};
+/* Before a key is looked up, for mc_key_note. */
+unsigned mc_keys_version(void);
+void mc_key_note(struct mc_key_proved *proved, const struct mc_key *key, unsigned version);
+/* Looks only where the keys have changed. */
+bool mc_key_holds(struct mc_key_proved *proved);
+
 /* The text of a file: what mc_keys_check makes of it. Count of keys in *keys (free), or negative with a line. */
 int mc_keys_parse(const char *text, size_t length, struct mc_key **keys, char *error, size_t error_size);
 /* "read,write" appended to nothing: text must hold 32 bytes. */

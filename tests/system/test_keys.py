@@ -126,6 +126,21 @@ def test_keys_are_added_and_revoked_without_a_restart(scene):
     assert late.secret.hex() not in master.log()
 
 
+def test_who_is_connected_when_its_key_is_revoked_is_let_go(scene):
+    """With the next thing that it says, also when only the secret, or the rights, have changed; others are not."""
+    master, keys, folder = scene
+    with Client(master, keys["read,write"]) as writer, Client(master, keys["read"]) as reader, Client(master, keys["read,write,node,admin"]) as other:
+        assert writer.put("mine", "m", 100) == 0 and reader.exist(["mine"]) == [1] and other.exist(["mine"]) == [1]
+        changed = Key(keys["read,write"].name, "read,write")
+        keyed.write(folder, "keys", *[key for rights, key in keys.items() if rights not in ("read", "read,write")], changed)
+        wait_until(lambda: "was read again" in master.log())
+        assert writer.put("again", "a", 100) < 0
+        assert reader.exist(["mine"]) != [1]
+        assert other.exist(["mine"]) == [1] and other.put("other", "o", 100) == 0
+        assert other.exist(["again"]) == [0]
+    assert f"its key, {changed.name}, is not what it was any more" in master.log()
+
+
 def test_a_file_system_that_hangs_holds_up_nobody(scene):
     """A pipe in the file's place: whoever opens it waits. Keys that are known go on being known, by every port."""
     master, keys, folder = scene

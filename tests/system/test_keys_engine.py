@@ -142,6 +142,16 @@ def test_a_key_is_revoked_without_a_restart(scene):
     assert keys["read"].secret.hex() not in far.said()
 
 
+def test_who_is_connected_when_its_key_is_revoked_is_let_go(scene):
+    far, keys, folder = scene
+    with Engine(folder, "near", keys["read"], MC_FORCE_TCP="1") as near, Engine(folder, "other", keys["read,write"], MC_FORCE_TCP="1") as other:
+        assert near.moves(far)[1] == 0 and other.moves(far)[1] == 0
+        keyed.write(folder, "keys", keys["read,write"])
+        wait_until(lambda: "a peer is let go" in far.said())
+        assert near.moves(far)[1] < 0
+        assert other.moves(far) == [0, 0]
+
+
 def test_an_engine_whose_file_cannot_be_read_does_not_start(tmp_path):
     with pytest.raises((AssertionError, ValueError)):
         Engine(tmp_path, "near", file="/no/such/file")

@@ -225,6 +225,7 @@ static void destroy(struct connection *connection)
     mc_buffer_free(&connection->in);
     mc_buffer_free(&connection->out);
     free(connection->gate);
+    free(connection->proved);
     free(connection);
 }
 
@@ -431,7 +432,9 @@ static void gate_input(struct connection *connection, const struct mc_frame *fra
     char address[MC_ADDRESS_MAX];
     if (connection->gate == NULL)
         connection->gate = calloc(1, sizeof(*connection->gate));
-    if (connection->gate == NULL) {
+    if (connection->proved == NULL)
+        connection->proved = calloc(1, sizeof(*connection->proved));
+    if (connection->gate == NULL || connection->proved == NULL) {
         die_of_memory(connection);
         return;
     }
@@ -441,6 +444,7 @@ static void gate_input(struct connection *connection, const struct mc_frame *fra
         connection->is_open = true;
         const struct mc_key *key = &connection->gate->key;
         connection->rights = key->rights;
+        *connection->proved = connection->gate->proved;
         greeter_remove(connection);
         if (server->core != NULL)
             mc_core_permitted(server->core, server->now_ms, connection->number, key->rights,
@@ -457,6 +461,15 @@ static void gate_input(struct connection *connection, const struct mc_frame *fra
                    : rc == MC_ERR_NOT_PERMITTED    ? "its key is not one of ours"
                                                    : "its proof is malformed");
     mc_server_core_close(server, connection->number);
+}
+
+/* Its key was revoked, or changed: nothing that it says counts any more. */
+static void key_is_gone(struct connection *connection)
+{
+    char address[MC_ADDRESS_MAX];
+    mc_socket_peer_text(connection->fd, address);
+    mc_log_limited(WARNING, "%s was let go: its key, %s, is not what it was any more", address, connection->proved->id);
+    mc_server_core_close(connection->server, connection->number);
 }
 
 /* False: its key does not permit that. Whoever waits for an answer has one. */
@@ -509,6 +522,10 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
         if (!connection->is_open || frame.type == MC_MESSAGE_AUTH) { /* nothing that it says counts yet */
             gate_input(connection, &frame);
             continue;
+        }
+        if (connection->proved != NULL && !mc_key_holds(connection->proved)) {
+            key_is_gone(connection);
+            return length;
         }
         if (!is_permitted(connection, &frame))
             continue;

@@ -62,6 +62,7 @@ struct connection {
     bool is_open;                     /* nothing is to be proved any more, or there are no keys */
     unsigned rights;                  /* of enum mc_right, once it is open */
     struct mc_gate *gate;             /* while something is being proved */
+    struct mc_key_proved *proved;     /* once it is; NULL: nobody is asked for a key */
 };
 
 struct connection_list {

@@ -132,6 +132,7 @@ static int auth_take(struct mc_gate *gate, const struct mc_frame *frame, mc_gate
             "this server has no keys, so it cannot prove that it is yours: start it with --auth_file, or call "
             "it without MC_AUTH_FILE and MC_AUTH_TOKEN",
             out);
+    unsigned version = mc_keys_version();
     if (!find(context, auth.key, &gate->key))
         return refuse(frame, MC_ERR_NOT_PERMITTED,
                       "this server does not know that key (any more): mooncake_key list FILE tells which there are",
@@ -139,6 +140,7 @@ static int auth_take(struct mc_gate *gate, const struct mc_frame *frame, mc_gate
     memcpy(gate->peer_nonce, auth.nonce.data, sizeof(gate->peer_nonce));
     memcpy(gate->name, auth.key.data, auth.key.length);
     gate->name_length = (uint16_t)auth.key.length;
+    mc_key_note(&gate->proved, &gate->key, version);
     mc_key_draw(gate->nonce);
     mc_key_prove_end(SERVER, gate->key.secret, gate->peer_nonce, gate->nonce, auth.key, mine);
     struct mc_wire_challenge challenge = {.nonce = secret_span(gate->nonce), .proof = secret_span(mine)};

@@ -49,7 +49,8 @@ struct mc_gate { /* zeroed: shut */
     uint8_t peer_nonce[MC_KEY_SECRET_BYTES], nonce[MC_KEY_SECRET_BYTES];
     uint8_t name[MC_PROOF_KEY_MAX];
     uint16_t name_length;
-    struct mc_key key; /* whose it is; counts once is_open */
+    struct mc_key key;           /* whose it is; counts once is_open */
+    struct mc_key_proved proved; /* likewise; of a key, not of a ticket */
     bool is_asked, is_open;
 };
 

@@ -40,11 +40,14 @@ static void open_up(struct mc_service_connection *connection)
         refuse(connection, "its key has not both rights, to read and to write, so it has to go by tcp");
         return;
     }
+    connection->proved = malloc(sizeof(*connection->proved));
+    if (connection->proved != NULL)
+        *connection->proved = connection->preface->proved;
     free(connection->preface);
     connection->preface = NULL;
-    if (!mc_connection_begin(connection, port == MC_PREFACE_HOST   ? MC_CONNECTION_HOST
-                                         : port == MC_PREFACE_DATA ? MC_CONNECTION_DATA
-                                                                   : MC_CONNECTION_RPC))
+    if (connection->proved == NULL || !mc_connection_begin(connection, port == MC_PREFACE_HOST   ? MC_CONNECTION_HOST
+                                                                       : port == MC_PREFACE_DATA ? MC_CONNECTION_DATA
+                                                                                                 : MC_CONNECTION_RPC))
         mc_connection_drop(connection);
 }
 
@@ -54,6 +57,23 @@ static void drain(struct mc_service_connection *connection)
     ssize_t received = recv(connection->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
     if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR))
         mc_connection_drop(connection);
+}
+
+/* Not a process of this machine: it may be in the middle of a copy, which we would know nothing of any more, and the
+ * kernel lets it copy whatever we think of its key. */
+void mc_preface_revoke(struct mc_service *service)
+{
+    unsigned version = mc_keys_version();
+    if (service->keys_version == version)
+        return;
+    service->keys_version = version;
+    for (struct mc_service_connection *one = service->connections, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one->proved == NULL || one->kind == MC_CONNECTION_HOST || mc_key_holds(one->proved))
+            continue;
+        mc_log_limited(WARNING, "a peer is let go: its key, %s, is not what it was any more", one->proved->id);
+        mc_connection_drop(one);
+    }
 }
 
 void mc_preface_serve(struct mc_service_connection *connection)

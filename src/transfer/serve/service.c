@@ -104,6 +104,7 @@ static void bury(struct mc_service *service)
         mc_buffer_free(&service->dead->in);
         mc_buffer_free(&service->dead->out);
         free(service->dead->preface);
+        free(service->dead->proved);
         free(service->dead->data);
         free(service->dead);
         service->dead = next;
@@ -441,6 +442,7 @@ static void on_tick(struct mc_service *service)
     }
     if (service->engine->is_leaving)
         tell_leaving(service); /* again: it may have been lost behind an answer */
+    mc_preface_revoke(service);
     mc_peers_hear(service->engine);
     mc_peers_tidy(service->engine);
     mc_metrics_report(service->engine);

@@ -38,6 +38,7 @@ struct mc_service_connection {
     uint64_t deadline_ms; /* 0: none */
     struct mc_service_connection *previous, *next;
     struct mc_preface *preface;        /* SHUT */
+    struct mc_key_proved *proved;      /* where keys are wanted, from then on */
     struct mc_buffer in, out;          /* RPC */
     struct mc_inbound *data;           /* DATA */
     struct mc_rdma_link *served;       /* RPC: the serving half that was set up over it; NULL */
@@ -68,6 +69,7 @@ struct mc_service {
     struct mc_service_connection *answering; /* whose offers are being answered; in `connections`, too */
     uint32_t connection_count;
     uint64_t tick_ms, pause_until_ms;
+    unsigned keys_version; /* of the keys that connections were last looked at by */
     struct mc_spin spin;
     pthread_t thread;
     bool is_started;
@@ -94,6 +96,8 @@ bool mc_service_cut_lane(const struct mc_service_connection *asker, uint64_t lan
 bool mc_service_is_cut(const struct mc_service *service, uint64_t lane);
 /* preface_serve.c */
 void mc_preface_serve(struct mc_service_connection *connection);
+/* Ends what was proved by a key that holds no more; called now and then. */
+void mc_preface_revoke(struct mc_service *service);
 /* service_rpc.c */
 void mc_rpc_serve(struct mc_service_connection *connection, uint32_t events);
 void mc_rpc_tell_leaving(struct mc_service_connection *connection);

@@ -51,6 +51,7 @@ static int auth_take(struct mc_preface *preface)
     size_t length = strnlen(auth->key, sizeof(auth->key));
     if (auth->port != preface->port || length == 0 || length == sizeof(auth->key))
         return MC_ERR_PROTOCOL;
+    unsigned version = mc_keys_version();
     if (!mc_keys_find(mc_span(auth->key, length), &key))
         return refuse(preface, MC_ERR_NOT_PERMITTED);
     struct mc_preface_challenge *challenge = &preface->challenge;
@@ -58,6 +59,7 @@ static int auth_take(struct mc_preface *preface)
     mc_key_draw(challenge->nonce);
     prove("server", preface->port, key.secret, auth->nonce, challenge->nonce, key.id, challenge->proof);
     prove("caller", preface->port, key.secret, auth->nonce, challenge->nonce, key.id, preface->expected);
+    mc_key_note(&preface->proved, &key, version);
     explicit_bzero(key.secret, sizeof(key.secret));
     preface->key = key;
     preface->is_asked = true;

@@ -55,6 +55,7 @@ struct mc_preface { /* zeroed, but for the port */
     struct mc_preface_challenge challenge;
     uint8_t expected[MC_KEY_SECRET_BYTES]; /* of the caller's proof */
     struct mc_key key;                     /* whose it is; counts once it has been proved. Without its secret */
+    struct mc_key_proved proved;           /* likewise */
 };
 
 /* Where to receive the next bytes; at most so many. */
