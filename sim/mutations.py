@@ -193,7 +193,7 @@ MUTATIONS = [
     # Remembered places
     ("owners_compare_no_contact", SEGMENT + "serve_lane.c", "        !mc_segment_memory_contact_within(lane->server->memory, request->contact_age_max_ms))", "        false)"),
     ("readers_of_maps_compare_no_contact", PATH + "shm.c", "        !mc_index_contact_within(shm->header, run->contact_age_max_ms, mc_clock_boot_ms())) {", "        false) {"),
-    ("memory_of_the_dead_is_read", PATH + "shm.c", "    if (run->contact_age_max_ms != 0 && !is_listening(shm->fd)) {", "    if (0) {"),
+    ("memory_of_the_dead_is_read", PATH + "shm.c", "    if (run->contact_age_max_ms != 0 && !mc_socket_is_silent(shm->fd)) {", "    if (0) {"),
     # Clocks, boots, starts
     ("masters_of_one_hundredth_share_an_epoch", MASTER + "election.c", "    (void)nanosleep(&step, NULL); /*", "    (void)step; /*"),
     # Elections

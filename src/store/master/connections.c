@@ -759,8 +759,8 @@ static bool make_room(struct mc_server *server)
     return closed > 0;
 }
 
-/* Those that say nothing have few of what is kept free: the oldest goes, but for who has said something meanwhile, which
- * is read in the next turn. True: some had to go. */
+/* Those that say nothing have few of what is kept free: the oldest goes, but for who has said something meanwhile,
+ * which is read in the next turn. True: some had to go. */
 static bool greeters_limit(struct mc_server *server, uint32_t most)
 {
     struct connection *one = server->greeters.oldest, *next;
