@@ -8,6 +8,8 @@ part of the time that is measured: the flood shows the sum of both.
 """
 import argparse
 import contextlib
+import ctypes
+import mmap
 import multiprocessing
 import os
 import pathlib
@@ -27,11 +29,12 @@ from service_process import Service
 from store_process import StoreProcess
 from worker import joined, percentile
 
-os.environ["MC_PATHS"] = "tcp"
+os.environ.update(MC_PATHS="tcp", MC_FORCE_TCP="1", MC_TCP_BIND_ADDRESS="127.0.0.1")
 
 VALUE, ADDRESSES, PAUSE_S, AT_ONCE = bytes(range(256)) * 16, 8, 0.002, 500
 HELLO = struct.pack("<IHHQ", 1000, wire.HELLO, 0, 1) + bytes(500)
 REQUEST = b"GET /health HTTP/1.1\r\nHost: a\r\n" + b"X-A: b\r\n" * 60
+ENGINE = struct.pack("<Q", 1000) + bytes(500)  # the length of a handshake, and half of it
 KINDS = ("silent", "slow", "half", "flood")
 
 
@@ -112,6 +115,28 @@ def store_work(address):
     return turn
 
 
+def engine_work(target, there):
+    """4 KiB to another engine over tcp."""
+    from mooncake.engine import TransferEngine
+    engine, memory = TransferEngine(), mmap.mmap(-1, 4096)
+    here = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0 and engine.register_memory(here, 4096) == 0
+
+    def turn(memory=memory):
+        return engine.transfer_sync_write(target, here, there, 4096) == 0
+    return turn
+
+
+def engine_there(pipe):
+    """One that only has memory."""
+    from mooncake.engine import TransferEngine
+    engine, memory = TransferEngine(), mmap.mmap(-1, 4096)
+    there = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0 and engine.register_memory(there, 4096) == 0
+    pipe.send((engine.get_rpc_port(), there, os.getpid()))
+    pipe.recv()
+
+
 def http_work(port, path):
     return lambda: cluster.request(port, "GET", path, timeout_s=60)[0] in (200, 404)
 
@@ -153,12 +178,17 @@ def ports():
         proxy = Proxy("--prefill=http://127.0.0.1:1", "--decode=http://127.0.0.1:1").start()  # whose engines are not there
         stack.callback(proxy.stop)
         stores = (store_work, (master.address,))
+        engine, told = started(engine_there)
+        engine_port, there, engine_pid = told.recv()
+        stack.callback(engine.join)
+        stack.callback(told.send, None)
         yield {
             "master": ((home, master.port), HELLO, *stores, master.metrics_port, master.pid),
             "node": (data, HELLO, *stores, None, node.process.pid),
             "metrics": ((home, master.metrics_port), REQUEST, http_work, (master.metrics_port, "/metrics/summary"), master.metrics_port, master.pid),
             "metadata": ((home, master.metadata_port), REQUEST, http_work, (master.metadata_port, "/metadata?key=a"), master.metadata_port, master.pid),
             "service": ((home, service.port), REQUEST, http_work, (service.port, "/health"), service.port, service.process.pid),
+            "engine": ((home, engine_port), ENGINE, engine_work, (f"{home}:{engine_port}", there), None, engine_pid),
             "proxy": ((home, proxy.port), REQUEST, http_work, (proxy.port, "/metrics"), None, proxy.process.pid),
         }
 
@@ -194,7 +224,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=10000)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--port", help="only this one of master, node, metrics, metadata, service, proxy")
+    parser.add_argument("--port", help="only this one of master, node, metrics, metadata, service, engine, proxy")
     parser.add_argument("--kind", choices=KINDS, help="only this attack")
     options = parser.parse_args()
     print(f"{'port':9}{'attack':8}{'opened':>8}{'there':>7}{'p99 us':>10}{'attacked':>10}{'ratio':>7}{'health':>9}{'ms':>9}{'+ MiB':>9}{'files':>7}{'done':>7}{'wrong':>6}")
