@@ -135,6 +135,9 @@ struct mc_store_config {
     /* Bytes that each may take, at least 256 MiB; 0 = as the environment says (MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES
      * and others, docs/disk.md), and at most 90 % of what is free. */
     uint64_t disk_bytes;
+    /* Whose objects it puts and finds, of a master with tenants (docs/security.md); NULL or "" = "default". Where there
+     * are keys their tenant counts, and this is to be empty or the same. */
+    const char *tenant;
 };
 
 /* Joins the cluster. Returns at once (the segment is populated in the background). 0, or MC_ERR_RPC_FAIL when no master

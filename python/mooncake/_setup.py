@@ -80,9 +80,7 @@ def _warn_ignored(values):
     """Settings of the original that this build accepts without doing what they say: never in silence."""
     if _is_on(values, "enable_client_http_server"):
         _log_warning("setup: enable_client_http_server (client_http_port) changes nothing here: mc_store_rest_server and mooncake_client are stores with an HTTP server")
-    tenant, metadata = values.get("tenant_id", "default"), values.get("metadata_server", "P2PHANDSHAKE")
-    if issubclass(type(tenant), str) and tenant != "default":
-        _log_warning("setup: tenant_id changes nothing here: all clients share one space of keys: run a master for each tenant")
+    metadata = values.get("metadata_server", "P2PHANDSHAKE")
     if issubclass(type(metadata), str) and str.__ne__(metadata, "P2PHANDSHAKE"):
         _say_once(_log_info, "setup: metadata_server changes nothing here: the store asks nothing there")
     if values.get("engine") is not None:
@@ -128,7 +126,7 @@ def _disk_paths(values):
 
 
 def _join(store, values, from_dict):
-    texts = {name: _text(values, name) for name in ("local_hostname", "metadata_server", "protocol", "rdma_devices", "master_server_addr", "data_dir")}
+    texts = {name: _text(values, name) for name in ("local_hostname", "metadata_server", "protocol", "rdma_devices", "master_server_addr", "data_dir", "tenant_id")}
     sizes = {}
     for name in _SIZES:
         sizes[name] = _size(values, name, from_dict)
@@ -172,6 +170,7 @@ def setup(self, local_hostname, metadata_server, global_segment_size, local_buff
     enable_ssd_offload   objects in the segment are stored on disks too, when the master says so (--enable_offload).
     ssd_offload_path     directories on them, separated by commas; "": environment MOONCAKE_OFFLOAD_FILE_STORAGE_PATH,
                          or /data/file_storage if it is there. docs/disk.md has all that may be set.
+    tenant_id            whose objects are put and found, of a master with tenants (--enable_multi_tenants, or keys that have one).
     data_dir             the segment lies in files there, best under /dev/shm, and outlives the process: the next store takes
                          it up with its objects. None: environment MC_DATA_DIR; "": none. None of it is in the original.
 

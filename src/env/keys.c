@@ -113,6 +113,12 @@ static const char *line_parse(struct mc_key *key, const char *at, const char *en
     struct mc_span tenant = word_of(&at, end), rest = word_of(&at, end);
     if (tenant.length > 0 && !copy_name(key->tenant, tenant))
         return "the tenant is to be letters, digits, '-', '_' and '.', at most 63";
+    if (strcmp(key->tenant, "default") == 0)
+        key->tenant[0] = 0;
+    if (key->tenant[0] == '_')
+        return "the tenant is not to begin with '_'";
+    if (key->tenant[0] != 0 && (key->rights & (MC_RIGHT_NODE | MC_RIGHT_ADMIN)) != 0)
+        return "a key of a tenant may read and write only: who lends memory or drains sees the objects of all";
     return rest.length > 0 ? "there is something behind the tenant" : NULL;
 }
 
@@ -479,7 +485,15 @@ bool mc_key_holds(struct mc_key_proved *proved)
 
 int mc_keys_http_status(const char *authorization, unsigned right)
 {
+    struct mc_key key;
+    int status = mc_keys_http_status_own(authorization, right, &key);
+    return status == 0 && key.tenant[0] != 0 ? 403 : status;
+}
+
+int mc_keys_http_status_own(const char *authorization, unsigned right, struct mc_key *of)
+{
     struct mc_key key = {.rights = 0};
+    *of = key;
     struct mc_buffer decoded = {.may_fail = true};
     bool is_known = false;
     if (!mc_keys_are_wanted())
@@ -490,6 +504,7 @@ int mc_keys_http_status(const char *authorization, unsigned right)
         is_known = mc_base64_decode(&decoded, mc_span_string(authorization + 6)) == 0 && !decoded.failed &&
                    mc_keys_find_token(mc_span(decoded.data, decoded.length), &key);
     mc_buffer_free(&decoded);
+    *of = key;
     return !is_known ? 401 : (key.rights & right) == right ? 0 : 403;
 }
 

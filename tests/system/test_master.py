@@ -140,8 +140,8 @@ def test_flag_file(tmp_path):
 
 
 def test_a_flag_that_changes_nothing_says_so_once():
-    with Master("--enable_multi_tenants", "--max_threads=4", "--enable_oplog=false") as master:
-        assert re.findall(r"^(\w).* --enable_multi_tenants changes nothing here: all clients share", master.log(), re.M) == ["W"]
+    with Master("--pod_name=x", "--max_threads=4", "--enable_oplog=false") as master:
+        assert re.findall(r"^(\w).* --pod_name changes nothing here: the leader's pod gets no label", master.log(), re.M) == ["W"]
         assert re.findall(r"^(\w).* --max_threads changes nothing here: ", master.log(), re.M) == ["I"]
         assert "--enable_oplog" not in master.log()
 

@@ -189,8 +189,8 @@ def test_flags_that_work_are_read():
 # ---- keys and arguments ----
 
 SAID = {  # by the place: what is said, and how the log calls it
-    ("key", "service"): {"metadata_server": "metadata_server", "tenant_id": "tenant_id"},
-    ("key", "setup"): {"metadata_server": "setup: metadata_server", "tenant_id": "setup: tenant_id",
+    ("key", "service"): {"metadata_server": "metadata_server"},
+    ("key", "setup"): {"metadata_server": "setup: metadata_server",
                        "enable_client_http_server": "setup: enable_client_http_server (client_http_port)", "client_http_port": "setup: enable_client_http_server (client_http_port)"},
     ("argument", "ReplicateConfig"): {"soft_pin_ttl_ms": "soft_pin_ttl_ms"},
     ("argument", "allocate_and_mount_segment"): {name: "protocol and location of a mount" for name in ("protocol", "location")},
@@ -229,7 +229,7 @@ for _ in range(2):
     assert engine.transfer_sync_write("127.0.0.1:9", 0, 0, 0, "rdma") <= 0
     assert engine.transfer_sync("127.0.0.1:9", 0, 0, 0, 1, None, "") <= 0
 store = MooncakeDistributedStore()
-assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", sys.argv[1], tenant_id="a", enable_client_http_server=True, client_http_port=1) == 0
+assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", sys.argv[1], enable_client_http_server=True, client_http_port=1) == 0
 assert store.close() == 0
 """
     with Master() as master:
@@ -244,7 +244,7 @@ assert store.close() == 0
 def test_keys_that_change_nothing_are_said():
     """Those of a store service's file, of a mount by its REST API, and of a drain job."""
     with Master() as master, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump({"local_hostname": "127.0.0.1", "metadata_server": "http://127.0.0.1:9/metadata", "master_server_address": master.address, "tenant_id": "a"}, file)
+        json.dump({"local_hostname": "127.0.0.1", "metadata_server": "http://127.0.0.1:9/metadata", "master_server_address": master.address}, file)
         file.flush()
         with Service(f"--config={file.name}", "--global_segment_size=16mb") as node:
             for _ in range(2):

@@ -2,8 +2,10 @@
 #include "store/client/calls.h"
 #include "store/client/link.h"
 #include "store/client/owners.h"
+#include "store/client/scope.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 struct keys_request {
     const struct mc_bytes *keys;
@@ -149,15 +151,10 @@ static int call_slice(struct mc_store *store, const struct keys_call *call, cons
 
 /* Runs slices of at most MC_BATCH_MAX well-formed keys; malformed ones get their code without a question. Returns the
  * first error of a whole slice. */
-static int call_keys(struct mc_store *store, const struct keys_call *call, const struct mc_bytes *keys, size_t count,
-                     bool force, void *results)
+static int call_full_keys(struct mc_store *store, const struct keys_call *call, const struct mc_bytes *keys,
+                          size_t count, bool force, void *results)
 {
-    int rc = mc_store_enter(store), first = 0;
-    if (rc < 0) {
-        for (size_t i = 0; i < count; i++)
-            call->put(results, i, rc);
-        return rc;
-    }
+    int rc, first = 0;
     uint64_t deadline_ns = mc_store_deadline(store, 0);
     for (size_t at = 0; at < count;) {
         struct keys_request slice = {.keys = keys + at, .force = force};
@@ -173,8 +170,24 @@ static int call_keys(struct mc_store *store, const struct keys_call *call, const
         first = first < 0 ? first : rc;
         at += slice.count;
     }
-    mc_store_leave(store);
     return first;
+}
+
+/* As users name them. */
+static int call_keys(struct mc_store *store, const struct keys_call *call, const struct mc_bytes *keys, size_t count,
+                     bool force, void *results)
+{
+    struct mc_bytes *made = NULL;
+    int entered = mc_store_enter(store);
+    int rc = entered < 0 ? entered : mc_scope_keys(store, &keys, count, &made);
+    for (size_t i = 0; rc < 0 && i < count; i++)
+        call->put(results, i, rc);
+    if (rc == 0)
+        rc = call_full_keys(store, call, keys, count, force, results);
+    free(made);
+    if (entered == 0)
+        mc_store_leave(store);
+    return rc;
 }
 
 int mc_store_exist(struct mc_store *store, const struct mc_bytes *keys, size_t count, int *results)
@@ -189,10 +202,17 @@ int mc_store_size(struct mc_store *store, const struct mc_bytes *keys, size_t co
     return call_keys(store, &call, keys, count, false, results);
 }
 
+static const struct keys_call remove_call = {build_remove, MC_MESSAGE_REMOVE_REPLY, read_remove, put_int};
+
 int mc_store_remove(struct mc_store *store, const struct mc_bytes *keys, size_t count, bool force, int *results)
 {
-    static const struct keys_call call = {build_remove, MC_MESSAGE_REMOVE_REPLY, read_remove, put_int};
-    return call_keys(store, &call, keys, count, force, results);
+    return call_keys(store, &remove_call, keys, count, force, results);
+}
+
+int mc_call_remove(struct mc_store *store, struct mc_bytes key)
+{
+    int removed = 0, rc = call_full_keys(store, &remove_call, &key, 1, false, &removed);
+    return rc < 0 ? rc : removed;
 }
 
 /* ---- the rest ---- */
@@ -282,13 +302,17 @@ int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct mc_rep
                       size_t capacity)
 {
     struct mc_described described;
-    int rc = mc_key_check(key);
+    struct mc_bytes *made = NULL;
+    const struct mc_bytes *full = &key;
+    int rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
-    rc = mc_store_enter(store);
-    if (rc < 0)
-        return rc;
-    rc = mc_call_describe(store, &key, true, mc_store_deadline(store, 0), descriptions, capacity, &described);
+    rc = mc_scope_keys(store, &full, 1, &made);
+    if (rc == 0)
+        rc = mc_key_check(*full);
+    if (rc == 0)
+        rc = mc_call_describe(store, full, true, mc_store_deadline(store, 0), descriptions, capacity, &described);
+    free(made);
     mc_store_leave(store);
     return rc;
 }

@@ -14,6 +14,8 @@ struct mc_described {
 };
 int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, bool with_disks, uint64_t deadline_ns,
                      struct mc_replica_description *descriptions, size_t capacity, struct mc_described *described);
+/* mc_store_remove of one key without force; 0 or its code. Keys in this file are full (scope.h). */
+int mc_call_remove(struct mc_store *store, struct mc_bytes key);
 /* 0 when there is a segment of that name, else MC_ERR_SEGMENT_NOT_FOUND. */
 int mc_call_segment_named(struct mc_store *store, const char *name, uint64_t deadline_ns);
 /* Replaces the value of that version, and no other: MC_ERR_STALE when the key has another value by then, or none. */
@@ -22,6 +24,8 @@ int mc_put_expected(struct mc_store *store, struct mc_put_item *item, const stru
 /* Puts the value, if it has a replica in the segment of that name, in place of itself on others. `large` is held while
  * the bytes of a large one are in memory: those who share it do so one after the other. */
 int mc_store_move_away(struct mc_store *store, struct mc_bytes key, const char *segment, pthread_mutex_t *large);
+/* mc_store_get of one key. */
+int mc_get_full(struct mc_store *store, struct mc_get_item *item, mc_allocate *allocate, void *context);
 /* mc_store_get_ranges, that looks first where the objects were when the master last told. */
 int mc_get_ranges_remembered(struct mc_store *store, struct mc_range_item *items, size_t count);
 /* Asks for at most MC_BATCH_MAX good keys and remembers their places. 0: the caller has the link, on which the master

@@ -1,6 +1,7 @@
 /* Replicas that are added, moved and cleared: the value is read, and put in place of itself on the segments that are
  * wanted. The put names the version that was read, so a value that others store meanwhile is never overwritten. */
 #include "store/client/calls.h"
+#include "store/client/scope.h"
 #include "store/wire/wire.h"
 
 #include <stdlib.h>
@@ -52,7 +53,7 @@ static int rewrite(struct mc_store *store, struct mc_bytes key, const struct lay
                                          .preferred_segments = names,
                                          .with_hard_pin = (layout->described.pins & MC_PUT_HARD_PIN) != 0,
                                          .with_soft_pin = (layout->described.pins & MC_PUT_SOFT_PIN) != 0};
-    int rc = mc_store_get(store, &got, 1, allocate, &part);
+    int rc = mc_get_full(store, &got, allocate, &part);
     if (rc == 0) {
         struct mc_put_item put = {.key = key, .parts = &part, .part_count = 1};
         rc = mc_put_expected(store, &put, &config, layout->described.version);
@@ -101,10 +102,15 @@ int mc_store_copy_check(struct mc_store *store, struct mc_bytes key, const char 
                         size_t target_count)
 {
     struct layout layout;
+    const struct mc_bytes *full = &key;
+    struct mc_bytes *made = NULL;
     int rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
-    rc = request_check(store, key, source, targets, target_count, &layout);
+    rc = mc_scope_keys(store, &full, 1, &made);
+    if (rc == 0)
+        rc = request_check(store, *full, source, targets, target_count, &layout);
+    free(made);
     mc_store_leave(store);
     return rc;
 }
@@ -140,10 +146,15 @@ static int copy(struct mc_store *store, struct mc_bytes key, const char *source,
 int mc_store_copy(struct mc_store *store, struct mc_bytes key, const char *source, const char *const *targets,
                   size_t target_count)
 {
+    const struct mc_bytes *full = &key;
+    struct mc_bytes *made = NULL;
     int rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
-    rc = copy(store, key, source, targets, target_count);
+    rc = mc_scope_keys(store, &full, 1, &made);
+    if (rc == 0)
+        rc = copy(store, *full, source, targets, target_count);
+    free(made);
     mc_store_leave(store);
     return rc;
 }
@@ -175,7 +186,7 @@ static int clear_one(struct mc_store *store, struct mc_bytes key, const char *se
 {
     struct layout layout;
     const char *names[MC_REPLICA_COUNT_MAX];
-    int rc = mc_key_check(key), removed = 0;
+    int rc = mc_key_check(key);
     for (unsigned again = 0; rc == 0 && again < AGAIN_MAX; again++) {
         rc = describe_layout(store, key, &layout);
         if (rc == 0 && !is_on(&layout, segment))
@@ -186,10 +197,8 @@ static int clear_one(struct mc_store *store, struct mc_bytes key, const char *se
         if (rc < 0)
             return rc;
         size_t count = wanted(&layout, segment, NULL, 0, names);
-        if (count == 0) {
-            rc = mc_store_remove(store, &key, 1, false, &removed);
-            return rc < 0 ? rc : removed;
-        }
+        if (count == 0)
+            return mc_call_remove(store, key);
         rc = rewrite(store, key, &layout, names, count, count);
         if (rc != MC_ERR_STALE)
             return rc;
@@ -203,12 +212,16 @@ int mc_store_replica_clear(struct mc_store *store, const struct mc_bytes *keys, 
 {
     if (segment_name == NULL || segment_name[0] == 0)
         return mc_store_remove(store, keys, count, false, results);
-    int rc = mc_store_enter(store), first = 0;
+    struct mc_bytes *made = NULL;
+    int entered = mc_store_enter(store), rc = entered, first = 0;
+    if (rc == 0)
+        rc = mc_scope_keys(store, &keys, count, &made);
     for (size_t i = 0; i < count; i++) {
         results[i] = rc < 0 ? rc : clear_one(store, keys[i], segment_name);
         first = first < 0 ? first : results[i];
     }
-    if (rc == 0)
+    free(made);
+    if (entered == 0)
         mc_store_leave(store);
     return first;
 }

@@ -6,6 +6,7 @@
 
 #include "env/clock.h"
 #include "store/client/calls.h"
+#include "store/client/scope.h"
 #include "store/wire/wire.h"
 
 #include <stdlib.h>
@@ -258,6 +259,9 @@ static int get_batch(struct get_call *call)
     uint64_t bytes = 0;
     int rc = mc_store_enter(store);
     bool entered = rc == 0;
+    struct mc_bytes *made = NULL;
+    if (rc == 0 && call->keys != NULL)
+        rc = mc_scope_enter(store, call->keys, call->stride, call->count, &made);
     if (rc == 0 && store->local_buffer_size == 0 && !atomic_load(&store->draining))
         rc = MC_ERR_INVALID_PARAMS;
     if (rc == 0 && call->ranges != NULL && call->count > 1)
@@ -276,6 +280,8 @@ static int get_batch(struct get_call *call)
     }
     for (size_t i = 0; rc == 0 && i < call->count; i++)
         rc = *call->result(call->items, i) < 0 ? (int)*call->result(call->items, i) : 0;
+    if (made != NULL)
+        mc_scope_leave(call->keys, call->stride, call->count, made);
     pins_free(call);
     free(call->ones);
     if (entered)
@@ -305,7 +311,21 @@ int mc_store_get(struct mc_store *store, struct mc_get_item *items, size_t count
 {
     struct get_call call = {.store = store,
                             .items = items,
+                            .keys = count == 0 ? NULL : &items[0].key,
+                            .stride = sizeof(items[0]),
                             .count = count,
+                            .fill = fill_object,
+                            .result = object_result,
+                            .allocate = allocate,
+                            .context = context};
+    return get_batch(&call);
+}
+
+int mc_get_full(struct mc_store *store, struct mc_get_item *item, mc_allocate *allocate, void *context)
+{
+    struct get_call call = {.store = store,
+                            .items = item,
+                            .count = 1,
                             .fill = fill_object,
                             .result = object_result,
                             .allocate = allocate,
@@ -335,6 +355,8 @@ static int get_ranges(struct mc_store *store, struct mc_range_item *items, size_
 {
     struct get_call call = {.store = store,
                             .items = items,
+                            .keys = count == 0 || session ? NULL : &items[0].key,
+                            .stride = sizeof(items[0]),
                             .ranges = items,
                             .count = count,
                             .fill = fill_range,

@@ -44,7 +44,8 @@ struct get_call {
     struct mc_store *store;
     void *items;
     const struct mc_range_item *ranges; /* the items, when they are ranges */
-    size_t count;
+    struct mc_bytes *keys; /* of the items, `stride` bytes apart, as users name them; NULL: they are full */
+    size_t stride, count;
     fill_one *fill;
     result_of *result;
     mc_allocate *allocate;

@@ -183,6 +183,11 @@ static int configure(struct mc_store *store, const struct mc_store_config *confi
                config->local_hostname == NULL ? "" : config->local_hostname);
         return MC_ERR_INVALID_PARAMS;
     }
+    if (!mc_scope_make(&store->scope, mc_span_string(config->tenant == NULL ? "" : config->tenant))) {
+        mc_log(ERROR, "tenant_id is no name: 1 to %u characters that can be printed, the first not \"_\"",
+               MC_TENANT_NAME_MAX);
+        return MC_ERR_INVALID_PARAMS;
+    }
     mc_file_limit_raise();
     int rc = take_protocol(store, config);
     if (rc == 0)

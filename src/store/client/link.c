@@ -35,9 +35,27 @@
 struct hello_said { /* with a HELLO_REPLY; text and leader by a master that refuses */
     char text[512], leader[MC_ADDRESS_MAX], build[MC_BUILD_TEXT_MAX];
     struct mc_disks_told disks;
+    struct mc_scope scope;
     uint64_t asked_ms; /* by the clock of the boot */
     uint16_t frame_time;
 };
+
+/* Lock held. The first master that answers says whose keys this store's are, and that stays so: other masters, and
+ * other keys, that say otherwise are none of ours. */
+static bool take_scope(struct mc_store *store, const struct mc_scope *said)
+{
+    bool is_same = mc_span_equal(mc_scope_span(&store->scope), mc_scope_span(said));
+    if (store->is_scope_settled && !is_same) {
+        mc_log_limited(ERROR, "the master takes this process for tenant \"%.*s\", and it began as another: restart it",
+                       (int)mc_scope_name(said).length, (const char *)mc_scope_name(said).data);
+        return false;
+    }
+    if (!is_same && said->length == 0)
+        mc_log(WARNING, "tenant_id changes nothing here: this master has no tenants (--enable_multi_tenants)");
+    store->scope = *said;
+    store->is_scope_settled = true;
+    return true;
+}
 
 /* Remembers what a master said of itself. MC_ERR_RPC_FAIL: it is one of the past. */
 static int met_master(struct mc_store *store, const char *address, const struct mc_wire_hello_reply *reply,
@@ -62,6 +80,10 @@ static int met_master(struct mc_store *store, const char *address, const struct 
             mc_log(WARNING, "a master of epoch %llu answers, but epoch %llu was met already: it is not believed",
                    (unsigned long long)reply->epoch, (unsigned long long)before);
         return MC_ERR_RPC_FAIL;
+    }
+    if (!take_scope(store, &said->scope)) {
+        pthread_mutex_unlock(&store->lock);
+        return MC_ERR_NOT_PERMITTED;
     }
     store->master_node = reply->node;
     store->disks_told = said->disks;
@@ -111,7 +133,8 @@ static void hello_write(struct mc_store *store, struct mc_buffer *out, enum mc_r
                                   .seen_age_ms = age_ms,
                                   .host = store->host,
                                   .cluster = cluster,
-                                  .holds = holds};
+                                  .holds = holds,
+                                  .tenant = mc_scope_name(&store->scope)};
     mc_wire_hello_sign(&hello);
     mc_wire_hello_frame(out, mc_frame_begin(out, MC_MESSAGE_HELLO, 1), &hello);
 }
@@ -133,7 +156,10 @@ static int hello_read(const struct mc_frame *frame, struct mc_wire_hello_reply *
     said->disks = (struct mc_disks_told){.bytes = reply->disk_bytes, .keeps = reply->disk_keeps != 0};
     if (reply->disk_path.length < sizeof(said->disks.path)) /* else it is none of ours */
         copy_said(said->disks.path, sizeof(said->disks.path), reply->disk_path);
-    reply->text = reply->leader = reply->build = reply->disk_path = mc_span(NULL, 0); /* they borrowed from the frame */
+    if (!mc_scope_make(&said->scope, reply->tenant))
+        return MC_ERR_PROTOCOL;
+    reply->text = reply->leader = reply->build = reply->disk_path = reply->tenant =
+        mc_span(NULL, 0); /* they borrowed from the frame */
     return rc;
 }
 

@@ -10,6 +10,7 @@
 #include "store/client/link.h"
 #include "store/client/master.h"
 #include "store/client/move.h"
+#include "store/client/scope.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -558,19 +559,15 @@ static int check_item(const struct mc_store *store, const struct mc_put_item *it
     return mc_key_check(item->key);
 }
 
-static int put_all(struct mc_store *store, struct mc_put_item *items, size_t count,
-                   const struct mc_replicate_config *config, bool replace, uint64_t expected)
+/* Of full keys. */
+static int put_full(struct mc_store *store, struct mc_put_item *items, size_t count,
+                    const struct mc_replicate_config *config, bool replace, uint64_t expected)
 {
-    int rc = mc_store_enter(store);
-    if (rc < 0) {
-        for (size_t i = 0; i < count; i++)
-            items[i].result = rc;
-        return rc;
-    }
     struct mc_put_item *slice[MC_BATCH_MAX];
     uint64_t groups[MC_BATCH_MAX];
     size_t slice_count = 0;
     uint64_t bytes = 0;
+    int rc = 0;
     for (size_t i = 0; i < count; i++) {
         uint64_t length;
         items[i].result = check_item(store, &items[i], &length);
@@ -587,7 +584,25 @@ static int put_all(struct mc_store *store, struct mc_put_item *items, size_t cou
     }
     for (size_t i = 0; i < count && rc == 0; i++)
         rc = items[i].result;
-    mc_store_leave(store);
+    return rc;
+}
+
+/* Of keys as users name them; expected: of a full one. */
+static int put_all(struct mc_store *store, struct mc_put_item *items, size_t count,
+                   const struct mc_replicate_config *config, bool replace, uint64_t expected)
+{
+    struct mc_bytes *made = NULL;
+    int entered = mc_store_enter(store), rc = entered;
+    if (rc == 0 && expected == 0 && count > 0)
+        rc = mc_scope_enter(store, &items[0].key, sizeof(items[0]), count, &made);
+    for (size_t i = 0; rc < 0 && i < count; i++)
+        items[i].result = rc;
+    if (rc == 0)
+        rc = put_full(store, items, count, config, replace, expected);
+    if (made != NULL)
+        mc_scope_leave(&items[0].key, sizeof(items[0]), count, made);
+    if (entered == 0)
+        mc_store_leave(store);
     return rc;
 }
 

@@ -3,7 +3,7 @@
 #include "env/thread.h"
 #include "store/client/calls.h"
 #include "store/client/link.h"
-#include "store/client/state.h"
+#include "store/client/scope.h"
 
 #include <stdlib.h>
 
@@ -156,9 +156,13 @@ static int start_slice(struct mc_store *store, const struct mc_bytes *keys, size
 
 int mc_store_get_session_start(struct mc_store *store, const struct mc_bytes *keys, size_t count, int *results)
 {
-    int rc = mc_store_enter(store), first = 0;
+    struct mc_bytes *made = NULL;
+    int entered = mc_store_enter(store), first = 0;
+    int rc = entered < 0 ? entered : mc_scope_keys(store, &keys, count, &made);
     for (size_t i = 0; rc < 0 && i < count; i++)
         results[i] = rc;
+    if (rc < 0 && entered == 0)
+        mc_store_leave(store);
     if (rc < 0)
         return rc;
     uint64_t deadline_ns = mc_store_deadline(store, 0);
@@ -175,6 +179,7 @@ int mc_store_get_session_start(struct mc_store *store, const struct mc_bytes *ke
         first = first < 0 ? first : rc;
         at += slice;
     }
+    free(made);
     mc_store_leave(store);
     return first;
 }
@@ -219,6 +224,9 @@ static size_t choose(struct mc_store *store, struct mc_range_item *items, size_t
 int mc_store_get_session_ranges(struct mc_store *store, struct mc_range_item *items, size_t count)
 {
     int entered = mc_store_enter(store), rc = entered;
+    struct mc_bytes *made = NULL;
+    if (rc == 0 && count > 0)
+        rc = mc_scope_enter(store, &items[0].key, sizeof(items[0]), count, &made);
     size_t *order = malloc((count + 1) * sizeof(*order));
     struct mc_range_item *chosen = malloc((count + 1) * sizeof(*chosen));
     if (rc == 0 && (order == NULL || chosen == NULL))
@@ -235,6 +243,8 @@ int mc_store_get_session_ranges(struct mc_store *store, struct mc_range_item *it
         for (size_t i = 0; rc == 0 && i < count; i++)
             rc = items[i].result < 0 ? (int)items[i].result : 0;
     }
+    if (made != NULL)
+        mc_scope_leave(&items[0].key, sizeof(items[0]), count, made);
     free(chosen);
     free(order);
     if (entered == 0)
@@ -245,11 +255,13 @@ int mc_store_get_session_ranges(struct mc_store *store, struct mc_range_item *it
 int mc_store_get_session_end(struct mc_store *store, const struct mc_bytes *keys, size_t count)
 {
     struct mc_master_link *links = NULL;
+    struct mc_bytes *made = NULL;
     int rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
+    rc = mc_scope_keys(store, &keys, count, &made);
     pthread_mutex_lock(&store->sessions.lock);
-    for (size_t i = 0; store->sessions.gets != NULL && i < count; i++) {
+    for (size_t i = 0; rc == 0 && store->sessions.gets != NULL && i < count; i++) {
         if (mc_key_check(keys[i]) < 0)
             continue; /* no session has such a key */
         struct mc_get_session **at = get_session_find(&store->sessions, mc_hash(keys[i].data, keys[i].length));
@@ -258,8 +270,9 @@ int mc_store_get_session_end(struct mc_store *store, const struct mc_bytes *keys
     }
     pthread_mutex_unlock(&store->sessions.lock);
     links_close(store, links);
+    free(made);
     mc_store_leave(store);
-    return 0;
+    return rc;
 }
 
 uint64_t mc_sessions_tick(struct mc_store *store)

@@ -22,6 +22,7 @@
 #include "store/client/sessions.h"
 #include "store/owner/master_address.h"
 #include "store/owner/master_time.h"
+#include "store/wire/tenant.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -57,6 +58,9 @@ struct mc_store {
     struct mc_master_address master;
     uint64_t segment_size, local_buffer_size;
     bool only_asks; /* protocol rpc_only: it lends nothing */
+    /* What stands before its keys: of the tenant that it is to be, until the first master has said which it is. */
+    struct mc_scope scope;
+    bool is_scope_settled; /* changes under `lock`, once, before the first call */
     uint32_t call_timeout_ms;
     struct mc_id node, host;
     uint64_t incarnation;

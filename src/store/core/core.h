@@ -96,6 +96,7 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     struct mc_id cluster;   /* which one this is; zero = that is not known yet */
     enum mc_cluster_way cluster_way; /* how it is known */
     bool asks_to_keep_cluster;       /* nobody is told of the cluster before mc_core_cluster_is_kept */
+    bool tenants;                    /* false; who shows no key is of the tenant that it names */
 };
 struct mc_core_config mc_core_config_default(void);
 
@@ -158,9 +159,10 @@ void mc_core_let_age(struct mc_core *core);
 
 /* A connection was accepted / has ended. Numbers are chosen by the shell, never reused. */
 void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
-/* What the key that it has proved permits (store/wire/proof.h), and a number that tells keys apart, not 0; said once,
- * before its hello. Where there are no keys: never. */
-void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t connection, unsigned rights, uint64_t key);
+/* What the key that it has proved permits (store/wire/proof.h), a number that tells keys apart, not 0, and its tenant,
+ * "" the default one; said once, before its hello. Where there are no keys: never. */
+void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t connection, unsigned rights, uint64_t key,
+                       const char *tenant);
 void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
 /* For how long has a caller's connection, which waits for nothing, said nothing? 0: it is in use, or no caller's. After
  * MC_CALL_IDLE_MS it may be closed. */

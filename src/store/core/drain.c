@@ -38,6 +38,8 @@ void mc_segment_tell_keys(struct mc_core *core, struct mc_connection *connection
     for (uint32_t looked = 0; slot < end && looked < SLOTS_MAX && count < KEYS_MAX; looked++, slot++) {
         const struct mc_node *node = mc_segment_node(segment, slot);
         const struct mc_object *object = node->state == MC_NODE_LIVE ? mc_node_object(node) : NULL;
+        if (object != NULL && connection->is_kept && !mc_scope_has(&connection->scope, mc_object_key(object)))
+            continue;
         if (object != NULL && object->visible)
             objects[count++] = object;
     }

@@ -255,13 +255,24 @@ void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, c
     remove_start(core, connection, frame->request_id, head.force != 0, NULL);
 }
 
-/* Does the job's pattern match the key? */
+/* Is the key one of those whose removal was asked for? Somebody still waits for that. */
+static bool is_meant(const struct mc_job *job, const struct mc_object *object)
+{
+    const struct mc_connection *by = job->wait->connection;
+    return !by->is_scoped || mc_scope_has(&by->scope, mc_object_key(object));
+}
+
+/* Does the job's pattern match the key, of which it sees what its tenant does? */
 static bool matches(struct mc_core *core, struct mc_job *job, const struct mc_object *object, uint64_t *steps)
 {
+    if (!is_meant(job, object))
+        return false;
     if (job->regex == NULL)
         return true;
+    const struct mc_connection *by = job->wait->connection;
+    struct mc_span key = mc_object_key(object);
     *steps += MC_STEPS_SEARCH;
-    int rc = mc_regex_search(job->regex, mc_object_key(object), steps);
+    int rc = mc_regex_search(job->regex, by->is_scoped ? mc_key_local(key) : key, steps);
     if (rc < 0 && !job->too_costly) {
         job->too_costly = true;
         mc_core_log(core, MC_CORE_LOG_WARNING,
@@ -316,7 +327,8 @@ bool mc_jobs_will_meet(const struct mc_core *core, const struct mc_object *objec
     const struct mc_link *link = core->job_count > 0 ? core->jobs.next : &core->jobs;
     for (; link != &core->jobs; link = link->next) {
         const struct mc_job *job = mc_link_of(link, struct mc_job, link);
-        if (job->kind == MC_JOB_REMOVE && job->wait->connection != NULL && lies_ahead(core, job, object))
+        if (job->kind == MC_JOB_REMOVE && job->wait->connection != NULL && is_meant(job, object) &&
+            lies_ahead(core, job, object))
             return true;
     }
     return false;

@@ -264,7 +264,8 @@ void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t number)
     mc_link_init(&connection->waits);
 }
 
-void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t number, unsigned rights, uint64_t key)
+void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t number, unsigned rights, uint64_t key,
+                       const char *tenant)
 {
     enter(core, now_ms);
     struct mc_connection *connection = mc_map_get(&core->connections, number);
@@ -272,6 +273,8 @@ void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t number, u
         return;
     connection->rights = (uint8_t)rights;
     connection->key = key;
+    bool is_name = mc_scope_make(&connection->scope, mc_span_string(tenant));
+    mc_assert(is_name); /* the file of keys was looked at */
 }
 
 void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t number)

@@ -198,6 +198,7 @@ static void hello_reply(struct mc_core *core, struct mc_connection *connection, 
         .disk_path = mc_span_string(core->config.disk_path),
         .disk_bytes = core->config.disk_bytes,
         .disk_keeps = core->config.disk_keeps,
+        .tenant = mc_scope_name(&connection->scope),
     };
     mc_wire_hello_reply_sign(&head);
     mc_wire_hello_reply_frame(out, mc_core_frame(core, out, MC_MESSAGE_HELLO_REPLY, request_id), &head);
@@ -241,6 +242,34 @@ static struct mc_member *member_of(struct mc_core *core, const struct mc_wire_he
                 hello->name.length == 0 ? "" : (const char *)hello->name.data,
                 mc_wire_build(member->build, hello->build));
     return member;
+}
+
+/* Whose keys it names: its key says so, never a stranger. Only without keys whoever says a name has it. NULL, or why it
+ * is refused. */
+static const char *take_tenant(const struct mc_core *core, struct mc_connection *connection, struct mc_span name)
+{
+    struct mc_scope said;
+    if (!mc_scope_make(&said, name))
+        return "what it says to be its tenant is no name";
+    bool is_same = mc_span_equal(mc_scope_span(&said), mc_scope_span(&connection->scope));
+    bool means_nothing = !core->config.tenants && connection->scope.length == 0;
+    if (connection->key == 0 && core->config.tenants)
+        connection->scope = said;
+    else if (said.length > 0 && !is_same && !means_nothing)
+        return "it says another tenant than its key does";
+    unsigned rights = connection->key == 0 ? MC_RIGHTS_ALL : connection->rights;
+    connection->is_kept = (rights & MC_RIGHT_NODE) == 0; /* a node moves the objects of all */
+    connection->is_scoped = core->config.tenants || connection->scope.length > 0 || connection->is_kept;
+    return NULL;
+}
+
+void mc_connection_keep(const struct mc_connection *connection, struct mc_span *keys, uint32_t count)
+{
+    if (!connection->is_kept)
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        if (!mc_scope_has(&connection->scope, keys[i]))
+            keys[i].length = 0; /* which is no key */
 }
 
 /* The newest connection of a role counts; the one before it is of a past of the same process. */
@@ -300,6 +329,11 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
     }
     if (hello.role == MC_ROLE_OWNER && connection->key != 0 && (connection->rights & MC_RIGHT_NODE) == 0) {
         hello_refuse(core, connection, frame->request_id, MC_ERR_NOT_PERMITTED, "its key has no right to lend memory");
+        return;
+    }
+    const char *no_tenant = take_tenant(core, connection, hello.tenant);
+    if (no_tenant != NULL) {
+        hello_refuse(core, connection, frame->request_id, MC_ERR_NOT_PERMITTED, no_tenant);
         return;
     }
     int32_t code = mc_cluster_judge(core, &hello, text);

@@ -6,6 +6,7 @@
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/recover.h"
+#include "store/wire/tenant.h"
 #include "store/wire/version.h"
 
 struct mc_object;
@@ -62,6 +63,9 @@ struct mc_connection {
     uint64_t lossy_until_ms;   /* life time; so long they count */
     uint8_t role, rights;      /* rights: of enum mc_right, where there are keys */
     uint64_t key;              /* tells its key from others; 0: there are none */
+    struct mc_scope scope;     /* of its tenant */
+    bool is_scoped;            /* removals by pattern and of all are of its tenant's objects alone */
+    bool is_kept;              /* and it may name no keys of others */
     struct mc_id cluster;      /* of the contents that its hello speaks of; zero = there are none, or it does not say */
     struct mc_evidence said;   /* in its hello; counts from its next frame on. epoch 0: nothing */
     uint64_t said_of;          /* of which master, as far as that is known; 0 = it is not */
@@ -70,6 +74,8 @@ struct mc_connection {
     struct mc_reading *reading;
 };
 
+/* Takes out of the list what the connection may not name. */
+void mc_connection_keep(const struct mc_connection *connection, struct mc_span *keys, uint32_t count);
 void mc_member_hello(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_member_connection_ended(struct mc_core *core, struct mc_connection *connection);

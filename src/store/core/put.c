@@ -528,8 +528,11 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
     struct start start = {.connection = connection};
     mc_wire_put_start_read(&reader, &head);
     uint32_t count = mc_list_read(&reader);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         mc_wire_put_start_item_read(&reader, &items[i]);
+        mc_connection_keep(connection, &items[i].key, 1);
+        items[i].group = mc_scope_group(&connection->scope, items[i].group);
+    }
     for (uint32_t names = mc_list_read(&reader); names > 0; names--) {
         struct mc_wire_name name;
         mc_wire_name_read(&reader, &name);

@@ -141,21 +141,28 @@ static int64_t collect_segments(const struct mc_admin *admin, struct evhttp_requ
 
 struct key_slice {
     uint64_t cursor;
-    bool has_more;
+    bool has_more, is_scoped;
+    struct mc_scope scope;
     struct mc_buffer *text;
 };
 
 /* A key is bytes: one with a line break in it must not look like two. */
 static void write_key(void *context, struct mc_span key, uint64_t length)
 {
-    struct mc_buffer *text = context;
-    const char *at = key.data;
+    const struct key_slice *slice = context;
+    struct mc_buffer *text = slice->text;
     (void)length;
-    if (memchr(at, '\n', key.length) == NULL && memchr(at, '\r', key.length) == NULL) {
+    if (slice->is_scoped && !mc_scope_has(&slice->scope, key))
+        return;
+    if (slice->is_scoped)
+        key = mc_key_local(key);
+    const char *at = key.data;
+    bool is_plain = memchr(at, '\n', key.length) == NULL && memchr(at, '\r', key.length) == NULL;
+    if (is_plain && memchr(at, 0, key.length) == NULL) {
         mc_buffer_append(text, at, key.length);
     } else {
         for (size_t i = 0; i < key.length; i++) {
-            if (at[i] == '\n' || at[i] == '\r')
+            if (at[i] == '\n' || at[i] == '\r' || at[i] == 0)
                 mc_buffer_printf(text, "%%%02X", (unsigned)at[i]);
             else
                 mc_buffer_put_u8(text, (uint8_t)at[i]);
@@ -167,11 +174,12 @@ static void write_key(void *context, struct mc_span key, uint64_t length)
 static void ask_keys(struct mc_core *core, void *argument)
 {
     struct key_slice *slice = argument;
-    slice->has_more = mc_core_keys(core, &slice->cursor, KEYS_PER_SLICE, write_key, slice->text);
+    slice->has_more = mc_core_keys(core, &slice->cursor, KEYS_PER_SLICE, write_key, slice);
 }
 
 struct query {
-    struct mc_span key;
+    struct mc_span key; /* as the tenant names it */
+    struct mc_scope scope;
     int count; /* of replicas, or an error */
     struct mc_core_replica replicas[MC_REPLICA_COUNT_MAX];
     char endpoints[MC_REPLICA_COUNT_MAX][MC_ADDRESS_MAX];
@@ -182,12 +190,23 @@ struct query_slice {
     size_t count;
 };
 
+static int query_full(const struct mc_core *core, struct query *query)
+{
+    uint8_t key[MC_KEY_LENGTH_MAX];
+    size_t length = query->scope.length + query->key.length;
+    if (query->key.length == 0 || length > MC_KEY_LENGTH_MAX)
+        return MC_ERR_OBJECT_NOT_FOUND;
+    memcpy(key, query->scope.bytes, query->scope.length);
+    memcpy(key + query->scope.length, query->key.data, query->key.length);
+    return mc_core_query(core, mc_span(key, length), query->replicas, MC_REPLICA_COUNT_MAX);
+}
+
 static void ask_queries(struct mc_core *core, void *argument)
 {
     struct query_slice *slice = argument;
     for (size_t i = 0; i < slice->count; i++) {
         struct query *query = &slice->queries[i];
-        query->count = mc_core_query(core, query->key, query->replicas, MC_REPLICA_COUNT_MAX);
+        query->count = query_full(core, query);
         if (query->count > MC_REPLICA_COUNT_MAX)
             query->count = MC_REPLICA_COUNT_MAX;
         for (int j = 0; j < query->count; j++) {
@@ -387,6 +406,8 @@ static void query_key(void *context, struct evhttp_request *request)
     struct mc_buffer key = {0}, text = {0};
     struct query query = {0};
     struct query_slice slice = {&query, 1};
+    if (!mc_http_scope(request, &query.scope, NULL))
+        return;
     int rc = mc_http_parameter(request, "key", &key) && key.length > 0 ? 0 : MC_ERR_INVALID_PARAMS;
     query.key = mc_span(key.data, key.length);
     if (rc == 0)
@@ -448,14 +469,17 @@ static int64_t split_keys(const struct mc_buffer *list, struct mc_span *keys)
     return (int64_t)unique;
 }
 
-static int answer_keys(const struct mc_admin *admin, const struct mc_span *keys, size_t count, struct mc_buffer *text)
+static int answer_keys(const struct mc_admin *admin, const struct mc_scope *scope, const struct mc_span *keys,
+                       size_t count, struct mc_buffer *text)
 {
     struct query *queries = calloc(QUERIES_PER_SLICE, sizeof(*queries));
     int rc = queries == NULL ? MC_ERR_NO_MEMORY : 0;
     for (size_t from = 0; rc == 0 && from < count; from += QUERIES_PER_SLICE) {
         struct query_slice slice = {queries, count - from < QUERIES_PER_SLICE ? count - from : QUERIES_PER_SLICE};
-        for (size_t i = 0; i < slice.count; i++)
+        for (size_t i = 0; i < slice.count; i++) {
             queries[i].key = keys[from + i];
+            queries[i].scope = *scope;
+        }
         rc = ask(admin, ask_queries, &slice);
         for (size_t i = 0; rc == 0 && i < slice.count; i++)
             write_answer(text, &queries[i], from + i == 0);
@@ -467,6 +491,9 @@ static int answer_keys(const struct mc_admin *admin, const struct mc_span *keys,
 static void query_keys(void *context, struct evhttp_request *request)
 {
     struct mc_buffer list = {0}, text = {0};
+    struct mc_scope scope;
+    if (!mc_http_scope(request, &scope, NULL))
+        return;
     struct mc_span *keys = calloc(QUERY_KEYS_MAX, sizeof(*keys));
     bool is_given = mc_http_parameter(request, "keys", &list);
     int64_t count = keys == NULL ? MC_ERR_NO_MEMORY : split_keys(&list, keys);
@@ -478,7 +505,7 @@ static void query_keys(void *context, struct evhttp_request *request)
                            "{\"success\":false,\"error\":\"Too many keys; at most 1024 at once.\"}");
     } else {
         mc_buffer_printf(&text, "{\"success\":true,\"data\":{");
-        int rc = answer_keys(context, keys, (size_t)count, &text);
+        int rc = answer_keys(context, &scope, keys, (size_t)count, &text);
         mc_buffer_printf(&text, "}}");
         if (rc < 0)
             mc_http_reply_error(request, rc);
@@ -496,7 +523,8 @@ struct key_listing {
     struct mc_admin *admin;
     struct evhttp_request *request;
     uint64_t cursor;
-    bool has_more;
+    bool has_more, is_scoped;
+    struct mc_scope scope;
     struct mc_buffer text;
 };
 
@@ -504,7 +532,7 @@ struct key_listing {
 static int listing_fill(struct key_listing *listing)
 {
     while (listing->has_more && listing->text.length < CHUNK_BYTES) {
-        struct key_slice slice = {listing->cursor, false, &listing->text};
+        struct key_slice slice = {listing->cursor, false, listing->is_scoped, listing->scope, &listing->text};
         int rc = ask(listing->admin, ask_keys, &slice);
         if (rc < 0)
             return rc;
@@ -564,6 +592,10 @@ static void get_all_keys(void *context, struct evhttp_request *request)
     struct key_listing *listing = calloc(1, sizeof(*listing));
     if (listing == NULL) {
         mc_http_reply_error(request, MC_ERR_NO_MEMORY);
+        return;
+    }
+    if (!mc_http_scope(request, &listing->scope, &listing->is_scoped)) {
+        listing_free(listing);
         return;
     }
     listing->admin = context;
@@ -761,23 +793,23 @@ static void get_segment_status(void *context, struct evhttp_request *request)
 }
 
 static const struct mc_http_route routes[] = {
-    {EVHTTP_REQ_GET, "/", get_index, MC_RIGHT_READ},
-    {EVHTTP_REQ_GET, "/metrics", get_metrics, MC_RIGHT_READ},
-    {EVHTTP_REQ_GET, "/metrics/summary", get_summary, MC_RIGHT_READ},
-    {EVHTTP_REQ_GET, "/health", get_health, 0},
-    {EVHTTP_REQ_GET, "/role", get_role, MC_RIGHT_READ},
-    {EVHTTP_REQ_GET, "/ha_status", get_ha_status, MC_RIGHT_READ},
-    {EVHTTP_REQ_GET, "/leader", get_leader, MC_RIGHT_READ},
-    {EVHTTP_REQ_GET, "/query_key", query_key, MC_RIGHT_READ},
-    {EVHTTP_REQ_GET, "/batch_query_keys", query_keys, MC_RIGHT_READ},
-    {EVHTTP_REQ_GET, "/get_all_keys", get_all_keys, MC_RIGHT_READ},
-    {EVHTTP_REQ_GET, "/get_all_segments", get_all_segments, MC_RIGHT_READ},
-    {EVHTTP_REQ_GET, "/get_segments_detail", get_segments_detail, MC_RIGHT_READ},
-    {EVHTTP_REQ_GET, "/query_segment", query_segment, MC_RIGHT_READ},
-    {EVHTTP_REQ_POST, "/api/v1/drain_jobs", post_drain, MC_RIGHT_ADMIN},
-    {EVHTTP_REQ_GET, "/api/v1/drain_jobs/query", get_drain, MC_RIGHT_READ},
-    {EVHTTP_REQ_POST, "/api/v1/drain_jobs/cancel", cancel_drain, MC_RIGHT_ADMIN},
-    {EVHTTP_REQ_GET, "/api/v1/segments/status", get_segment_status, MC_RIGHT_READ},
+    {EVHTTP_REQ_GET, "/", get_index, MC_RIGHT_READ, false},
+    {EVHTTP_REQ_GET, "/metrics", get_metrics, MC_RIGHT_READ, false},
+    {EVHTTP_REQ_GET, "/metrics/summary", get_summary, MC_RIGHT_READ, false},
+    {EVHTTP_REQ_GET, "/health", get_health, 0, false},
+    {EVHTTP_REQ_GET, "/role", get_role, MC_RIGHT_READ, true},
+    {EVHTTP_REQ_GET, "/ha_status", get_ha_status, MC_RIGHT_READ, true},
+    {EVHTTP_REQ_GET, "/leader", get_leader, MC_RIGHT_READ, true},
+    {EVHTTP_REQ_GET, "/query_key", query_key, MC_RIGHT_READ, true},
+    {EVHTTP_REQ_GET, "/batch_query_keys", query_keys, MC_RIGHT_READ, true},
+    {EVHTTP_REQ_GET, "/get_all_keys", get_all_keys, MC_RIGHT_READ, true},
+    {EVHTTP_REQ_GET, "/get_all_segments", get_all_segments, MC_RIGHT_READ, false},
+    {EVHTTP_REQ_GET, "/get_segments_detail", get_segments_detail, MC_RIGHT_READ, false},
+    {EVHTTP_REQ_GET, "/query_segment", query_segment, MC_RIGHT_READ, false},
+    {EVHTTP_REQ_POST, "/api/v1/drain_jobs", post_drain, MC_RIGHT_ADMIN, false},
+    {EVHTTP_REQ_GET, "/api/v1/drain_jobs/query", get_drain, MC_RIGHT_READ, false},
+    {EVHTTP_REQ_POST, "/api/v1/drain_jobs/cancel", cancel_drain, MC_RIGHT_ADMIN, false},
+    {EVHTTP_REQ_GET, "/api/v1/segments/status", get_segment_status, MC_RIGHT_READ, false},
 };
 
 void mc_admin_handle(struct evhttp_request *request, void *admin)

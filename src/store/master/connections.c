@@ -448,7 +448,7 @@ static void gate_input(struct connection *connection, const struct mc_frame *fra
         greeter_remove(connection);
         if (server->core != NULL)
             mc_core_permitted(server->core, server->now_ms, connection->number, key->rights,
-                              mc_hash(key->id, strlen(key->id)).low | 1);
+                              mc_hash(key->id, strlen(key->id)).low | 1, key->tenant);
         free(connection->gate);
         connection->gate = NULL;
     }

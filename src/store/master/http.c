@@ -116,9 +116,27 @@ bool mc_http_parameter(const struct evhttp_request *request, const char *name, s
     return false;
 }
 
-/* False after an answer: who asks may not. */
-static bool is_permitted(struct evhttp_request *request, unsigned right)
+bool mc_http_scope(struct evhttp_request *request, struct mc_scope *scope, bool *is_said)
 {
+    const struct evkeyvalq *headers = evhttp_request_get_input_headers(request);
+    struct mc_key key;
+    struct mc_buffer name = {0};
+    bool is_asked = mc_http_parameter(request, "tenant_id", &name);
+    (void)mc_keys_http_status_own(evhttp_find_header(headers, "Authorization"), 0, &key);
+    struct mc_span who = key.tenant[0] != 0 ? mc_span_string(key.tenant) : mc_span(name.data, name.length);
+    bool is_name = mc_scope_make(scope, who);
+    if (is_said != NULL)
+        *is_said = key.tenant[0] != 0 || (is_asked && name.length > 0);
+    mc_buffer_free(&name);
+    if (!is_name)
+        mc_http_reply_error(request, MC_ERR_INVALID_PARAMS);
+    return is_name;
+}
+
+/* False after an answer: who asks may not. */
+static bool is_permitted(struct evhttp_request *request, unsigned right, bool is_own)
+{
+    struct mc_key key;
     if (right == 0)
         return true;
     const struct evkeyvalq *headers = evhttp_request_get_input_headers(request);
@@ -131,7 +149,9 @@ static bool is_permitted(struct evhttp_request *request, unsigned right)
             return false;
         }
     }
-    int status = mc_keys_http_status(evhttp_find_header(headers, "Authorization"), right);
+    const char *authorization = evhttp_find_header(headers, "Authorization");
+    int status =
+        is_own ? mc_keys_http_status_own(authorization, right, &key) : mc_keys_http_status(authorization, right);
     if (status == 0)
         return true;
     if (status == 401)
@@ -163,7 +183,7 @@ void mc_http_dispatch(const struct mc_http_route *routes, size_t count, void *co
             continue;
         if (routes[i].method == method) {
             mc_buffer_free(&allowed);
-            if (is_permitted(request, routes[i].right))
+            if (is_permitted(request, routes[i].right, routes[i].is_own))
                 routes[i].handler(context, request);
             return;
         }

@@ -5,6 +5,7 @@
 
 #include "env/keys.h"
 #include "store/master/server.h"
+#include "store/wire/tenant.h"
 
 #include <event2/http.h>
 
@@ -16,12 +17,16 @@ struct mc_http_route {
     const char *path;
     mc_http_handler *handler;
     unsigned right; /* of enum mc_right, that who asks has to have where there are keys; 0: anybody may */
+    bool is_own;    /* a tenant's key is told of that tenant: mc_http_scope; else it is let nowhere */
 };
 /* Finds the route; else answers 404 or 405. */
 void mc_http_dispatch(const struct mc_http_route *routes, size_t count, void *context, struct evhttp_request *request);
 
 /* Appends the decoded value of a parameter of the query; false when it is not there. */
 bool mc_http_parameter(const struct evhttp_request *request, const char *name, struct mc_buffer *value);
+/* Of the tenant that the request is about: that of its key, else the one of its parameter tenant_id, else the default
+ * one. False after an answer: that is no name. is_said (may be NULL): one of these says it. */
+bool mc_http_scope(struct evhttp_request *request, struct mc_scope *scope, bool *is_said);
 /* Answers; the body is freed. */
 void mc_http_reply(struct evhttp_request *request, int code, const char *type, struct mc_buffer *body);
 void mc_http_reply_text(struct evhttp_request *request, int code, const char *type, const char *text);

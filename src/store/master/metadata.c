@@ -362,10 +362,10 @@ static void get_health(void *context, struct evhttp_request *request)
 }
 
 static const struct mc_http_route routes[] = {
-    {EVHTTP_REQ_GET, "/metadata", get_metadata, MC_RIGHT_READ},
-    {EVHTTP_REQ_PUT, "/metadata", put_metadata, MC_RIGHT_NODE},
-    {EVHTTP_REQ_DELETE, "/metadata", delete_metadata, MC_RIGHT_NODE},
-    {EVHTTP_REQ_GET, "/health", get_health, 0},
+    {EVHTTP_REQ_GET, "/metadata", get_metadata, MC_RIGHT_READ, false},
+    {EVHTTP_REQ_PUT, "/metadata", put_metadata, MC_RIGHT_NODE, false},
+    {EVHTTP_REQ_DELETE, "/metadata", delete_metadata, MC_RIGHT_NODE, false},
+    {EVHTTP_REQ_GET, "/health", get_health, 0, true},
 };
 
 void mc_metadata_handle(struct evhttp_request *request, void *metadata)

@@ -38,7 +38,7 @@
 #define OPLOG "no log is shipped: store nodes tell a new leader what they hold"
 #define POD "the leader's pod gets no label: clients find the leader by its Lease, k8s://namespace/name"
 #define SNAPSHOT "no snapshot is needed: store nodes tell a new master what they hold, and MC_DATA_DIR keeps theirs"
-#define TENANTS "all clients share one space of keys: run a master for each tenant"
+#define TENANTS "tenants have no quotas"
 #define NOF                                                                                                            \
     "give store nodes a file system on the device: --enable_offload, and MOONCAKE_OFFLOAD_FILE_STORAGE_PATH there"
 #define CXL "lend memory of the host, under numactl where CXL is a node of it"
@@ -147,7 +147,7 @@ static const struct mc_option table[] = {
     NEEDLESS("snapshot_catalog_store_connstring", TEXT, "", SNAPSHOT),
     ALIAS("snapshot_catalog_backend_connstring", "snapshot_catalog_store_connstring"),
 
-    ABSENT(TENANTS, "enable_multi_tenants", BOOL, "false", "quotas by tenant", SECTION("Tenants")),
+    ROW("enable_multi_tenants", BOOL, "false", "clients without a key are of the tenant that they name (tenant_id), each with objects of its own; keys that have a tenant are of that one in any case", SECTION("Tenants"), INTO(core.tenants)),
     ABSENT(TENANTS, "tenant_quota_connector_type", TEXT, "file", "where quotas come from", CHOICES("file|etcd")),
     ABSENT(TENANTS, "tenant_quota_connector_uri", TEXT, "", "its path or address"),
 

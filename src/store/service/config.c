@@ -73,7 +73,6 @@ static const char *const of_others[] = {
 };
 
 #define INTO(member) TO(mc_service_config, member)
-#define TENANTS "all clients share one space of keys: run a master for each tenant"
 #define GENERAL                                                                                                        \
     ROW("help", BOOL, "false", "shows this text", SECTION("General")), ALIAS("h", "help"), ALIAS("helpfull", "help"),  \
         ALIAS("helpshort", "help"), VERSION(),                                                                         \
@@ -117,7 +116,7 @@ static const struct mc_option rest_flags[] = {
     ALIAS("master_server_addr", "master_server_address"),
     ROW("enable_ssd_offload", BOOL, "false", "objects are stored on disks of this node too, when the master says so (--enable_offload)"),
     ROW("ssd_offload_path", TEXT, "", "directories on these disks, separated by commas"),
-    ABSENT(TENANTS, "tenant_id", TEXT, "default", "whose keys these are"),
+    ROW("tenant_id", TEXT, "default", "whose objects its own puts and gets are about, of a master with tenants"),
     ROW("enable_client_http_server", BOOL, "false", "also serves /health and /metrics on client_http_port"),
     ROW("client_http_port", INT, "9300", "see there; 0: the kernel chooses", PORT),
     LOG,
@@ -131,7 +130,7 @@ static const struct mc_option client_flags[] = {
     ROW("local_buffer_size", TEXT, "0", "memory is taken as needed"),
     ROW("protocol", TEXT, "tcp", "tcp, or rdma: tcp too, and RDMA wherever both sides have it; same-host peers use shared memory by themselves"),
     ROW("device_names", TEXT, "", "RDMA devices to use, separated by commas; empty: all"),
-    ABSENT(TENANTS, "tenant_id", TEXT, "default", "whose keys these are"),
+    ROW("tenant_id", TEXT, "default", "whose objects its own puts and gets are about, of a master with tenants"),
     ROW("port", INT, "50052", "tells processes without a pool of their own (setup_dummy) which master to use; 0: the kernel chooses", PORT, INTO(dummy_port)),
     NEEDLESS("threads", INT, "1", "a thread for each connection, up to a limit", LIMITS(0, 65536)),
     ROW("enable_offload", BOOL, "false", "objects are stored on the disks of MOONCAKE_OFFLOAD_FILE_STORAGE_PATH too, when the master says so"),
@@ -527,9 +526,6 @@ static int settle_disk(struct mc_service_config *config, char *error, size_t err
 static void warn_ignored(const struct mc_options *options, const struct mc_service_config *config)
 {
     mc_flags_tell(options);
-    if (strcmp(config->tenant_id, "default") != 0 &&
-        mc_options_source(options, "tenant_id") == MC_OPTION_FROM_DEFAULT) /* of a file, or the environment */
-        mc_log(WARNING, "tenant_id changes nothing here: " TENANTS);
     if (strcmp(config->metadata_server, "P2PHANDSHAKE") != 0 &&
         mc_options_source(options, "metadata_server") == MC_OPTION_FROM_DEFAULT && config->has_rest)
         mc_log(INFO, "metadata_server changes nothing here: the store asks nothing there");

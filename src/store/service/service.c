@@ -268,6 +268,7 @@ static int run(struct service *service, char *error, size_t error_size)
         .master_server_addr = config->master_server_address,
         .global_segment_size = config->global_segment_size,
         .local_buffer_size = config->local_buffer_size,
+        .tenant = config->tenant_id,
         .disk_paths = config->enable_ssd_offload && config->ssd_offload_path[0] != 0 ? config->ssd_offload_path : NULL};
     int rc = watch_signals(service);
     if (rc == 0)

@@ -1,0 +1,262 @@
+"""Tenants: equal keys of two are two objects in every call; whose a key is says the key of who asks, where there are keys."""
+import contextlib
+import ctypes
+import json
+import subprocess
+import sys
+
+import pytest
+
+import keyed
+from cluster import Master, request, wait_until
+from keyed import NOT_PERMITTED, Client, Key
+from python_cluster import BUFFER, MISSING, SEGMENT, SLOW, MooncakeDistributedStore, ReplicateConfig, arguments
+from store_process import StoreProcess
+
+TENANTS = ("blue", "red", "default")
+
+
+@contextlib.contextmanager
+def opened(master, tenant, segment=0):
+    store = MooncakeDistributedStore()
+    code = store.setup(*arguments(master, segment), tenant_id=tenant)
+    assert code == 0
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@pytest.fixture(scope="module")
+def scene():
+    """A store for each of three tenants, and memory."""
+    with Master("--enable_multi_tenants") as master, contextlib.ExitStack() as stack:
+        node = StoreProcess(master.address, SEGMENT).start()
+        try:
+            stores = {tenant: stack.enter_context(opened(master, tenant)) for tenant in TENANTS}
+            wait_until(lambda: stores["blue"].put("probe", b"x") == 0)
+            yield master, stores
+        finally:
+            node.stop()
+
+
+@pytest.fixture
+def empty(scene):
+    for store in scene[1].values():
+        wait_until(lambda: store.remove_all(True) >= 0)
+    return scene
+
+
+def value(tenant, size=5000):
+    return (tenant.encode() * size)[:size]
+
+
+def put_all(stores, key="k"):
+    for tenant, store in stores.items():
+        assert store.put(key, value(tenant)) == 0
+
+
+# ---- equal keys ----
+
+def test_equal_keys_are_objects_of_their_own(empty):
+    _master, stores = empty
+    assert stores["blue"].put("k", value("blue")) == 0
+    for other in ("red", "default"):
+        assert stores[other].get("k") == b"" and stores[other].is_exist("k") == 0 and stores[other].get_size("k") == MISSING
+        assert stores[other].remove("k", True) == MISSING
+    put_all(stores)
+    for tenant, store in stores.items():
+        assert store.get("k") == value(tenant) and store.get_batch(["k", "none"]) == [value(tenant), b""]
+        assert store.batch_is_exist(["k", "none"]) == [1, 0] and store.get_size("k") == 5000
+    assert stores["blue"].upsert("k", b"another") == 0 and stores["red"].remove("k", True) == 0
+    assert [stores[tenant].get("k") for tenant in TENANTS] == [b"another", b"", value("default")]
+
+
+def test_batches_ranges_and_buffers(empty):
+    _master, stores = empty
+    keys = [f"b{i}" for i in range(40)]
+    for tenant, store in stores.items():
+        assert store.put_batch(keys, [value(tenant, 100 + i) for i in range(40)]) == 0
+    memory = ctypes.create_string_buffer(8192)
+    base = ctypes.addressof(memory)
+    for tenant, store in stores.items():
+        assert store.register_buffer(base, len(memory)) == 0
+        assert store.get_batch(keys) == [value(tenant, 100 + i) for i in range(40)]
+        assert store.batch_get_into(["b0", "b1"], [base, base + 4096], [4096, 4096]) == [100, 101]
+        assert memory.raw[:100] == value(tenant, 100) and memory.raw[4096:4197] == value(tenant, 101)
+        assert store.get_into_ranges([base], [["b3", "b4"]], [[[0], [50]]], [[[1], [2]]], [[[7], [8]]]) == [[[7], [8]]]
+        assert memory.raw[:7] == value(tenant, 103)[1:8] and memory.raw[50:58] == value(tenant, 104)[2:10]
+        assert store.put_from("from", base, 100) == 0 and store.get("from") == memory.raw[:100]
+        assert store.unregister_buffer(base) == 0
+
+
+def test_sessions(empty):
+    _master, stores = empty
+    memory = ctypes.create_string_buffer(8192)
+    base = ctypes.addressof(memory)
+    for tenant, store in stores.items():
+        assert store.put("s", value(tenant)) == 0
+        assert store.register_buffer(base, len(memory)) == 0
+        assert store.batch_get_session_start(["s", "none"]) == [0, MISSING]
+        assert store.batch_get_into_multi_buffer_ranges(["s"], [[base, base + 100]], [[50, 60]], [[0, 1000]]) == [110]
+        assert memory.raw[:50] == value(tenant)[:50] and memory.raw[100:160] == value(tenant)[1000:1060]
+        assert store.batch_get_session_end(["s"]) == 0
+        assert store.batch_get_into_multi_buffer_ranges(["s"], [[base]], [[50]], [[0]])[0] < 0
+        assert store.unregister_buffer(base) == 0
+
+
+def test_removal_by_pattern_and_of_all_is_of_ones_own(empty):
+    _master, stores = empty
+    for store in stores.values():
+        assert store.put_batch(["a1", "a2", "b1"], [b"x"] * 3) == 0
+    assert stores["blue"].remove_by_regex("blue", True) == 0
+    assert stores["blue"].remove_by_regex("^a", True) == 2
+    assert stores["red"].remove_all(True) == 3
+    assert [store.batch_is_exist(["a1", "a2", "b1"]) for store in stores.values()] == [[0, 0, 1], [0, 0, 0], [1, 1, 1]]
+    assert stores["default"].remove_all(True) == 3 and stores["blue"].is_exist("b1") == 1
+
+
+def test_groups_of_one_name_are_the_tenants_own(empty):
+    _master, stores = empty
+    for tenant, store in stores.items():
+        config = ReplicateConfig()
+        config.group_ids = ["together"]
+        assert store.put("g", value(tenant), config) == 0
+    assert [store.get("g") for store in stores.values()] == [value(tenant) for tenant in TENANTS]
+
+
+def test_long_keys_have_room_for_the_tenant(empty):
+    _master, stores = empty
+    assert stores["default"].put("x" * 1024, b"v") == 0 and stores["default"].get("x" * 1024) == b"v"
+    assert stores["blue"].put("x" * (1024 - 6), b"v") == 0 and stores["blue"].get("x" * (1024 - 6)) == b"v"
+    assert stores["blue"].put("x" * (1024 - 5), b"v") == -400
+
+
+# ---- the master's lists ----
+
+def test_the_admin_port_is_told_a_tenant(empty):
+    master, stores = empty
+    put_all(stores)
+    assert stores["red"].put("only", b"v") == 0
+    assert master.get("/get_all_keys?tenant_id=blue") == (200, b"k\n")
+    assert sorted(master.get("/get_all_keys?tenant_id=red")[1].split()) == [b"k", b"only"]
+    assert master.get("/get_all_keys?tenant_id=default")[1] == b"k\n"
+    assert sorted(master.get("/get_all_keys")[1].splitlines()) == [b"%00blue%00k", b"%00red%00k", b"%00red%00only", b"k"]
+    assert master.get("/query_key?key=only&tenant_id=red")[0] == 200
+    assert master.get("/query_key?key=only")[0] == 404 and master.get("/query_key?key=only&tenant_id=blue")[0] == 404
+    assert master.get("/query_key?key=only&tenant_id=_red")[0] == 400
+    found = json.loads(master.get("/batch_query_keys?keys=k,only&tenant_id=red")[1])["data"]
+    assert [found[key]["ok"] for key in ("k", "only")] == [True, True]
+
+
+# ---- nodes and masters that come back ----
+
+def test_objects_are_their_tenants_after_restarts(tmp_path):
+    with Master("--enable_multi_tenants") as master, opened(master, "blue") as blue, opened(master, "red") as red:
+        node = StoreProcess(master.address, SEGMENT, f"/dev/shm/mc-tenants-{tmp_path.name}-{master.port}").start()
+        try:
+            wait_until(lambda: blue.put("k", value("blue")) == 0)
+            wait_until(lambda: red.put("k", value("red")) == 0)
+            master.kill()
+            master.start()
+            wait_until(lambda: blue.get("k") == value("blue") and red.get("k") == value("red"), 30 * SLOW)
+            node.kill()
+            node.start()
+            wait_until(lambda: blue.get("k") == value("blue") and red.get("k") == value("red"), 30 * SLOW)
+            assert wait_until(lambda: blue.remove_all(True), 30 * SLOW) == 1
+            assert blue.get("k") == b"" and red.get("k") == value("red")
+        finally:
+            node.stop()
+
+
+def test_a_node_that_is_drained_moves_the_objects_of_all():
+    with Master("--enable_multi_tenants") as master, opened(master, "blue") as blue, opened(master, "red") as red:
+        with opened(master, "default", SEGMENT) as leaving:
+            config = ReplicateConfig()
+            config.preferred_segment = leaving.get_hostname()
+            wait_until(lambda: blue.put("k", value("blue"), config) == 0)
+            assert red.put("k", value("red"), config) == 0
+            with opened(master, "red", SEGMENT) as staying:
+                wait_until(lambda: len(master.get("/get_all_segments")[1].split()) == 2)
+                job = json.dumps({"segments": [leaving.get_hostname()]}).encode()
+                assert request(master.metrics_port, "POST", "/api/v1/drain_jobs", job)[0] == 200
+                for tenant in ("blue", "red"):
+                    wait_until(lambda: staying.get_hostname() in master.get(f"/query_key?key=k&tenant_id={tenant}")[1].decode(), 30 * SLOW)
+                assert blue.get("k") == value("blue") and red.get("k") == value("red")
+
+
+# ---- off ----
+
+def test_off_a_tenant_is_a_warning_and_changes_nothing():
+    with Master() as master, Client(master, segment=SEGMENT) as node:
+        assert node.code == 0
+        store = MooncakeDistributedStore()
+        assert store.setup(*arguments(master, 0), tenant_id="blue") == 0
+        wait_until(lambda: store.put("k", b"v") == 0)
+        assert node.exist(["k"]) == [1]
+        assert master.get("/get_all_keys") == (200, b"k\n")
+        assert store.close() == 0
+
+
+@pytest.mark.parametrize("name", ["_blue", "a\nb", "x" * 64])
+def test_bad_names(scene, name):
+    store = MooncakeDistributedStore()
+    assert store.setup(*arguments(scene[0], 0), tenant_id=name) == -600
+
+
+# ---- with keys ----
+
+@pytest.fixture
+def keys(tmp_path):
+    made = {"node": Key("nodes", "read,write,node"), "admin": Key("operators"), "plain": Key("plain", "read,write"),
+            "blue": Key("blue-1", "read,write", "blue"), "red": Key("red-1", "read,write", "red")}
+    with Master(f"--auth_file={keyed.write(tmp_path, 'keys', *made.values())}") as master:
+        node = StoreProcess(master.address, MC_AUTH_TOKEN=made["node"].token).start()
+        try:
+            with Client(master, made["plain"]) as probe:
+                wait_until(lambda: probe.put("probe", "probe", 10) == 0)
+            yield master, made
+        finally:
+            node.stop()
+
+
+def bearer(master, key, path, method="GET"):
+    return request(master.metrics_port, method, path, headers={"Authorization": f"Bearer {key.token}"})
+
+
+def test_the_key_says_the_tenant(keys):
+    master, made = keys
+    with Client(master, made["blue"]) as blue, Client(master, made["red"]) as red, Client(master, made["plain"]) as plain:
+        assert [one.put("k", name, 3000) for one, name in ((blue, "b"), (red, "r"), (plain, "p"))] == [0, 0, 0]
+        assert [one.same("k", name, 3000) for one, name in ((blue, "b"), (red, "r"), (plain, "p"))] == [True] * 3
+        for other in (red, plain):  # as the key stands at the master
+            assert other.put("\0blue\0x", "b", 100) in ((0,) if other is red else (-400,))
+            assert other.same("\0blue\0k", "b", 3000) is None
+        assert blue.same("x", "b", 100) is None
+
+
+def test_a_name_that_is_said_is_not_believed(keys):
+    master, made = keys
+    program = ("import os, sys; sys.path.insert(0, os.environ['MC_PYTHONPATH']); from mooncake.store import MooncakeDistributedStore;"
+               "print(MooncakeDistributedStore().setup('127.0.0.1', 'P2PHANDSHAKE', 0, 1 << 20, 'tcp', '', sys.argv[1], tenant_id=sys.argv[2]))")
+    for key, tenant, code in ((made["red"], "blue", NOT_PERMITTED), (made["red"], "red", 0), (made["red"], "default", 0), (made["admin"], "blue", 0)):
+        done = subprocess.run([sys.executable, "-c", program, master.address, tenant], capture_output=True, text=True, timeout=60, env=keyed.environment(key))
+        assert int(done.stdout) == code, (tenant, done.stderr)
+    assert "it says another tenant than its key does" in master.log()
+
+
+def test_a_tenant_lends_no_memory_and_sees_only_its_own(keys, tmp_path):
+    master, made = keys
+    bad = Key("bad", "read,write,node", "blue")
+    with pytest.raises(AssertionError, match="a key of a tenant may read and write only"):
+        Master(f"--auth_file={keyed.write(tmp_path, 'bad', bad)}").start()
+    with Client(master, made["blue"]) as blue, Client(master, made["plain"]) as plain:
+        assert blue.put("mine", "b", 100) == 0 and plain.put("theirs", "p", 100) == 0
+    assert bearer(master, made["blue"], "/get_all_keys") == (200, b"mine\n")
+    assert bearer(master, made["blue"], "/get_all_keys?tenant_id=default") == (200, b"mine\n")
+    assert bearer(master, made["blue"], "/query_key?key=theirs&tenant_id=default")[0] == 404
+    for path in ("/metrics", "/get_all_segments", "/get_segments_detail", "/metrics/summary"):
+        assert bearer(master, made["blue"], path)[0] == 403, path
+        assert bearer(master, made["admin"], path)[0] == 200, path
+    assert bearer(master, made["red"], "/get_all_keys") == (200, b"")
+    assert b"%00blue%00mine" in bearer(master, made["admin"], "/get_all_keys")[1]

@@ -1,0 +1,88 @@
+/* Keys with their tenant before them. */
+#include "store/wire/tenant.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+static struct mc_span of(const char *text, size_t length)
+{
+    return mc_span(text, length);
+}
+#define BYTES(text) of(text, sizeof(text) - 1)
+
+static void names(void **state)
+{
+    char long_name[MC_TENANT_NAME_MAX + 2];
+    (void)state;
+    memset(long_name, 'a', sizeof(long_name));
+    assert_true(mc_tenant_is_name(BYTES("a")));
+    assert_true(mc_tenant_is_name(BYTES("team/a b.c-\xc3\xa4")));
+    assert_true(mc_tenant_is_name(mc_span(long_name, MC_TENANT_NAME_MAX)));
+    assert_false(mc_tenant_is_name(mc_span(long_name, MC_TENANT_NAME_MAX + 1)));
+    assert_false(mc_tenant_is_name(BYTES("")));
+    assert_false(mc_tenant_is_name(BYTES("_a")));
+    assert_false(mc_tenant_is_name(BYTES("a\0b")));
+    assert_false(mc_tenant_is_name(BYTES("a\nb")));
+    assert_false(mc_tenant_is_name(BYTES("a\x7f")));
+}
+
+static void scopes(void **state)
+{
+    struct mc_scope blue, none;
+    (void)state;
+    assert_true(mc_scope_make(&blue, BYTES("blue")));
+    assert_true(mc_span_equal(mc_scope_span(&blue), BYTES("\0blue\0")));
+    assert_true(mc_span_equal(mc_scope_name(&blue), BYTES("blue")));
+    assert_true(mc_scope_make(&none, BYTES("default")));
+    assert_int_equal(none.length, 0);
+    assert_int_equal(mc_scope_name(&none).length, 0);
+    assert_false(mc_scope_make(&none, BYTES("_x")));
+    assert_int_equal(none.length, 0);
+    assert_true(mc_scope_has(&blue, BYTES("\0blue\0k")));
+    assert_false(mc_scope_has(&blue, BYTES("\0blue\0"))); /* no key is left */
+    assert_false(mc_scope_has(&blue, BYTES("\0blues\0k")));
+    assert_false(mc_scope_has(&blue, BYTES("k")));
+    assert_true(mc_scope_has(&none, BYTES("blue")));
+    assert_false(mc_scope_has(&none, BYTES("\0blue\0k")));
+    assert_false(mc_scope_has(&none, BYTES("\0")));
+}
+
+static void keys_say_whose_they_are(void **state)
+{
+    (void)state;
+    assert_int_equal(mc_key_scope(BYTES("\0a\0k")).length, 3);
+    assert_true(mc_span_equal(mc_key_local(BYTES("\0a\0k")), BYTES("k")));
+    assert_true(mc_span_equal(mc_key_local(BYTES("\0a\0")), BYTES("")));
+    static const char *const plain[] = {"k", "ab", "abcdef"};
+    for (size_t i = 0; i < 3; i++)
+        assert_true(mc_span_equal(mc_key_local(mc_span_string(plain[i])), mc_span_string(plain[i])));
+    assert_int_equal(mc_key_scope(BYTES("\0")).length, 0);
+    assert_int_equal(mc_key_scope(BYTES("\0\0k")).length, 0);
+    assert_int_equal(mc_key_scope(BYTES("\0_a\0k")).length, 0);
+    assert_int_equal(mc_key_scope(BYTES("\0abc")).length, 0);
+    assert_int_equal(mc_key_scope(mc_span(NULL, 0)).length, 0);
+}
+
+static void groups_of_tenants_are_others(void **state)
+{
+    struct mc_scope a, b, none = {.length = 0};
+    (void)state;
+    assert_true(mc_scope_make(&a, BYTES("a")) && mc_scope_make(&b, BYTES("b")));
+    assert_int_equal(mc_scope_group(&none, 7), 7);
+    assert_int_equal(mc_scope_group(&a, 0), 0);
+    assert_true(mc_scope_group(&a, 7) != 7 && mc_scope_group(&a, 7) != mc_scope_group(&b, 7));
+    assert_true(mc_scope_group(&a, 7) == mc_scope_group(&a, 7) && mc_scope_group(&a, 7) != mc_scope_group(&a, 8));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names),
+        cmocka_unit_test(scopes),
+        cmocka_unit_test(keys_say_whose_they_are),
+        cmocka_unit_test(groups_of_tenants_are_others),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
