@@ -71,6 +71,10 @@ extern "C" {
     X(FILE_WRITE_FAIL, -1103, "a file cannot be written")                                                              \
     X(TASK_NOT_FOUND, -1400, "no such task of this store, or one that ended long ago")                                 \
     /* Ours; never returned where the original has a code. */                                                          \
+    X(TENANT_QUOTA_EXCEEDED, -1700, "its tenant may have no more, and nothing of its own can make room just now")      \
+    X(TENANT_NOT_REGISTERED, -1701,                                                                                    \
+      "its tenant has no quota, or there are too many tenants; an administrator gives one")                            \
+    X(TENANT_NOT_EMPTY, -1702, "the tenant has objects")                                                               \
     X(BUSY, -1900, "overloaded; retry after a moment")                                                                 \
     X(STALE, -1901, "the generation, epoch or incarnation is older than what the peer knows")                          \
     X(PUT_IN_PROGRESS, -1902, "another writer is putting this key; retry")                                             \

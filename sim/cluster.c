@@ -177,6 +177,7 @@ static void master_main(struct sim_process *process)
         config.etcd_compaction_ms = 3000;
     }
     config.core = mc_core_config_default();
+    config.core.tenants = sim_plan->seed % 2 != 0; /* then what they have is counted, and the counts are looked at */
     config.core.lease_ttl_ms = sim_plan->lease_ms;
     config.core.client_ttl_ms = sim_plan->client_ttl_ms;
     config.core.put_discard_ms = sim_plan->put_discard_ms;

@@ -1,5 +1,6 @@
 #include "core_check.h"
 
+#include "store/core/account.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/put.h"
@@ -302,10 +303,51 @@ static const char *check_set(const struct mc_segment_set *set)
     return capacity == set->capacity ? NULL : "a sum";
 }
 
+/* Replicas in memory of an object in its tenant's list, or 0 if it should not be there. */
+static uint64_t replicas_counted(const struct mc_core *core, const struct mc_object *object,
+                                 const struct mc_account *account, const struct mc_object *previous)
+{
+    const struct mc_holding *holding = mc_object_holding(object);
+    uint64_t count = 0;
+    if (holding->account != account || holding->previous != previous ||
+        mc_account_find(core->objects.accounts, mc_object_key(object)) != account)
+        return 0;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        count += at.segment->kind == MC_SEGMENT_MEMORY;
+    return count;
+}
+
+/* What tenants have: nodes: replicas in memory of all segments. */
+static const char *check_accounts(const struct mc_core *core, uint64_t nodes)
+{
+    uint64_t cells = 0, in_use = 0, counted = 0;
+    const struct mc_account *account;
+    if (core->objects.accounts == NULL)
+        return NULL;
+    for (uint32_t i = 0; (account = mc_account_at(core->objects.accounts, i)) != NULL; i++) {
+        uint64_t bytes = 0, objects = 0;
+        const struct mc_object *previous = NULL;
+        for (const struct mc_object *object = account->oldest; object != NULL;
+             previous = object, object = mc_object_holding(object)->next) {
+            uint64_t replicas = replicas_counted(core, object, account, previous);
+            if (replicas == 0 || ++objects > account->objects)
+                return "the list of a tenant";
+            bytes += object->length * replicas;
+            counted += replicas;
+        }
+        if (previous != account->youngest || objects != account->objects || bytes != account->bytes)
+            return "what a tenant has";
+        cells += account->cells;
+    }
+    for (uint32_t i = 0; i < MC_OBJECT_SIZES; i++)
+        in_use += core->objects.sizes[i].in_use;
+    return cells != in_use || counted != nodes ? "what all tenants have" : NULL;
+}
+
 /* What only sums over all segments can tell. */
 static const char *check_sums(const struct mc_core *core)
 {
-    uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0, moving = 0;
+    uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0, moving = 0, in_memory = 0;
     struct holding holding = {.core = core};
     mc_objects_visit(&core->objects, count_held, &holding);
     if (holding.lost)
@@ -321,6 +363,7 @@ static const char *check_sums(const struct mc_core *core)
             moving += node->state == MC_NODE_MOVING;
             if (node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED)
                 continue;
+            in_memory += segment->kind == MC_SEGMENT_MEMORY;
             const struct mc_object *object = mc_node_object(node);
             bool is_first = !object->successor && object->first_segment == index && object->first_slot == slot;
             objects += is_first;
@@ -333,6 +376,9 @@ static const char *check_sums(const struct mc_core *core)
     }
     if (waiting != 0)
         return "the objects that wait";
+    const char *wrong = check_accounts(core, in_memory);
+    if (wrong != NULL)
+        return wrong;
     if (moving != core->moves.count || moving != holding.moving)
         return "the objects that are moved";
     if (clearing != holding.clearing || remains != holding.remains || core->held_count != holding.held)

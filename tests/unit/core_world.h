@@ -96,6 +96,7 @@ static void world_open_with(struct world *world, const struct mc_core_config *co
 static void world_open(struct world *world)
 {
     struct mc_core_config config = mc_core_config_default();
+    config.tenants = true; /* so that what they have is counted in every test */
     world_open_with(world, &config);
 }
 static void world_check(const struct world *world)

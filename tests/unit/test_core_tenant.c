@@ -10,6 +10,12 @@
 #define BLUE(key) "\1blue\1" key
 #define RED(key) "\1red\1" key
 
+static void open_without(struct world *world)
+{
+    struct mc_core_config config = mc_core_config_default();
+    world_open_with(world, &config);
+}
+
 static void open_tenants(struct world *world)
 {
     struct mc_core_config config = mc_core_config_default();
@@ -45,7 +51,7 @@ static void a_stranger_is_told_whose_keys_it_names(void **state)
     struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, CLIENT, FIRST_LIFE);
     (void)state;
     hello.tenant = mc_span_string("blue");
-    world_open(&world); /* without tenants a name means nothing */
+    open_without(&world); /* a name means nothing there */
     assert_int_equal(world_greet(&world, world_connect(&world), &hello).tenant.length, 0);
     world_close_all(&world);
     open_tenants(&world);
@@ -67,7 +73,7 @@ static void a_key_says_the_tenant(void **state)
         if (with_flag)
             open_tenants(&world);
         else
-            world_open(&world);
+            open_without(&world);
         assert_int_equal(greet_as(&world, 20, "", USE, 1, "blue", &connection), 0);
         assert_int_equal(greet_as(&world, 21, "blue", USE, 1, "blue", &connection), 0);
         assert_int_equal(greet_as(&world, 22, "red", USE, 1, "blue", &connection), MC_ERR_NOT_PERMITTED);
@@ -160,7 +166,8 @@ static void off_a_removal_meets_all(void **state)
 {
     struct world world;
     (void)state;
-    struct world_store store = world_open_one(&world);
+    open_without(&world);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
     uint64_t client = world_client(&world, CLIENT);
     assert_int_equal(world_put(&world, client, store.owner, BLUE("one"), SMALL), 0);
     assert_int_equal(world_put(&world, client, store.owner, "one", SMALL), 0);
@@ -187,6 +194,286 @@ static void groups_of_one_name_are_two(void **state)
     world_close_all(&world);
 }
 
+/* ---- quotas ---- */
+
+/* A master with quotas: none for anybody yet. lru: what was used least recently goes first. */
+static struct world_store open_quotas(struct world *world, uint64_t capacity)
+{
+    struct mc_core_config config = mc_core_config_default();
+    config.tenants = config.quotas = true;
+    config.policy = mc_eviction_find("lru");
+    world_open_with(world, &config);
+    return world_store(world, NODE_A, capacity, "a");
+}
+
+static void give(struct world *world, const char *tenant, struct mc_core_quota quota)
+{
+    int rc = mc_core_quota(world->core, mc_span_string(tenant), &quota);
+    mc_assert(rc == 0);
+}
+
+static struct mc_core_tenant tenant_of(struct world *world, const char *name)
+{
+    struct mc_core_tenant list[8];
+    uint64_t cursor = 0;
+    do {
+        size_t count = mc_core_tenants(world->core, &cursor, list, 8);
+        for (size_t i = 0; i < count; i++)
+            if (strcmp(list[i].name, name) == 0)
+                return list[i];
+    } while (cursor != 0);
+    return (struct mc_core_tenant){.name = ""};
+}
+
+/* As a client does: what is to come again comes again, with an owner that clears. */
+static int32_t put_again(struct world *world, const struct world_store *store, uint64_t client, const char *key,
+                         uint64_t length, uint32_t flags)
+{
+    struct world_wish wish = {.flags = flags};
+    struct mc_wire_place place;
+    int32_t code = MC_ERR_SPACE_SOON;
+    for (unsigned i = 0; (code == MC_ERR_SPACE_SOON || code == MC_ERR_PUT_IN_PROGRESS) && i < 50; i++) {
+        code = world_grant(world, client, PUT_1, key, length, &wish, &place);
+        (void)world_owner_obeys(world, store->owner);
+    }
+    if (code != 0)
+        return code;
+    world_live(world, store->owner, &place);
+    world_pass(world, 10);
+    (void)world_owner_obeys(world, store->owner);
+    return world_put_done(world, client, PUT_1);
+}
+
+#define UNIT_16K (16u << 10)
+
+static void who_has_no_quota_puts_nothing(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = open_quotas(&world, MIB);
+    uint64_t blue = client_of(&world, 20, "blue"), plain = world_client(&world, 21);
+    assert_int_equal(world_put(&world, blue, store.owner, BLUE("k"), SMALL), MC_ERR_TENANT_NOT_REGISTERED);
+    assert_int_equal(world_put(&world, plain, store.owner, "k", SMALL), MC_ERR_TENANT_NOT_REGISTERED);
+    assert_string_equal(tenant_of(&world, "blue").name, ""); /* who asks in vain is not remembered */
+    give(&world, "blue", (struct mc_core_quota){.bytes = MIB});
+    assert_int_equal(world_put(&world, blue, store.owner, BLUE("k"), SMALL), 0);
+    assert_int_equal(world_put(&world, plain, store.owner, "k", SMALL), MC_ERR_TENANT_NOT_REGISTERED);
+    give(&world, "default", (struct mc_core_quota){.bytes = MIB});
+    assert_int_equal(world_put(&world, plain, store.owner, "k", SMALL), 0);
+    assert_int_equal(world_get(&world, blue, BLUE("k"), 0, NULL, NULL), 0);
+    world_close_all(&world);
+}
+
+static void a_tenant_makes_room_among_its_own(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = open_quotas(&world, 4 * MIB);
+    uint64_t blue = client_of(&world, 20, "blue"), red = client_of(&world, 21, "red");
+    give(&world, "blue", (struct mc_core_quota){.bytes = 4 * UNIT_16K});
+    give(&world, "red", (struct mc_core_quota){.bytes = MIB});
+    assert_int_equal(put_again(&world, &store, red, RED("old"), UNIT_16K, 0), 0);
+    static const char *const keys[] = {BLUE("0"), BLUE("1"), BLUE("2"), BLUE("3"), BLUE("4"), BLUE("5")};
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(put_again(&world, &store, blue, keys[i], UNIT_16K, 0), 0);
+    assert_int_equal(tenant_of(&world, "blue").bytes, 4 * UNIT_16K);
+    assert_int_equal(tenant_of(&world, "blue").objects, 4);
+    assert_int_equal(world_exist(&world, blue, keys[0]), 1); /* which is a use */
+    assert_int_equal(put_again(&world, &store, blue, keys[4], UNIT_16K, 0), 0);
+    assert_int_equal(world_exist(&world, blue, keys[1]), 0);
+    assert_int_equal(world_exist(&world, blue, keys[0]) + world_exist(&world, red, RED("old")), 2);
+    struct mc_core_tenant has = tenant_of(&world, "blue");
+    assert_true(has.bytes == 4 * UNIT_16K && has.evicted_bytes == UNIT_16K && has.evicted_objects == 1);
+    /* More than it may ever have: nothing goes for that. */
+    assert_int_equal(put_again(&world, &store, blue, keys[5], 5 * UNIT_16K, 0), MC_ERR_TENANT_QUOTA_EXCEEDED);
+    assert_true(tenant_of(&world, "blue").bytes == 4 * UNIT_16K && tenant_of(&world, "blue").refused == 1);
+    world_close_all(&world);
+}
+
+/* Of what is pinned nothing goes, and what is being put counts. */
+static void what_cannot_go_is_in_the_way(void **state)
+{
+    struct world world;
+    struct world_wish wish = {.flags = MC_PUT_HARD_PIN};
+    struct mc_wire_place place, open;
+    (void)state;
+    struct world_store store = open_quotas(&world, 4 * MIB);
+    uint64_t blue = client_of(&world, 20, "blue");
+    give(&world, "blue", (struct mc_core_quota){.bytes = 2 * UNIT_16K});
+    assert_int_equal(world_put_place(&world, blue, store.owner, BLUE("pin"), UNIT_16K, &wish, &place), 0);
+    assert_int_equal(world_grant(&world, blue, PUT_2, BLUE("open"), UNIT_16K, NULL, &open), 0);
+    assert_int_equal(put_again(&world, &store, blue, BLUE("k"), UNIT_16K, 0), MC_ERR_TENANT_QUOTA_EXCEEDED);
+    assert_int_equal(tenant_of(&world, "blue").bytes, 2 * UNIT_16K);
+    world_revoke(&world, blue, &open); /* a put that fails counts no more */
+    (void)world_put_done(&world, blue, PUT_2);
+    assert_int_equal(tenant_of(&world, "blue").bytes, UNIT_16K);
+    assert_int_equal(put_again(&world, &store, blue, BLUE("k"), UNIT_16K, 0), 0);
+    world_close_all(&world);
+}
+
+static void objects_are_bounded_too(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = open_quotas(&world, 4 * MIB);
+    uint64_t blue = client_of(&world, 20, "blue");
+    give(&world, "blue", (struct mc_core_quota){.bytes = MIB, .objects = 2});
+    static const char *const keys[] = {BLUE("0"), BLUE("1"), BLUE("2")};
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(put_again(&world, &store, blue, keys[i], SMALL, 0), 0);
+    assert_int_equal(world_exist(&world, blue, keys[0]), 0);
+    assert_int_equal(tenant_of(&world, "blue").objects, 2);
+    world_close_all(&world);
+}
+
+/* An upsert in a quota that is full: what it adds in the end counts, and nothing else has to go. */
+static void an_upsert_counts_what_it_adds(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = open_quotas(&world, 4 * MIB);
+    uint64_t blue = client_of(&world, 20, "blue");
+    give(&world, "blue", (struct mc_core_quota){.bytes = 3 * UNIT_16K, .objects = 2});
+    assert_int_equal(put_again(&world, &store, blue, BLUE("other"), UNIT_16K, 0), 0);
+    assert_int_equal(put_again(&world, &store, blue, BLUE("k"), 2 * UNIT_16K, 0), 0);
+    assert_int_equal(put_again(&world, &store, blue, BLUE("k"), 2 * UNIT_16K, MC_PUT_REPLACE), 0);
+    assert_int_equal(world_exist(&world, blue, BLUE("other")), 1);
+    assert_true(tenant_of(&world, "blue").bytes == 3 * UNIT_16K && tenant_of(&world, "blue").objects == 2);
+    assert_int_equal(put_again(&world, &store, blue, BLUE("k"), UNIT_16K, MC_PUT_REPLACE), 0);
+    assert_int_equal(tenant_of(&world, "blue").bytes, 2 * UNIT_16K);
+    assert_int_equal(put_again(&world, &store, blue, BLUE("k"), 3 * UNIT_16K, MC_PUT_REPLACE), 0); /* the other goes */
+    assert_int_equal(world_exist(&world, blue, BLUE("other")), 0);
+    assert_true(tenant_of(&world, "blue").bytes == 3 * UNIT_16K && tenant_of(&world, "blue").objects == 1);
+    world_close_all(&world);
+}
+
+/* What is guaranteed to one is not evicted for another, however much that one puts. */
+static void what_is_guaranteed_stays(void **state)
+{
+    struct world world;
+    char key[32];
+    (void)state;
+    struct world_store store = open_quotas(&world, MIB);
+    uint64_t blue = client_of(&world, 20, "blue"), red = client_of(&world, 21, "red");
+    give(&world, "blue", (struct mc_core_quota){.bytes = MIB, .guaranteed_bytes = 8 * UNIT_16K});
+    give(&world, "red", (struct mc_core_quota){.bytes = MIB, .guaranteed_bytes = UNIT_16K});
+    for (unsigned i = 0; i < 12; i++) { /* a third of them is beyond the guarantee */
+        (void)snprintf(key, sizeof(key), "\1blue\1b%u", i);
+        assert_int_equal(put_again(&world, &store, blue, key, UNIT_16K, 0), 0);
+    }
+    for (unsigned i = 0; i < 300; i++) {
+        (void)snprintf(key, sizeof(key), "\1red\1r%u", i);
+        assert_int_equal(put_again(&world, &store, red, key, UNIT_16K, 0), 0);
+        world_check(&world);
+    }
+    assert_int_equal(tenant_of(&world, "blue").objects, 8);
+    assert_true(tenant_of(&world, "red").bytes > MIB / 2);
+    world_close_all(&world);
+}
+
+/* All that lies there is guaranteed to others: that is said at once, and not after a while. */
+static void a_pool_of_guarantees_is_full(void **state)
+{
+    struct world world;
+    char key[32];
+    int32_t code = 0;
+    (void)state;
+    struct world_store store = open_quotas(&world, MIB);
+    uint64_t blue = client_of(&world, 20, "blue"), red = client_of(&world, 21, "red");
+    give(&world, "blue", (struct mc_core_quota){.bytes = MIB, .guaranteed_bytes = MIB});
+    give(&world, "red", (struct mc_core_quota){.bytes = MIB, .guaranteed_bytes = 1});
+    for (unsigned i = 0; i < 80 && code == 0; i++) {
+        (void)snprintf(key, sizeof(key), "\1blue\1b%u", i);
+        code = put_again(&world, &store, blue, key, UNIT_16K, 0);
+    }
+    assert_int_equal(code, 0); /* it makes room among its own when the pool is full */
+    uint64_t has = tenant_of(&world, "blue").objects;
+    (void)put_again(&world, &store, red, RED("small"), SMALL, 0); /* there may be a hole */
+    assert_int_equal(put_again(&world, &store, red, RED("k"), 20 * UNIT_16K, 0), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_int_equal(tenant_of(&world, "blue").objects, has);
+    assert_int_equal(put_again(&world, &store, blue, BLUE("more"), UNIT_16K, 0), 0);
+    world_close_all(&world);
+}
+
+/* Quotas that are together more than there is shrink alike. */
+static void quotas_are_scaled_to_what_there_is(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = open_quotas(&world, MIB);
+    give(&world, "blue", (struct mc_core_quota){.bytes = 3 * MIB});
+    assert_int_equal(tenant_of(&world, "blue").effective_bytes, MIB);
+    give(&world, "red", (struct mc_core_quota){.bytes = MIB});
+    assert_int_equal(tenant_of(&world, "blue").effective_bytes, MIB * 3 / 4);
+    assert_int_equal(tenant_of(&world, "red").effective_bytes, MIB / 4);
+    assert_int_equal(mc_core_tenant_capacity(world.core), MIB);
+    (void)world_store(&world, NODE_B, 4 * MIB, "b");
+    assert_int_equal(mc_core_tenant_capacity(world.core), 5 * MIB);
+    assert_int_equal(tenant_of(&world, "blue").effective_bytes, 3 * MIB);
+    world_disconnect(&world, store.owner);
+    world_close_all(&world);
+}
+
+static void quotas_come_and_go(void **state)
+{
+    struct world world;
+    (void)state;
+    struct mc_core_quota quota = {.bytes = MIB};
+    open_without(&world);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("blue"), &quota), MC_ERR_UNAVAILABLE_IN_CURRENT_MODE);
+    world_close_all(&world);
+    struct world_store store = open_quotas(&world, MIB);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("blue"), NULL), MC_ERR_TENANT_NOT_REGISTERED);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("_blue"), &quota), MC_ERR_INVALID_PARAMS);
+    give(&world, "blue", quota);
+    uint64_t blue = client_of(&world, 20, "blue");
+    assert_int_equal(put_again(&world, &store, blue, BLUE("k"), SMALL, 0), 0);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("blue"), NULL), MC_ERR_TENANT_NOT_EMPTY);
+    world_remove_one_send(&world, blue, BLUE("k"));
+    (void)world_owner_obeys(&world, store.owner);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("blue"), NULL), 0);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("blue"), NULL), MC_ERR_TENANT_NOT_REGISTERED);
+    world_close_all(&world);
+}
+
+/* As many tenants as there may be; those without anything make place for others. */
+static void there_are_so_many_tenants(void **state)
+{
+    struct world world;
+    struct mc_core_quota quota = {.bytes = MIB};
+    char name[32], key[48];
+    (void)state;
+    struct world_store store = open_quotas(&world, MIB);
+    for (unsigned i = 0; i < MC_TENANTS_MAX; i++) {
+        (void)snprintf(name, sizeof(name), "t%u", i);
+        assert_int_equal(mc_core_quota(world.core, mc_span_string(name), &quota), 0);
+    }
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("more"), &quota), MC_ERR_BUSY);
+    uint64_t client = client_of(&world, 20, "more");
+    assert_int_equal(put_again(&world, &store, client, "\1more\1k", SMALL, 0), MC_ERR_TENANT_NOT_REGISTERED);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("t7"), NULL), 0);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("more"), &quota), 0);
+    assert_int_equal(put_again(&world, &store, client, "\1more\1k", SMALL, 0), 0);
+    world_close_all(&world);
+    /* Without quotas, where a name costs nothing. */
+    open_tenants(&world);
+    store = world_store(&world, NODE_A, 16 * MIB, "a");
+    client = client_of(&world, 20, "any");
+    for (unsigned i = 0; i < MC_TENANTS_MAX; i++) {
+        (void)snprintf(key, sizeof(key), "\1t%u\1k", i);
+        assert_int_equal(world_put(&world, client, store.owner, key, SMALL), 0);
+    }
+    assert_int_equal(world_put(&world, client, store.owner, "\1more\1k", SMALL), MC_ERR_TENANT_NOT_REGISTERED);
+    assert_int_equal(world_put(&world, client, store.owner, "\1t7\1l", SMALL), 0);
+    int32_t removed = 1;
+    world_remove_one_send(&world, client, "\1t9\1k");
+    (void)world_owner_obeys(&world, store.owner);
+    assert_true(world_remove_answer(&world, client, &removed, 1) && removed == 0);
+    world_pass_beating(&world, 65 * SECOND_MS, store.heartbeat); /* so long what was removed is remembered */
+    assert_int_equal(put_again(&world, &store, client, "\1more\1k", SMALL, 0), 0);
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +483,16 @@ int main(void)
         cmocka_unit_test(removals_meet_their_own_alone),
         cmocka_unit_test(off_a_removal_meets_all),
         cmocka_unit_test(groups_of_one_name_are_two),
+        cmocka_unit_test(who_has_no_quota_puts_nothing),
+        cmocka_unit_test(a_tenant_makes_room_among_its_own),
+        cmocka_unit_test(what_cannot_go_is_in_the_way),
+        cmocka_unit_test(objects_are_bounded_too),
+        cmocka_unit_test(an_upsert_counts_what_it_adds),
+        cmocka_unit_test(what_is_guaranteed_stays),
+        cmocka_unit_test(a_pool_of_guarantees_is_full),
+        cmocka_unit_test(quotas_are_scaled_to_what_there_is),
+        cmocka_unit_test(quotas_come_and_go),
+        cmocka_unit_test(there_are_so_many_tenants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

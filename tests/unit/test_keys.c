@@ -41,6 +41,9 @@ static void a_file_of_keys(void **state)
     assert_string_equal(keys[1].tenant, "");
     assert_int_equal(keys[1].rights, MC_RIGHT_NODE | MC_RIGHT_ADMIN);
     free(keys);
+    assert_int_equal(parse("a " A64 " node default", &keys, error), 1); /* that is none */
+    assert_string_equal(keys[0].tenant, "");
+    free(keys);
 }
 
 static void bad_lines_are_named_without_what_stands_there(void **state)
@@ -59,6 +62,9 @@ static void bad_lines_are_named_without_what_stands_there(void **state)
         {"a/b " A64 " read\n", "line 1", "id"},
         {"a " A64 " read t/x\n", "line 1", "tenant"},
         {"a " A64 " read t more\n", "line 1", "behind"},
+        {"a " A64 " read _t\n", "line 1", "begin with"},
+        {"a " A64 " read,node t\n", "line 1", "a key of a tenant may read and write only"},
+        {"a " A64 " admin t\n", "line 1", "a key of a tenant may read and write only"},
         {"a " A64 " read\na " B64 " read\n", "line 2", "before"},
     };
     (void)state;

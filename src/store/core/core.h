@@ -96,7 +96,8 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     struct mc_id cluster;   /* which one this is; zero = that is not known yet */
     enum mc_cluster_way cluster_way; /* how it is known */
     bool asks_to_keep_cluster;       /* nobody is told of the cluster before mc_core_cluster_is_kept */
-    bool tenants;                    /* false; who shows no key is of the tenant that it names */
+    bool tenants; /* false; who shows no key is of the tenant that it names, and what each has is counted */
+    bool quotas;  /* false; and bounded: who has no quota puts nothing */
 };
 struct mc_core_config mc_core_config_default(void);
 
@@ -191,7 +192,7 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(rotten_reports) X(rotten_replicas) X(epochs_doubted) X(owners_stuck) X(reports_refuted) X(foreign_refused)        \
     X(offload_begun) X(offload_done) X(offload_failed) X(offload_skipped) X(promotion_begun) X(promotion_done)         \
     X(promotion_failed) X(promotion_admitted) X(promotion_rare) X(promotion_capped) X(offload_ahead) X(offload_late)     \
-    X(disk_lost)
+    X(disk_lost) X(tenants_unknown)
 /* clang-format on */
 struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;
@@ -249,6 +250,26 @@ size_t mc_core_disks_off(const struct mc_core *core, struct mc_core_disks_off *l
 /* Draining of all segments of that name begins or ends; returns how many there are. A later master does not know of it.
  */
 size_t mc_core_drain(struct mc_core *core, struct mc_span name, bool on);
+
+struct mc_core_quota {       /* of what a tenant has in memory; bytes: of values, once for each replica */
+    uint64_t bytes, objects; /* at most; objects 0: as many as it likes */
+    uint64_t guaranteed_bytes, guaranteed_objects; /* so much is not evicted to make room for others */
+};
+struct mc_core_tenant {
+    char name[64]; /* "default": the one without a name */
+    bool has_quota;
+    struct mc_core_quota quota;
+    uint64_t effective_bytes; /* of its quota: those that guarantee nothing share what memory there is */
+    uint64_t bytes, objects;
+    uint64_t evicted_bytes, evicted_objects, refused; /* because of its quota */
+};
+/* Tenants that have a quota or objects, from *cursor on, which is moved; 0: the end. */
+size_t mc_core_tenants(const struct mc_core *core, uint64_t *cursor, struct mc_core_tenant *list, size_t capacity);
+/* Bytes of memory that is lent: what quotas are about. */
+uint64_t mc_core_tenant_capacity(const struct mc_core *core);
+/* A quota of NULL is taken away: TENANT_NOT_REGISTERED, it has none; TENANT_NOT_EMPTY, it has objects. Else 0;
+ * UNAVAILABLE_IN_CURRENT_MODE: nothing is counted; BUSY: there are too many tenants. */
+int mc_core_quota(struct mc_core *core, struct mc_span tenant, const struct mc_core_quota *quota);
 
 /* Keys in slot order: calls visit for at most `limit` slots looked at. False when the end is reached. */
 bool mc_core_keys(const struct mc_core *core, uint64_t *cursor, size_t limit,

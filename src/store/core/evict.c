@@ -8,6 +8,7 @@
  *
  * The members of a group have one age, that of the youngest, and go together. A use is told only of the member that
  * was used: the others are when they are to go, so a group costs its users nothing. */
+#include "store/core/account.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/offload.h"
@@ -61,7 +62,7 @@ static void pass_soft(struct mc_segment *segment, uint32_t slot)
 static const struct mc_eviction_policy soft_policy = {.oldest = oldest_soft, .pass = pass_soft};
 
 struct passing { /* how many may be passed over in this step */
-    unsigned skips, spares;
+    unsigned skips, spares, owed;
 };
 
 /* On its way to a disk: it goes a little later, if anything else can, and is not lost. */
@@ -73,7 +74,16 @@ static bool is_spared(const struct mc_core *core, const struct mc_node *node, st
     return true;
 }
 
-/* The first of `count` that is not kept or spared; those it passes are not the next. */
+/* Guaranteed to its tenant, and others want the room: it is as young as any. */
+static bool is_owed(const struct mc_core *core, const struct mc_node *node, struct passing *passing)
+{
+    if (!mc_account_is_owed(core, mc_node_object(node)))
+        return false;
+    passing->owed -= passing->owed > 0;
+    return true;
+}
+
+/* The first of `count` that is not kept, owed or spared; those it passes are not the next. */
 static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, const struct mc_eviction_policy *policy,
                        uint32_t count, struct passing *passing)
 {
@@ -83,8 +93,10 @@ static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, const s
         if (!is_kept(core, node)) {
             if (is_turned(core, mc_node_object(node)))
                 continue;
-            if (!is_spared(core, node, passing))
+            if (!is_owed(core, node, passing) && !is_spared(core, node, passing))
                 return slot;
+            if (passing->owed == 0)
+                return MC_NODE_NONE;
             count--;
             if (policy == &soft_policy)
                 pass_soft(segment, slot);
@@ -108,7 +120,8 @@ static uint32_t any_that_may_go(const struct mc_core *core, const struct mc_segm
     const struct mc_node_list *lists[] = {&segment->normal, &segment->proven};
     for (unsigned i = 0; i < 2; i++) {
         for (uint32_t slot = lists[i]->head; slot != MC_NODE_NONE; slot = mc_segment_node(segment, slot)->list_next) {
-            if (!is_kept(core, mc_segment_node(segment, slot)))
+            const struct mc_node *node = mc_segment_node(segment, slot);
+            if (!is_kept(core, node) && !mc_account_is_owed(core, mc_node_object(node)))
                 return slot;
             if (passing->skips == 0)
                 return MC_NODE_NONE;
@@ -125,7 +138,8 @@ static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, stru
         /* A soft pin that has run out was not used for all its time: it is older than anything unpinned is likely to
          * be. */
         const struct mc_node *node = mc_segment_node(segment, soft);
-        if (core->now_ms / 1000 < mc_node_object(node)->soft_until_s || is_kept(core, node))
+        if (core->now_ms / 1000 < mc_node_object(node)->soft_until_s || is_kept(core, node) ||
+            mc_account_is_owed(core, mc_node_object(node)))
             break;
         if (!is_turned(core, mc_node_object(node)))
             return soft;
@@ -154,7 +168,8 @@ static void prefetch_next(const struct mc_core *core, const struct mc_segment *s
 /* May the member go with the others? */
 static bool may_go(const struct mc_core *core, const struct mc_group *group, const struct mc_object *object)
 {
-    if (!object->visible || object->hard || (object->live == 1 && mc_object_on_disk(core, object).segment != NULL))
+    if (!object->visible || object->hard || (object->live == 1 && mc_object_on_disk(core, object).segment != NULL) ||
+        mc_account_is_owed(core, object))
         return false; /* of what lies on a disk alone nothing can go */
     if (object->soft && core->now_ms / 1000 < object->soft_until_s &&
         !(group->going_soft && core->config.allow_evict_soft_pinned))
@@ -265,17 +280,79 @@ bool mc_evict_groups(struct mc_core *core)
     return core->groups.going != NULL;
 }
 
+/* ---- among a tenant's own ---- */
+
+/* May it go for another of its tenant? */
+static bool may_go_for_own(const struct mc_core *core, const struct mc_object *object, bool soft)
+{
+    if (!object->visible || object->hard || (object->soft && core->now_ms / 1000 < object->soft_until_s && !soft))
+        return false;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        if (at.segment->kind == MC_SEGMENT_MEMORY &&
+            (at.segment->state != MC_SEGMENT_OK || is_kept(core, mc_segment_node(at.segment, at.slot))))
+            return false;
+    return true;
+}
+
+/* With its group, if it is in one. */
+static void evict_one_own(struct mc_core *core, struct mc_object *object, uint32_t *count)
+{
+    struct mc_group *group = mc_object_group(object);
+    struct mc_replica at = mc_replica_first(core, object);
+    while (at.segment->kind != MC_SEGMENT_MEMORY) /* one lies there: it is in the list */
+        at = mc_replica_next(core, at);
+    if (group != NULL) {
+        (void)evict_group(core, group, at.segment, at.slot, count);
+    } else {
+        (void)drop_whole(core, object, NULL);
+        --*count;
+    }
+}
+
+static bool is_above(const struct mc_account *account, uint64_t bytes, uint64_t objects)
+{
+    return account->oldest != NULL && (account->bytes > bytes || account->objects > objects);
+}
+
+bool mc_evict_own(struct mc_core *core, struct mc_account *account, const struct mc_object *but, uint64_t bytes,
+                  uint64_t objects)
+{
+    uint32_t count = core->evictions_left < MC_EVICT_ITEM_MAX ? core->evictions_left : MC_EVICT_ITEM_MAX;
+    uint64_t had_bytes = account->bytes, had_objects = account->objects;
+    if (!is_above(account, bytes, objects))
+        return true;
+    core->evictions_left -= count;
+    mc_account_puts(core, mc_object_key(account->oldest)); /* it is not kept from itself */
+    for (int soft = 0; soft <= core->config.allow_evict_soft_pinned; soft++) {
+        uint64_t left = account->objects < MC_EVICT_OWN_MAX ? account->objects : MC_EVICT_OWN_MAX;
+        for (; left > 0 && count > 0 && is_above(account, bytes, objects); left--) {
+            struct mc_object *object = account->oldest;
+            if (object != but && may_go_for_own(core, object, soft != 0))
+                evict_one_own(core, object, &count);
+            else
+                mc_account_turn(object);
+        }
+    }
+    core->evictions_left += count;
+    account->evicted_bytes += had_bytes - account->bytes;
+    account->evicted_objects += had_objects - account->objects;
+    return count > 0 || !is_above(account, bytes, objects);
+}
+
 /* ---- making room ---- */
 
-/* Evicts at least `units` if it can with `*count` evictions; what it evicted, *count lowered. */
-static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t units, uint32_t *count)
+/* Evicts at least `units` if it can with `*count` evictions; what it evicted, *count lowered. is_owed: all that could
+ * go is guaranteed to others. */
+static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t units, uint32_t *count, bool *is_owed)
 {
-    struct passing passing = {MC_EVICT_SKIPS_MAX, MC_EVICT_SPARES_MAX};
+    struct passing passing = {MC_EVICT_SKIPS_MAX, MC_EVICT_SPARES_MAX, MC_EVICT_OWED_MAX};
     uint64_t evicted = 0;
     while (*count > 0 && evicted < units) {
         uint32_t slot = candidate(core, segment, &passing);
-        if (slot == MC_NODE_NONE)
+        if (slot == MC_NODE_NONE) {
+            *is_owed = passing.owed > 0 && passing.owed < MC_EVICT_OWED_MAX;
             break;
+        }
         const struct mc_node *node = mc_segment_node(segment, slot);
         struct mc_group *group = mc_object_group(mc_node_object(node));
         prefetch_next(core, segment, node->list_next);
@@ -290,12 +367,12 @@ static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t
 }
 
 /* The same within what this message may still cause; the rest becomes debt. */
-static uint64_t evict_now(struct mc_core *core, struct mc_segment *segment, uint64_t units)
+static uint64_t evict_now(struct mc_core *core, struct mc_segment *segment, uint64_t units, bool *is_owed)
 {
     uint32_t count = core->evictions_left < MC_EVICT_ITEM_MAX ? core->evictions_left : MC_EVICT_ITEM_MAX;
     core->evictions_left -= count;
     core->statistics.eviction_attempts++;
-    uint64_t evicted = evict(core, segment, units, &count);
+    uint64_t evicted = evict(core, segment, units, &count, is_owed);
     core->statistics.eviction_successes += evicted > 0;
     core->evictions_left += count;
     if (count > 0 || evicted >= units)
@@ -319,8 +396,9 @@ void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t u
     /* What is being cleared already is as good as free: only `used` counts against the lower mark, so nothing is
      * evicted twice for one need. */
     uint64_t excess = segment->used > marks.low ? segment->used - marks.low : 0;
+    bool is_owed;
     if (excess > 0)
-        (void)evict_now(core, segment, units * 2 < excess ? units * 2 : excess);
+        (void)evict_now(core, segment, units * 2 < excess ? units * 2 : excess, &is_owed);
 }
 
 static bool anything_evictable(const struct mc_core *core, const struct mc_segment *segment)
@@ -349,9 +427,10 @@ bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t uni
         goal = goal > segment->want ? goal : segment->want;
     }
     mc_offload_mark(core, segment);
-    if (goal > segment->clearing + segment->debt && evict_now(core, segment, goal - segment->clearing) == 0)
+    bool is_owed = false;
+    if (goal > segment->clearing + segment->debt && evict_now(core, segment, goal - segment->clearing, &is_owed) == 0)
         segment->want = want; /* nothing may go just now: that was no try */
-    return anything_evictable(core, segment) || segment->clearing > 0 || segment->quarantine > 0 ||
+    return (!is_owed && anything_evictable(core, segment)) || segment->clearing > 0 || segment->quarantine > 0 ||
            segment->granted > 0 || segment->moves.count > 0;
 }
 
@@ -360,7 +439,8 @@ bool mc_evict_debt(struct mc_core *core, struct mc_segment *segment)
     if (segment->debt == 0)
         return false;
     uint32_t count = MC_SLICE_EVICTIONS;
-    uint64_t evicted = evict(core, segment, segment->debt, &count);
+    bool is_owed;
+    uint64_t evicted = evict(core, segment, segment->debt, &count, &is_owed);
     if (count > 0 || evicted >= segment->debt)
         segment->debt = 0;
     else

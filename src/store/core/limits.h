@@ -31,6 +31,7 @@
 #define MC_DISK_READS_MAX 255u   /* so far the loads of one value are counted */
 #define MC_DISK_REST_MS 1000u    /* for a value that a disk has failed to read in time */
 #define MC_DISK_VAIN 3u          /* or for the whole disk, after so many in a row */
+#define MC_TENANTS_MAX 1024u     /* of which something is counted: a quota, or an object */
 #define MC_JOBS_MAX 64u          /* removals of all or by pattern at the same time */
 #define MC_WALK_MAX 100u         /* segments looked at for one replica */
 #define MC_PREFERRED_MAX 64u     /* segments that preferred names stand for */
@@ -48,6 +49,8 @@
 #define MC_EVICT_ITEM_MAX 256u   /* evictions that one item of a put may cause */
 #define MC_EVICT_INPUT_MAX 2048u /* that one message may cause; the rest is done by ticks */
 #define MC_EVICT_SKIPS_MAX 64u   /* objects in use that one eviction step passes over */
+#define MC_EVICT_OWED_MAX 256u   /* objects that are guaranteed to others, that one eviction step passes over */
+#define MC_EVICT_OWN_MAX 512u    /* objects in use, when a tenant makes room among its own */
 #define MC_EVICT_SPARES_MAX 64u  /* objects on their way to a disk that one eviction step passes over */
 #define MC_EVICT_TURNS_MAX 2048u /* members of groups that were used since, passed over for one message */
 

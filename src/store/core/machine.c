@@ -1,4 +1,5 @@
 /* The core's life, the way of a frame to its handler, and the clockwork of ticks. */
+#include "store/core/account.h"
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
@@ -56,9 +57,11 @@ static bool create_tables(struct mc_core *core, uint64_t seed)
     core->segments = calloc(MC_SEGMENTS_MAX, sizeof(*core->segments));
     core->segment_uses = calloc(MC_SEGMENTS_MAX, sizeof(*core->segment_uses));
     core->ended_well = calloc(MC_ENDED_WELL_MAX / 64, sizeof(*core->ended_well)); /* touched as it is used */
+    bool is_counted = core->config.tenants;
     return core->segments != NULL && core->segment_uses != NULL && mc_set_init(&core->ok, MC_SET_OK) &&
            mc_set_init(&core->roomy, MC_SET_ROOMY) && core->ended_well != NULL && mc_groups_init(&core->groups, seed) &&
-           mc_objects_init(&core->objects, seed);
+           mc_objects_init(&core->objects, seed) &&
+           (!is_counted || (core->objects.accounts = mc_accounts_create(seed)) != NULL);
 }
 
 struct mc_core *mc_core_create(const struct mc_core_config *config, const struct mc_core_output *output,
@@ -151,6 +154,7 @@ void mc_core_destroy(struct mc_core *core)
     free(core->puts.free);
     free(core->waits.items);
     free(core->waits.free);
+    mc_accounts_destroy(core->objects.accounts);
     mc_objects_destroy(&core->objects);
     mc_buffer_free(&core->scratch);
     free(core->waiters);

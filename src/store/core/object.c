@@ -3,6 +3,7 @@
 #include "store/core/object.h"
 
 #include "base/error.h"
+#include "store/core/account.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,15 +41,16 @@ static struct mc_bucket *bucket_of(const struct mc_objects *objects, uint64_t ha
     return bucket_at(objects, index);
 }
 
-static size_t cell_size(size_t key_length, bool roomy)
+static size_t cell_size(const struct mc_objects *objects, size_t key_length, bool roomy)
 {
     size_t size = (sizeof(struct mc_object) + key_length + 7) / 8 * 8;
+    size += objects->accounts != NULL ? sizeof(struct mc_holding) : 0;
     return roomy ? size + sizeof(struct mc_membership) : size;
 }
 
 static struct mc_slab *slab_of(struct mc_objects *objects, size_t key_length, bool roomy)
 {
-    return &objects->sizes[(cell_size(key_length, roomy) - sizeof(struct mc_object)) / 8];
+    return &objects->sizes[(cell_size(objects, key_length, roomy) - sizeof(struct mc_object)) / 8];
 }
 
 /* The chunk that holds bucket `index`, with every bucket of it empty. */
@@ -92,7 +94,10 @@ void mc_objects_destroy(struct mc_objects *objects)
 static struct mc_object *create(struct mc_objects *objects, struct mc_span key, bool roomy)
 {
     mc_assert(key.length > 0 && key.length <= MC_KEY_LENGTH_MAX);
-    struct mc_object *object = mc_slab_allocate(slab_of(objects, key.length, roomy));
+    struct mc_account *account = objects->accounts == NULL ? NULL : mc_account_take(objects->accounts, key);
+    struct mc_object *object = NULL;
+    if (objects->accounts == NULL || account != NULL)
+        object = mc_slab_allocate(slab_of(objects, key.length, roomy));
     if (object == NULL)
         return NULL;
     mc_assert(((uintptr_t)object & ~POINTER_MASK) == 0);
@@ -102,6 +107,10 @@ static struct mc_object *create(struct mc_objects *objects, struct mc_span key, 
     memcpy(object->key, key.data, key.length);
     if (roomy)
         *mc_object_membership(object) = (struct mc_membership){.group = 0};
+    if (account != NULL) {
+        account->cells++;
+        *mc_object_holding(object) = (struct mc_holding){.account = account};
+    }
     return object;
 }
 
@@ -118,6 +127,8 @@ struct mc_object *mc_object_create_roomy(struct mc_objects *objects, struct mc_s
 void mc_object_free(struct mc_objects *objects, struct mc_object *object)
 {
     object->serial++;
+    if (objects->accounts != NULL)
+        mc_object_holding(object)->account->cells--;
     mc_slab_release(slab_of(objects, object->key_length, object->roomy), object);
 }
 

@@ -18,6 +18,8 @@
 #define MC_OBJECT_READERS_MAX 1023u
 #define MC_OBJECT_CLEARING_MAX 31u
 
+struct mc_account;
+struct mc_accounts;
 struct mc_group;
 struct mc_object;
 
@@ -28,8 +30,14 @@ struct mc_membership {                 /* behind the key of an object that is `r
 };
 _Static_assert(sizeof(struct mc_membership) == 24, "what a group costs each of its objects");
 
+struct mc_holding { /* behind that, where tenants are counted: see account.h */
+    struct mc_account *account;
+    struct mc_object *previous, *next; /* among its tenant's that lie in memory */
+};
+_Static_assert(sizeof(struct mc_holding) == 24, "what counting tenants costs each object");
+
 /* Slabs, one for every 8 bytes. */
-#define MC_OBJECT_SIZES ((32 + MC_KEY_LENGTH_MAX + sizeof(struct mc_membership)) / 8 + 1)
+#define MC_OBJECT_SIZES ((32 + MC_KEY_LENGTH_MAX + sizeof(struct mc_membership) + sizeof(struct mc_holding)) / 8 + 1)
 
 struct mc_object {
     uint64_t length : 48;
@@ -72,9 +80,10 @@ _Static_assert(sizeof(struct mc_bucket) == 64, "a bucket is one cache line");
 struct mc_objects {
     uint64_t seed; /* keys come from others: the hash is not theirs to choose */
     struct mc_bucket **chunks;
-    uint64_t bucket_count; /* = mask + 1 + split */
-    uint64_t mask, split;  /* buckets below split have been split already in this round */
-    uint64_t count;        /* entries */
+    uint64_t bucket_count;        /* = mask + 1 + split */
+    uint64_t mask, split;         /* buckets below split have been split already in this round */
+    uint64_t count;               /* entries */
+    struct mc_accounts *accounts; /* of tenants; NULL: nothing is counted */
     struct mc_slab overflow;
     struct mc_slab sizes[MC_OBJECT_SIZES];
 };
@@ -82,7 +91,8 @@ struct mc_objects {
 bool mc_objects_init(struct mc_objects *objects, uint64_t seed);
 void mc_objects_destroy(struct mc_objects *objects);
 
-/* An object of that key, not in the table, all other fields zero but the serial. NULL when memory is out. */
+/* An object of that key, not in the table, all other fields zero but the serial. NULL when memory is out, or there are
+ * too many tenants. */
 struct mc_object *mc_object_create(struct mc_objects *objects, struct mc_span key);
 /* The same with a membership, in no group. */
 struct mc_object *mc_object_create_roomy(struct mc_objects *objects, struct mc_span key);
@@ -114,6 +124,13 @@ static inline struct mc_membership *mc_object_membership(const struct mc_object 
 {
     uintptr_t key = (uintptr_t)object->key; /* a multiple of 8 */
     return object->roomy ? (struct mc_membership *)(key + ((object->key_length + 7u) & ~7u)) : NULL;
+}
+/* Where tenants are counted. */
+static inline struct mc_holding *mc_object_holding(const struct mc_object *object)
+{
+    uintptr_t key = (uintptr_t)object->key;
+    size_t membership = object->roomy ? sizeof(struct mc_membership) : 0;
+    return (struct mc_holding *)(key + ((object->key_length + 7u) & ~7u) + membership);
 }
 /* The group it belongs to, or NULL. */
 static inline struct mc_group *mc_object_group(const struct mc_object *object)

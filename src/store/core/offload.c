@@ -1,4 +1,5 @@
 /* What is stored on disks, and loaded from them: see offload.h. */
+#include "store/core/account.h"
 #include "store/core/offload.h"
 
 #include "store/core/job.h"
@@ -245,8 +246,11 @@ int32_t mc_offload_load(struct mc_core *core, struct mc_object *object)
     if (is_resting(core, from) || object->live >= MC_REPLICA_COUNT_MAX ||
         core->counter_end - core->counter <= MC_BATCH_MAX || mc_jobs_will_meet(core, object))
         return MC_ERR_OBJECT_NOT_FOUND;
+    mc_account_make_room(core, object);
+    mc_account_puts(core, mc_object_key(object));
     uint32_t slot = find_memory(core, from.segment->member, mc_extent_units(object->length, object->key_length),
                                 &memory, &is_hopeful);
+    mc_account_puts(core, mc_span(NULL, 0));
     if (slot == MC_NODE_NONE)
         return is_hopeful ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_NOT_FOUND;
     if (!begin_move(core, object, memory, slot, MC_REPLICA_LOADED)) {

@@ -1,6 +1,7 @@
 /* Puts: P1 to P6 of the ordering page. A PUT_START is answered at once; what it granted is remembered until the last
  * grant has ended, one way or the other: live, cleared (the writer or the owner said that it failed) or cut (nobody can
  * say where the writer is); and of an upsert, until the value before is cleared. */
+#include "store/core/account.h"
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
@@ -363,7 +364,7 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
     mc_generation_next(core, node, object->granted); /* generation - replica is the same for all of them */
     node->list_previous = put->index;
     node->list_next = put->grant_count;
-    mc_object_link(object, segment, slot);
+    mc_object_link(core, object, segment, slot);
     object->granted++;
     put->grants[put->grant_count++] = (struct mc_grant){slot, segment->index, (uint16_t)item};
     put->open++;
@@ -412,6 +413,16 @@ static void places_return(struct mc_core *core, const struct mc_replica *replica
     }
 }
 
+/* May its tenant put it? 0 or the item's code. *object may have made room for it. */
+static int32_t admit(struct mc_core *core, const struct start *start, const struct mc_wire_put_start_item *item,
+                     struct mc_object **object)
+{
+    int32_t code = mc_account_admit(core, item->key, *object, item->length, start->replica_count);
+    if (code == 0 && *object != NULL)
+        *object = mc_objects_find(&core->objects, item->key);
+    return code;
+}
+
 /* 0 and what was granted, or the item's code. */
 static int32_t put_item(struct mc_core *core, struct start *start, const struct mc_wire_put_start_item *item,
                         uint32_t index, struct mc_wire_granted *granted)
@@ -444,6 +455,9 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
         return MC_ERR_BUSY;
     if (start->places + start->replica_count > MC_BATCH_MAX)
         return MC_ERR_SPACE_SOON; /* the answer has no place left for its places; the rest of the batch comes again */
+    code = start->expected != 0 ? 0 : admit(core, start, item, &object); /* what only moves is let through */
+    if (code != 0)
+        return code;
     /* Kept also when the value that is to be replaced is what has to make room. */
     uint64_t group = item->group != 0 || object == NULL ? item->group : mc_object_group_id(object);
     uint32_t count = places_take(core, start, mc_extent_units(item->length, item->key.length), replicas);
@@ -492,12 +506,14 @@ static void start_items(struct mc_core *core, struct start *start, struct mc_buf
     warm(core, items, count);
     for (uint32_t i = 0; i < count; i++) {
         granted[i] = (struct mc_wire_granted){0};
+        mc_account_puts(core, items[i].key);
         granted[i].code = put_item(core, start, &items[i], i, &granted[i]);
         if (granted[i].code != 0)
             granted[i].replica_count = 0;
         core->statistics.put_start_failures += granted[i].code != 0 && granted[i].code != MC_ERR_OBJECT_ALREADY_EXISTS;
         start->put->codes[i] = granted[i].code == 0 ? MC_PUT_OPEN : granted[i].code;
     }
+    mc_account_puts(core, mc_span(NULL, 0));
     /* Not begun before: what was evicted may have ended another put of this connection, whose PUT_DONE is there then.
      */
     size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_GRANTED, request_id);

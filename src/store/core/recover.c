@@ -405,7 +405,7 @@ static void merge_live(struct mc_core *core, struct mc_segment *segment, const s
         return;
     }
     node->state = MC_NODE_LIVE;
-    mc_object_link(object, segment, item->slot);
+    mc_object_link(core, object, segment, item->slot);
     object->live++;
     segment->live++;
     core->statistics.recovered_objects++;

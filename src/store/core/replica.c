@@ -1,5 +1,6 @@
 /* Nodes and objects: how a replica comes, ages and goes, and what its owner is told about it (R1 to R3, P-cut of the
  * ordering page). */
+#include "store/core/account.h"
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
@@ -293,7 +294,7 @@ bool mc_segment_release_keys(struct mc_core *core, struct mc_segment *segment)
 
 /* ---- objects and their replicas ---- */
 
-void mc_object_link(struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+void mc_object_link(const struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
     node->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
@@ -301,9 +302,10 @@ void mc_object_link(struct mc_object *object, struct mc_segment *segment, uint32
     node->replica_next_slot = object->first_slot;
     object->first_segment = segment->index;
     object->first_slot = slot;
+    mc_account_linked(core, object, segment);
 }
 
-void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+static void unlink_node(struct mc_core *core, struct mc_object *object, const struct mc_segment *segment, uint32_t slot)
 {
     const struct mc_node *node = mc_segment_node(segment, slot);
     if (object->first_segment == segment->index && object->first_slot == slot) {
@@ -316,6 +318,12 @@ void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_
         at = mc_segment_node(core->segments[at->replica_next_segment], at->replica_next_slot);
     at->replica_next_segment = node->replica_next_segment;
     at->replica_next_slot = node->replica_next_slot;
+}
+
+void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+{
+    unlink_node(core, object, segment, slot);
+    mc_account_unlinked(core, object, segment);
 }
 
 struct mc_object *mc_object_find(const struct mc_core *core, struct mc_span key)
@@ -433,7 +441,7 @@ void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_se
 {
     mc_assert(object->visible);
     mc_segment_node(segment, slot)->state = MC_NODE_LIVE;
-    mc_object_link(object, segment, slot);
+    mc_object_link(core, object, segment, slot);
     object->live++;
     segment->live++;
     begin_to_age(core, segment, object, slot);
@@ -534,7 +542,7 @@ struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object
 }
 
 /* The object takes over the replicas of its successor. */
-static void take_replicas(struct mc_core *core, struct mc_object *object, const struct mc_object *successor)
+static void take_replicas(struct mc_core *core, struct mc_object *object, struct mc_object *successor)
 {
     object->length = successor->length;
     object->hard = successor->hard;
@@ -544,6 +552,7 @@ static void take_replicas(struct mc_core *core, struct mc_object *object, const 
     object->first_segment = successor->first_segment;
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         mc_segment_node(at.segment, at.slot)->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
+    mc_account_succeeded(core, object, successor);
 }
 
 bool mc_object_clearable(struct mc_core *core, const struct mc_object *object)
@@ -590,6 +599,7 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
 void mc_object_touch(struct mc_core *core, struct mc_object *object)
 {
     group_use(core, object);
+    mc_account_used(core, object);
     mc_object_rejuvenate(core, object);
 }
 

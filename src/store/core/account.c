@@ -1,0 +1,358 @@
+#include "store/core/account.h"
+
+#include "base/error.h"
+#include "store/core/limits.h"
+#include "store/core/place.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
+#include "store/core/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define BUCKETS 1024u
+
+struct mc_accounts {
+    uint64_t seed; /* names come from others */
+    struct mc_account *list[MC_TENANTS_MAX], *buckets[BUCKETS];
+    uint32_t count;
+    double quota_bytes, guaranteed_bytes; /* sums: of quotas that guarantee nothing, and of what others do */
+    uint64_t capacity, changes;           /* of all memory that is lent, when so much had changed there */
+    const struct mc_account *putting;
+};
+
+/* ---- the table ---- */
+
+struct mc_accounts *mc_accounts_create(uint64_t seed)
+{
+    struct mc_accounts *accounts = calloc(1, sizeof(*accounts));
+    if (accounts != NULL)
+        accounts->seed = seed;
+    return accounts;
+}
+
+void mc_accounts_destroy(struct mc_accounts *accounts)
+{
+    for (uint32_t i = 0; accounts != NULL && i < accounts->count; i++)
+        free(accounts->list[i]);
+    free(accounts);
+}
+
+static struct mc_account *const *bucket_of(const struct mc_accounts *accounts, struct mc_span scope)
+{
+    return &accounts->buckets[XXH3_64bits_withSeed(scope.data, scope.length, accounts->seed) % BUCKETS];
+}
+
+static struct mc_account *account_find(const struct mc_accounts *accounts, struct mc_span scope)
+{
+    struct mc_account *account = *bucket_of(accounts, scope);
+    while (account != NULL && !mc_span_equal(mc_scope_span(&account->scope), scope))
+        account = account->next;
+    return account;
+}
+
+/* The place in the list for one more; NULL: all are in use. */
+static struct mc_account **place_for_one(struct mc_accounts *accounts)
+{
+    if (accounts->count < MC_TENANTS_MAX)
+        return &accounts->list[accounts->count++];
+    for (uint32_t i = 0; i < MC_TENANTS_MAX; i++) {
+        struct mc_account *idle = accounts->list[i];
+        if (idle->cells > 0 || idle->has_quota)
+            continue;
+        struct mc_account **at = (struct mc_account **)(uintptr_t)bucket_of(accounts, mc_scope_span(&idle->scope));
+        while (*at != idle)
+            at = &(*at)->next;
+        *at = idle->next;
+        accounts->putting = accounts->putting == idle ? NULL : accounts->putting;
+        free(idle);
+        return &accounts->list[i];
+    }
+    return NULL;
+}
+
+static struct mc_account *account_take(struct mc_accounts *accounts, struct mc_span scope)
+{
+    struct mc_account *account = account_find(accounts, scope);
+    if (account != NULL)
+        return account;
+    account = calloc(1, sizeof(*account));
+    struct mc_account **place = account == NULL ? NULL : place_for_one(accounts);
+    if (place == NULL) {
+        free(account);
+        return NULL;
+    }
+    account->scope.length = (uint8_t)scope.length;
+    if (scope.length > 0)
+        memcpy(account->scope.bytes, scope.data, scope.length);
+    struct mc_account **bucket = (struct mc_account **)(uintptr_t)bucket_of(accounts, scope);
+    account->next = *bucket;
+    *bucket = *place = account;
+    return account;
+}
+
+struct mc_account *mc_account_find(const struct mc_accounts *accounts, struct mc_span key)
+{
+    return account_find(accounts, mc_key_scope(key));
+}
+
+struct mc_account *mc_account_take(struct mc_accounts *accounts, struct mc_span key)
+{
+    return account_take(accounts, mc_key_scope(key));
+}
+
+const struct mc_account *mc_account_at(const struct mc_accounts *accounts, uint32_t index)
+{
+    return index < accounts->count ? accounts->list[index] : NULL;
+}
+
+/* ---- what each has ---- */
+
+static void list_add(struct mc_object *object)
+{
+    struct mc_holding *holding = mc_object_holding(object);
+    struct mc_account *account = holding->account;
+    holding->previous = account->youngest;
+    holding->next = NULL;
+    if (account->youngest == NULL)
+        account->oldest = object;
+    else
+        mc_object_holding(account->youngest)->next = object;
+    account->youngest = object;
+}
+
+static void list_remove(struct mc_object *object)
+{
+    struct mc_holding *holding = mc_object_holding(object);
+    struct mc_account *account = holding->account;
+    if (holding->previous == NULL)
+        account->oldest = holding->next;
+    else
+        mc_object_holding(holding->previous)->next = holding->next;
+    if (holding->next == NULL)
+        account->youngest = holding->previous;
+    else
+        mc_object_holding(holding->next)->previous = holding->previous;
+    holding->previous = holding->next = NULL;
+}
+
+void mc_account_turn(struct mc_object *object)
+{
+    list_remove(object);
+    list_add(object);
+}
+
+static uint32_t in_memory(const struct mc_core *core, const struct mc_object *object)
+{
+    uint32_t count = 0;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        count += at.segment->kind == MC_SEGMENT_MEMORY;
+    return count;
+}
+
+void mc_account_linked(const struct mc_core *core, struct mc_object *object, const struct mc_segment *segment)
+{
+    if (core->objects.accounts == NULL || segment->kind != MC_SEGMENT_MEMORY)
+        return;
+    struct mc_account *account = mc_object_holding(object)->account;
+    account->bytes += object->length;
+    if (in_memory(core, object) > 1)
+        return;
+    account->objects++;
+    list_add(object);
+}
+
+void mc_account_unlinked(const struct mc_core *core, struct mc_object *object, const struct mc_segment *segment)
+{
+    if (core->objects.accounts == NULL || segment->kind != MC_SEGMENT_MEMORY)
+        return;
+    struct mc_account *account = mc_object_holding(object)->account;
+    mc_assert(account->bytes >= object->length);
+    account->bytes -= object->length;
+    if (in_memory(core, object) > 0)
+        return;
+    account->objects--;
+    list_remove(object);
+}
+
+void mc_account_succeeded(const struct mc_core *core, struct mc_object *object, struct mc_object *successor)
+{
+    if (core->objects.accounts == NULL)
+        return;
+    list_remove(successor);
+    list_add(object);
+}
+
+void mc_account_used(const struct mc_core *core, struct mc_object *object)
+{
+    if (core->objects.accounts == NULL)
+        return;
+    const struct mc_holding *holding = mc_object_holding(object);
+    if (holding->next != NULL) /* listed, and not the youngest */
+        mc_account_turn(object);
+}
+
+/* ---- what each may have ---- */
+
+static void sum_quotas(struct mc_accounts *accounts)
+{
+    accounts->quota_bytes = accounts->guaranteed_bytes = 0;
+    for (uint32_t i = 0; i < accounts->count; i++) {
+        const struct mc_core_quota *quota = &accounts->list[i]->quota;
+        accounts->guaranteed_bytes += (double)quota->guaranteed_bytes;
+        accounts->quota_bytes += quota->guaranteed_bytes > 0 ? 0 : (double)quota->bytes;
+    }
+}
+
+uint64_t mc_core_tenant_capacity(const struct mc_core *core)
+{
+    struct mc_accounts *accounts = core->objects.accounts;
+    if (accounts == NULL)
+        return 0;
+    if (accounts->changes == core->segment_changes)
+        return accounts->capacity;
+    accounts->capacity = 0;
+    for (uint32_t i = 1; i < core->segment_top; i++) {
+        const struct mc_segment *segment = core->segments[i];
+        if (segment != NULL && segment->state != MC_SEGMENT_GONE && segment->kind == MC_SEGMENT_MEMORY)
+            accounts->capacity += segment->capacity;
+    }
+    accounts->changes = core->segment_changes;
+    return accounts->capacity;
+}
+
+/* So much of `bytes` as there is when everybody's are `sum`. */
+static uint64_t share(const struct mc_core *core, uint64_t bytes, double sum)
+{
+    double capacity = (double)mc_core_tenant_capacity(core);
+    return sum <= capacity ? bytes : (uint64_t)((double)bytes * (capacity / sum));
+}
+
+/* Quotas that guarantee nothing are shares: together they are no more than there is. Where something is guaranteed, the
+ * quota is how far its tenant may go beyond that while there is room. */
+static uint64_t most_bytes_of(const struct mc_core *core, const struct mc_account *account)
+{
+    const struct mc_core_quota *quota = &account->quota;
+    return quota->guaranteed_bytes > 0 ? quota->bytes : share(core, quota->bytes, core->objects.accounts->quota_bytes);
+}
+
+bool mc_account_is_owed(const struct mc_core *core, const struct mc_object *object)
+{
+    const struct mc_accounts *accounts = core->objects.accounts;
+    if (accounts == NULL)
+        return false;
+    const struct mc_account *account = mc_object_holding(object)->account;
+    const struct mc_core_quota *quota = &account->quota;
+    if (account == accounts->putting || (quota->guaranteed_bytes == 0 && quota->guaranteed_objects == 0))
+        return false;
+    uint64_t bytes = share(core, quota->guaranteed_bytes, accounts->guaranteed_bytes);
+    return (bytes > 0 && account->bytes < bytes + object->length) || account->objects <= quota->guaranteed_objects;
+}
+
+void mc_account_puts(const struct mc_core *core, struct mc_span key)
+{
+    if (core->objects.accounts != NULL)
+        core->objects.accounts->putting = key.length == 0 ? NULL : mc_account_find(core->objects.accounts, key);
+}
+
+static uint64_t left_of(uint64_t limit, uint64_t part)
+{
+    return limit > part ? limit - part : 0;
+}
+
+int32_t mc_account_admit(struct mc_core *core, struct mc_span key, const struct mc_object *object, uint64_t length,
+                         uint32_t replicas)
+{
+    struct mc_accounts *accounts = core->objects.accounts;
+    if (accounts == NULL)
+        return 0;
+    /* Who names many tenants makes no account of each: where there are quotas it is told so before. */
+    struct mc_account *account = mc_account_find(accounts, key);
+    if (core->config.quotas ? account == NULL || !account->has_quota
+                            : account == NULL && mc_account_take(accounts, key) == NULL) {
+        core->statistics.tenants_unknown++;
+        return MC_ERR_TENANT_NOT_REGISTERED;
+    }
+    if (account == NULL || !account->has_quota)
+        return 0;
+    /* While one value replaces another both lie there: what it adds in the end is what counts. */
+    uint32_t has = object == NULL || !object->visible ? 0 : in_memory(core, object);
+    uint64_t most_bytes = most_bytes_of(core, account), added = length * replicas;
+    uint64_t most_objects = account->quota.objects == 0 ? UINT64_MAX : account->quota.objects;
+    uint64_t bytes = has == 0 ? 0 : object->length * has, objects = has > 0;
+    if (added <= most_bytes && account->bytes - bytes <= most_bytes - added &&
+        account->objects - objects + 1 <= most_objects)
+        return 0;
+    bool is_whole = true;
+    if (added <= most_bytes)
+        is_whole = mc_evict_own(core, account, object, most_bytes - added + bytes, left_of(most_objects, 1 - objects));
+    if (added <= most_bytes && account->bytes <= most_bytes - added + bytes &&
+        account->objects <= left_of(most_objects, 1 - objects))
+        return 0;
+    if (!is_whole)
+        return MC_ERR_SPACE_SOON;
+    account->refused++;
+    return MC_ERR_TENANT_QUOTA_EXCEEDED;
+}
+
+void mc_account_make_room(struct mc_core *core, const struct mc_object *object)
+{
+    if (core->objects.accounts == NULL)
+        return;
+    struct mc_account *account = mc_object_holding(object)->account;
+    if (!account->has_quota)
+        return;
+    uint64_t bytes = most_bytes_of(core, account);
+    uint64_t objects = account->quota.objects == 0 ? UINT64_MAX : account->quota.objects;
+    if (account->bytes + object->length > bytes || account->objects >= objects)
+        (void)mc_evict_own(core, account, object, left_of(bytes, object->length), left_of(objects, 1));
+}
+
+/* ---- for the admin shell ---- */
+
+int mc_core_quota(struct mc_core *core, struct mc_span tenant, const struct mc_core_quota *quota)
+{
+    struct mc_scope scope;
+    if (core->objects.accounts == NULL)
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    if (!mc_scope_make(&scope, tenant))
+        return MC_ERR_INVALID_PARAMS;
+    struct mc_account *account = quota == NULL ? account_find(core->objects.accounts, mc_scope_span(&scope))
+                                               : account_take(core->objects.accounts, mc_scope_span(&scope));
+    if (account == NULL)
+        return quota == NULL ? MC_ERR_TENANT_NOT_REGISTERED : MC_ERR_BUSY;
+    if (quota == NULL && !account->has_quota)
+        return MC_ERR_TENANT_NOT_REGISTERED;
+    if (quota == NULL && account->objects > 0)
+        return MC_ERR_TENANT_NOT_EMPTY;
+    account->has_quota = quota != NULL;
+    account->quota = quota != NULL ? *quota : (struct mc_core_quota){.bytes = 0};
+    sum_quotas(core->objects.accounts);
+    return 0;
+}
+
+size_t mc_core_tenants(const struct mc_core *core, uint64_t *cursor, struct mc_core_tenant *list, size_t capacity)
+{
+    const struct mc_accounts *accounts = core->objects.accounts;
+    size_t count = 0;
+    for (; accounts != NULL && *cursor < accounts->count && count < capacity; ++*cursor) {
+        const struct mc_account *from = accounts->list[*cursor];
+        if (!from->has_quota && from->cells == 0)
+            continue;
+        struct mc_core_tenant *to = &list[count++];
+        *to = (struct mc_core_tenant){.has_quota = from->has_quota,
+                                      .quota = from->quota,
+                                      .effective_bytes = most_bytes_of(core, from),
+                                      .bytes = from->bytes,
+                                      .objects = from->objects,
+                                      .evicted_bytes = from->evicted_bytes,
+                                      .evicted_objects = from->evicted_objects,
+                                      .refused = from->refused};
+        struct mc_span name = from->scope.length == 0 ? mc_span_string(MC_TENANT_DEFAULT) : mc_scope_name(&from->scope);
+        memcpy(to->name, name.data, name.length);
+    }
+    if (accounts == NULL || *cursor >= accounts->count)
+        *cursor = 0;
+    return count;
+}
