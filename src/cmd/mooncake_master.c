@@ -5,6 +5,7 @@
 #include "env/log.h"
 #include "store/master/http_server.h"
 #include "store/master/options.h"
+#include "store/master/quotas.h"
 #include "store/master/server.h"
 
 #include <signal.h>
@@ -48,8 +49,13 @@ int main(int argc, char **argv)
         mc_buffer_free(&text);
         return is_written ? 0 : 1;
     }
+    if (rc == 0 && config.core.tenants)
+        rc = mc_quotas_create(config.quota_file, &config.quotas, error, sizeof(error));
+    config.core_made = rc == 0 && config.quotas != NULL ? mc_quotas_apply : NULL;
     if (rc == 0)
         rc = serve(&config, error, sizeof(error));
+    if (rc <= 0)
+        mc_quotas_destroy(config.quotas);
     if (rc < 0)
         fprintf(stderr, "mooncake_master: %s\n", error[0] != 0 ? error : mc_error_text(rc));
     mc_buffer_free(&text);

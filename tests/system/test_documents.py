@@ -106,8 +106,8 @@ def test_metrics():
 
 
 def of_the_master(text):
-    """Without the section that test_engine_metrics.py looks at, and that of store nodes."""
-    for title in ("The transfer engine", "A store node"):
+    """Without the sections that test_engine_metrics.py and test_tenants.py look at, and that of store nodes."""
+    for title in ("The transfer engine", "A store node", "Tenants"):
         text = text.replace(section(text, title), "")
     return text
 

@@ -2,17 +2,21 @@
 import contextlib
 import ctypes
 import json
+import os
+import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
 import keyed
-from cluster import Master, request, wait_until
+from cluster import BUILD, Master, request, samples_of, wait_until
 from keyed import NOT_PERMITTED, Client, Key
 from python_cluster import BUFFER, MISSING, SEGMENT, SLOW, MooncakeDistributedStore, ReplicateConfig, arguments
 from store_process import StoreProcess
 
+SOURCE = pathlib.Path(os.environ["MC_SOURCE"])
 TENANTS = ("blue", "red", "default")
 
 
@@ -260,3 +264,180 @@ def test_a_tenant_lends_no_memory_and_sees_only_its_own(keys, tmp_path):
         assert bearer(master, made["admin"], path)[0] == 200, path
     assert bearer(master, made["red"], "/get_all_keys") == (200, b"")
     assert b"%00blue%00mine" in bearer(master, made["admin"], "/get_all_keys")[1]
+
+
+# ---- quotas ----
+
+POLICY = """version: 1
+tenants:
+  - name: blue
+    quota: 1MB
+  - name: "red"
+    quota: 8MB
+    objects: 3
+"""
+KIB = 1024
+
+
+@contextlib.contextmanager
+def quota_master(tmp_path, *flags, policy=POLICY):
+    file = tmp_path / "quotas.yaml"
+    file.write_text(policy)
+    with Master("--enable_multi_tenants", f"--tenant_quota_connector_uri={file}", *flags) as master:
+        node = StoreProcess(master.address, SEGMENT, f"/dev/shm/mc-quotas-{tmp_path.name}-{master.port}").start()
+        try:
+            wait_until(lambda: len(master.get("/get_all_segments")[1].split()) == 1)
+            yield master, node, file
+        finally:
+            node.stop()
+
+
+def quota(master, tenant):
+    status, body = master.get(f"/api/v1/tenant_quotas?tenant_id={tenant}")
+    return json.loads(body)["data"] if status == 200 else status
+
+
+def call(master, method, tenant, **body):
+    status, answer = request(master.metrics_port, method, f"/api/v1/tenant_quotas?tenant_id={tenant}", json.dumps(body).encode())
+    return status, json.loads(answer)
+
+
+def test_quotas_of_a_file(tmp_path):
+    with quota_master(tmp_path) as (master, _node, _file), opened(master, "blue") as blue, opened(master, "red") as red, opened(master, "default") as other:
+        assert other.put("k", b"v") == -1701 and other.get("k") == b""
+        wait_until(lambda: blue.put("0", bytes(256 * KIB)) == 0)
+        assert [blue.put(str(i), bytes(256 * KIB)) for i in (1, 2, 3)] == [0] * 3
+        assert quota(master, "blue") == {
+            "tenant_id": "blue", "requested_quota_bytes": 1 << 20, "effective_quota_bytes": 1 << 20, "charged_bytes": 1 << 20, "admission_closed": False, "over_quota": False,
+            "has_explicit_policy": True, "requested_quota_objects": 0, "charged_objects": 4, "guaranteed_bytes": 0, "guaranteed_objects": 0}
+        assert blue.put("4", bytes(256 * KIB)) == 0  # its oldest makes room, and nobody else's
+        assert blue.batch_is_exist(["0", "1", "2", "3", "4"]) == [0, 1, 1, 1, 1]
+        assert blue.put("huge", bytes(2 << 20)) == -1700 and blue.batch_is_exist(["1", "2", "3", "4"]) == [1] * 4
+        assert [red.put(str(i), b"v") for i in range(4)] == [0] * 4
+        assert red.batch_is_exist(["0", "1", "2", "3"]) == [0, 1, 1, 1]
+        two = ReplicateConfig()
+        two.with_hard_pin = True
+        assert [blue.upsert(str(i), bytes(256 * KIB), two) for i in (1, 2, 3, 4)] == [0] * 4
+        assert blue.put("more", bytes(256 * KIB)) == -1700  # what is pinned does not go
+        assert blue.remove("1", True) == 0 and blue.put("more", bytes(256 * KIB)) == 0
+        assert quota(master, "blue")["charged_bytes"] == 1 << 20
+
+
+def test_usage_is_known_to_the_next_master_and_the_next_process_of_a_node(tmp_path):
+    with quota_master(tmp_path) as (master, node, _file), opened(master, "blue") as blue:
+        wait_until(lambda: blue.put("0", bytes(400 * KIB)) == 0)
+        assert blue.put("1", bytes(400 * KIB)) == 0
+        used = quota(master, "blue")
+        assert used["charged_bytes"] == 800 * KIB and used["charged_objects"] == 2
+        master.kill()
+        master.start()
+        wait_until(lambda: quota(master, "blue") == used, 30 * SLOW)
+        node.kill()
+        node.start()
+        wait_until(lambda: blue.get("1") == bytes(400 * KIB), 30 * SLOW)
+        wait_until(lambda: quota(master, "blue") == used, 30 * SLOW)
+        wait_until(lambda: blue.put("2", bytes(400 * KIB)) == 0, 30 * SLOW)
+        assert quota(master, "blue")["charged_bytes"] == 800 * KIB and sum(blue.batch_is_exist(["0", "1", "2"])) == 2
+        assert wait_until(lambda: blue.remove_all(True), 30 * SLOW) == 2
+        assert quota(master, "blue")["charged_bytes"] == 0 and quota(master, "blue")["charged_objects"] == 0
+
+
+def test_the_admin_port_changes_quotas_and_the_file(tmp_path):
+    with quota_master(tmp_path) as (master, _node, file), opened(master, 'a "b"\\c') as odd:
+        name = "a%20%22b%22%5Cc"
+        assert odd.put("k", b"v") == -1701 and quota(master, name) == 404
+        status, answer = call(master, "PUT", name, requested_quota_bytes=4 << 20, requested_quota_objects=7, guaranteed_bytes=1 << 20, guaranteed_objects=2)
+        assert status == 200 and answer["success"] and answer["data"]["requested_quota_bytes"] == 4 << 20
+        assert odd.put("k", b"v") == 0
+        for body in ({}, {"requested_quota_bytes": 0}, {"requested_quota_bytes": 1 << 63}, {"requested_quota_bytes": 5, "guaranteed_bytes": 6}, {"requested_quota_bytes": "5"},
+                     {"requested_quota_bytes": 5, "else": 1}):
+            assert call(master, "PUT", name, **body) == (400, {"success": False, "error_code": -600, "error_message": "INVALID_PARAMS"}), body
+        assert call(master, "PUT", "", requested_quota_bytes=5)[0] == 400 and call(master, "PUT", "_x", requested_quota_bytes=5)[0] == 400
+        assert call(master, "DELETE", name) == (409, {"success": False, "error_code": -1702, "error_message": "TENANT_NOT_EMPTY"})
+        assert call(master, "DELETE", "nobody") == (404, {"success": False, "error_code": -1701, "error_message": "TENANT_NOT_REGISTERED"})
+        assert call(master, "DELETE", "red")[0] == 200 and quota(master, "red") == 404
+        names = [one["tenant_id"] for one in json.loads(master.get("/api/v1/tenant_quotas")[1])["data"]]
+        assert names == ['a "b"\\c', "blue"]
+        written = file.read_text()
+        assert written.startswith("version: 1\n\ntenants:\n") and '  - name: "a \\"b\\"\\\\c"\n    quota: 4194304\n    objects: 7\n    guaranteed: 1048576\n' in written
+        before = json.loads(master.get("/api/v1/tenant_quotas")[1])["data"]
+        master.kill()
+        master.start()
+        wait_until(lambda: json.loads(master.get("/api/v1/tenant_quotas")[1])["data"] == before, 30 * SLOW)
+        assert odd.remove("k", True) == 0 or wait_until(lambda: odd.remove("k", True) == 0, 30 * SLOW)
+        assert call(master, "DELETE", name)[0] == 200 and "a " not in file.read_text()
+
+
+def test_a_quota_that_cannot_be_kept_does_not_count(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    with quota_master(folder) as (master, _node, file):
+        file.unlink()
+        folder.rename(tmp_path / "elsewhere")
+        assert call(master, "PUT", "blue", requested_quota_bytes=7)[0] == 500 and quota(master, "blue")["requested_quota_bytes"] == 1 << 20
+        assert call(master, "PUT", "new", requested_quota_bytes=7)[0] == 500 and quota(master, "new") == 404
+        assert call(master, "DELETE", "red")[0] == 500 and quota(master, "red")["requested_quota_bytes"] == 8 << 20
+        (tmp_path / "elsewhere").rename(folder)
+        assert call(master, "PUT", "blue", requested_quota_bytes=7)[0] == 200 and "quota: 7\n" in file.read_text()
+
+
+def test_without_tenants_there_are_no_quotas():
+    with Master() as master:
+        for method in ("GET", "PUT", "DELETE"):
+            assert call(master, method, "blue", requested_quota_bytes=5)[0] == 409
+        assert b"mooncake_tenant_" not in master.get("/metrics")[1]
+
+
+@pytest.mark.parametrize("policy, says", [
+    ("", "version: 1"), ("version: 2\ntenants: []\n", "version: 1"), ("version: 1\n", "tenants is to be a list"), ("version: 1\ntenants: {}\n", "list"),
+    ("version: 1\ntenants: [a]\n", "name"), ("version: 1\ntenants:\n  - name: _a\n    quota: 1\n", "name"), ("version: 1\ntenants:\n  - name: a\n", "a quota is 1 to"),
+    ("version: 1\ntenants:\n  - name: a\n    quota: 5XB\n", "an amount is"), ("version: 1\ntenants:\n  - name: a\n    quota: 9223372036854775808\n", "an amount is"),
+    ("version: 1\ntenants:\n  - name: a\n    quota: 1\n  - name: a\n    quota: 2\n", "twice"), ("version: 1\ntenants:\n  - name: a\n    quota: 1\n    guaranteed: 2\n", "guaranteed"),
+    ("{", "--tenant_quota_connector_uri=")])
+def test_bad_files(tmp_path, policy, says):
+    file = tmp_path / "quotas.yaml"
+    file.write_text(policy)
+    done = subprocess.run([BUILD / "mooncake_master", "--enable_multi_tenants", f"--tenant_quota_connector_uri={file}", "--rpc_port=0", "--metrics_port=0"],
+                          capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and says in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_etcd_is_refused():
+    done = subprocess.run([BUILD / "mooncake_master", "--enable_multi_tenants", "--tenant_quota_connector_type=etcd"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "quotas are kept in a file" in done.stderr
+
+
+def test_metrics(tmp_path):
+    with quota_master(tmp_path) as (master, _node, _file), opened(master, "blue") as blue, opened(master, "nobody") as nobody:
+        wait_until(lambda: blue.put("0", bytes(600 * KIB)) == 0)
+        assert blue.put("1", bytes(600 * KIB)) == 0 and blue.put("2", bytes(2 << 20)) == -1700 and nobody.put("k", b"v") == -1701
+        samples = samples_of(master.get("/metrics")[1])
+
+        def of(name, tenant="blue"):
+            return samples[f'mooncake_tenant_{name}{{tenant_id="{tenant}"}}']
+        assert of("quota_requested_bytes") == of("quota_effective_bytes") == 1 << 20 and of("quota_charged_bytes") == 600 * KIB
+        assert of("quota_explicit_policy") == 1 and of("quota_admission_closed") == of("quota_over_quota") == 0
+        assert of("quota_charged_objects") == 1 and of("evict_bytes_total") == 600 * KIB and of("evict_objects_total") == 1
+        assert of("quota_requested_objects", "red") == 3
+        assert samples['mooncake_tenant_quota_reject_total{tenant_id="blue",reason="quota_exceeded"}'] == 1
+        assert samples['mooncake_tenant_quota_reject_total{tenant_id="",reason="tenant_not_registered"}'] == 1
+        assert samples["mooncake_tenant_quota_allocatable_capacity_bytes"] == SEGMENT
+        assert samples["mooncake_tenant_quota_requested_bytes_sum"] == samples["mooncake_tenant_quota_effective_bytes_sum"] == 9 << 20
+        kinds = dict(re.findall(rb"^# TYPE (mooncake_tenant_\w+) (\w+)$", master.get("/metrics")[1], re.M))
+    page = (SOURCE / "docs" / "metrics.md").read_text()
+    told = page[page.index("\n## Tenants\n"):page.index("\n## ", page.index("\n## Tenants\n") + 5)]
+    assert {name.decode() for name in kinds} == set(re.findall(r"`(mooncake_tenant_\w+)`", told))
+
+
+def test_who_may_see_and_change_quotas_with_keys(tmp_path):
+    made = {"admin": Key("operators"), "reader": Key("reader", "read"), "blue": Key("blue-1", "read,write", "blue"), "red": Key("red-1", "read,write", "red")}
+    with Master(f"--auth_file={keyed.write(tmp_path, 'keys', *made.values())}", "--enable_tenant_quota") as master:
+        def ask(key, method="GET", path="", **body):
+            return request(master.metrics_port, method, f"/api/v1/tenant_quotas{path}", json.dumps(body).encode(), headers={"Authorization": f"Bearer {key.token}"})
+        for tenant in ("blue", "red"):
+            assert ask(made["admin"], "PUT", f"?tenant_id={tenant}", requested_quota_bytes=1 << 20)[0] == 200
+        assert [ask(made[who], "PUT", "?tenant_id=blue", requested_quota_bytes=9)[0] for who in ("reader", "blue")] == [403, 403]
+        assert ask(made["blue"], "DELETE", "?tenant_id=blue")[0] == 403
+        for path in ("", "?tenant_id=red"):
+            assert json.loads(ask(made["blue"], path=path)[1])["data"]["tenant_id"] == "blue"
+        assert [one["tenant_id"] for one in json.loads(ask(made["admin"])[1])["data"]] == ["blue", "red"]

@@ -302,12 +302,14 @@ static void what_cannot_go_is_in_the_way(void **state)
     give(&world, "blue", (struct mc_core_quota){.bytes = 2 * UNIT_16K});
     assert_int_equal(world_put_place(&world, blue, store.owner, BLUE("pin"), UNIT_16K, &wish, &place), 0);
     assert_int_equal(world_grant(&world, blue, PUT_2, BLUE("open"), UNIT_16K, NULL, &open), 0);
-    assert_int_equal(put_again(&world, &store, blue, BLUE("k"), UNIT_16K, 0), MC_ERR_TENANT_QUOTA_EXCEEDED);
+    assert_int_equal(put_again(&world, &store, blue, BLUE("k"), UNIT_16K, 0), MC_ERR_SPACE_SOON);
     assert_int_equal(tenant_of(&world, "blue").bytes, 2 * UNIT_16K);
+    assert_int_equal(put_again(&world, &store, blue, BLUE("k"), 2 * UNIT_16K + 1, 0), MC_ERR_TENANT_QUOTA_EXCEEDED);
     world_revoke(&world, blue, &open); /* a put that fails counts no more */
     (void)world_put_done(&world, blue, PUT_2);
     assert_int_equal(tenant_of(&world, "blue").bytes, UNIT_16K);
-    assert_int_equal(put_again(&world, &store, blue, BLUE("k"), UNIT_16K, 0), 0);
+    assert_int_equal(world_put_place(&world, blue, store.owner, BLUE("pin2"), UNIT_16K, &wish, &place), 0);
+    assert_int_equal(put_again(&world, &store, blue, BLUE("k"), UNIT_16K, 0), MC_ERR_TENANT_QUOTA_EXCEEDED);
     world_close_all(&world);
 }
 

@@ -332,6 +332,18 @@ int mc_core_quota(struct mc_core *core, struct mc_span tenant, const struct mc_c
     return 0;
 }
 
+bool mc_core_quota_of(const struct mc_core *core, struct mc_span tenant, struct mc_core_quota *quota)
+{
+    struct mc_scope scope;
+    if (core->objects.accounts == NULL || !mc_scope_make(&scope, tenant))
+        return false;
+    const struct mc_account *account = account_find(core->objects.accounts, mc_scope_span(&scope));
+    if (account == NULL || !account->has_quota)
+        return false;
+    *quota = account->quota;
+    return true;
+}
+
 size_t mc_core_tenants(const struct mc_core *core, uint64_t *cursor, struct mc_core_tenant *list, size_t capacity)
 {
     const struct mc_accounts *accounts = core->objects.accounts;

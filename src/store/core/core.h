@@ -192,12 +192,13 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(rotten_reports) X(rotten_replicas) X(epochs_doubted) X(owners_stuck) X(reports_refuted) X(foreign_refused)        \
     X(offload_begun) X(offload_done) X(offload_failed) X(offload_skipped) X(promotion_begun) X(promotion_done)         \
     X(promotion_failed) X(promotion_admitted) X(promotion_rare) X(promotion_capped) X(offload_ahead) X(offload_late)     \
-    X(disk_lost) X(tenants_unknown)
+    X(disk_lost)
 /* clang-format on */
 struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;
     MC_CORE_COUNTERS(MC_CORE_COUNTER)
 #undef MC_CORE_COUNTER
+    uint64_t tenants_unknown; /* puts that were refused for they have no quota */
     uint64_t objects, soft_pinned, members, segments, connections, recovering, tombstones, clusters_torn;
     uint64_t capacity, populated, used, clearing_bytes,
         quarantine_bytes;                                   /* bytes; used = of live and granted extents; of memory */
@@ -270,6 +271,8 @@ uint64_t mc_core_tenant_capacity(const struct mc_core *core);
 /* A quota of NULL is taken away: TENANT_NOT_REGISTERED, it has none; TENANT_NOT_EMPTY, it has objects. Else 0;
  * UNAVAILABLE_IN_CURRENT_MODE: nothing is counted; BUSY: there are too many tenants. */
 int mc_core_quota(struct mc_core *core, struct mc_span tenant, const struct mc_core_quota *quota);
+/* False: it has none. */
+bool mc_core_quota_of(const struct mc_core *core, struct mc_span tenant, struct mc_core_quota *quota);
 
 /* Keys in slot order: calls visit for at most `limit` slots looked at. False when the end is reached. */
 bool mc_core_keys(const struct mc_core *core, uint64_t *cursor, size_t limit,

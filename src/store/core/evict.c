@@ -282,16 +282,20 @@ bool mc_evict_groups(struct mc_core *core)
 
 /* ---- among a tenant's own ---- */
 
+enum going { GOES_NEVER, GOES_LATER, GOES };
+
 /* May it go for another of its tenant? */
-static bool may_go_for_own(const struct mc_core *core, const struct mc_object *object, bool soft)
+static enum going goes_for_own(const struct mc_core *core, const struct mc_object *object, bool soft)
 {
-    if (!object->visible || object->hard || (object->soft && core->now_ms / 1000 < object->soft_until_s && !soft))
-        return false;
+    if (object->hard || (object->soft && core->now_ms / 1000 < object->soft_until_s && !soft))
+        return GOES_NEVER;
+    if (!object->visible) /* it is being put */
+        return GOES_LATER;
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         if (at.segment->kind == MC_SEGMENT_MEMORY &&
             (at.segment->state != MC_SEGMENT_OK || is_kept(core, mc_segment_node(at.segment, at.slot))))
-            return false;
-    return true;
+            return GOES_LATER;
+    return GOES;
 }
 
 /* With its group, if it is in one. */
@@ -319,6 +323,7 @@ bool mc_evict_own(struct mc_core *core, struct mc_account *account, const struct
 {
     uint32_t count = core->evictions_left < MC_EVICT_ITEM_MAX ? core->evictions_left : MC_EVICT_ITEM_MAX;
     uint64_t had_bytes = account->bytes, had_objects = account->objects;
+    bool any_later = false;
     if (!is_above(account, bytes, objects))
         return true;
     core->evictions_left -= count;
@@ -327,7 +332,9 @@ bool mc_evict_own(struct mc_core *core, struct mc_account *account, const struct
         uint64_t left = account->objects < MC_EVICT_OWN_MAX ? account->objects : MC_EVICT_OWN_MAX;
         for (; left > 0 && count > 0 && is_above(account, bytes, objects); left--) {
             struct mc_object *object = account->oldest;
-            if (object != but && may_go_for_own(core, object, soft != 0))
+            enum going going = object == but ? GOES_NEVER : goes_for_own(core, object, soft != 0);
+            any_later |= going == GOES_LATER;
+            if (going == GOES)
                 evict_one_own(core, object, &count);
             else
                 mc_account_turn(object);
@@ -336,7 +343,7 @@ bool mc_evict_own(struct mc_core *core, struct mc_account *account, const struct
     core->evictions_left += count;
     account->evicted_bytes += had_bytes - account->bytes;
     account->evicted_objects += had_objects - account->objects;
-    return count > 0 || !is_above(account, bytes, objects);
+    return (count > 0 && !any_later) || !is_above(account, bytes, objects);
 }
 
 /* ---- making room ---- */

@@ -38,7 +38,7 @@ bool mc_evict_debt(struct mc_core *core, struct mc_segment *segment);
 /* Goes on with groups that were too large for one message; true when some are left. */
 bool mc_evict_groups(struct mc_core *core);
 /* Evicts of a tenant what it has used least recently, until it has no more than that; `but` (may be NULL) stays. False:
- * more can go, but not for this input. */
+ * more can go, but not now. */
 bool mc_evict_own(struct mc_core *core, struct mc_account *account, const struct mc_object *but, uint64_t bytes,
                   uint64_t objects);
 

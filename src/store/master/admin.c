@@ -28,6 +28,7 @@ struct mc_admin {
     uint64_t started_ms;
     struct mc_metrics_window window;
     struct mc_drain_jobs *drains;
+    struct mc_tenant_admin tenants;
     bool is_ha;
     uint16_t metadata_port;
 };
@@ -44,6 +45,7 @@ struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_maste
         return NULL;
     }
     admin->server = server;
+    admin->tenants = (struct mc_tenant_admin){server, config->quotas, config->core.quotas};
     admin->started_ms = mc_clock_ms();
     admin->is_ha = config->ha_enabled;
     admin->metadata_port = metadata_port;
@@ -261,6 +263,8 @@ static void get_metrics(void *context, struct evhttp_request *request)
                                      accusers.count};
     mc_metrics_text(&text, &statistics, segments, (size_t)count, &extra);
     free(segments);
+    if (admin->tenants.quotas != NULL)
+        mc_tenants_metrics(admin->server, &statistics, admin->tenants.has_quotas, &text);
     mc_http_reply(request, 200, "text/plain; version=0.0.4; charset=utf-8", &text);
 }
 
@@ -792,6 +796,21 @@ static void get_segment_status(void *context, struct evhttp_request *request)
     mc_drain_segment_status(((struct mc_admin *)context)->drains, request);
 }
 
+static void get_quotas(void *context, struct evhttp_request *request)
+{
+    mc_tenants_get(&((struct mc_admin *)context)->tenants, request);
+}
+
+static void put_quota(void *context, struct evhttp_request *request)
+{
+    mc_tenants_put(&((struct mc_admin *)context)->tenants, request);
+}
+
+static void delete_quota(void *context, struct evhttp_request *request)
+{
+    mc_tenants_delete(&((struct mc_admin *)context)->tenants, request);
+}
+
 static const struct mc_http_route routes[] = {
     {EVHTTP_REQ_GET, "/", get_index, MC_RIGHT_READ, false},
     {EVHTTP_REQ_GET, "/metrics", get_metrics, MC_RIGHT_READ, false},
@@ -810,6 +829,9 @@ static const struct mc_http_route routes[] = {
     {EVHTTP_REQ_GET, "/api/v1/drain_jobs/query", get_drain, MC_RIGHT_READ, false},
     {EVHTTP_REQ_POST, "/api/v1/drain_jobs/cancel", cancel_drain, MC_RIGHT_ADMIN, false},
     {EVHTTP_REQ_GET, "/api/v1/segments/status", get_segment_status, MC_RIGHT_READ, false},
+    {EVHTTP_REQ_GET, "/api/v1/tenant_quotas", get_quotas, MC_RIGHT_READ, true},
+    {EVHTTP_REQ_PUT, "/api/v1/tenant_quotas", put_quota, MC_RIGHT_ADMIN, false},
+    {EVHTTP_REQ_DELETE, "/api/v1/tenant_quotas", delete_quota, MC_RIGHT_ADMIN, false},
 };
 
 void mc_admin_handle(struct evhttp_request *request, void *admin)

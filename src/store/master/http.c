@@ -37,6 +37,8 @@ void mc_http_reply_error(struct evhttp_request *request, int error)
         {MC_ERR_OBJECT_NOT_FOUND, 404},
         {MC_ERR_SEGMENT_NOT_FOUND, 404},
         {MC_ERR_UNAVAILABLE_IN_CURRENT_MODE, 409},
+        {MC_ERR_TENANT_NOT_REGISTERED, 404},
+        {MC_ERR_TENANT_NOT_EMPTY, 409},
         /* The core did not answer: */
         {MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS, 503},
         {MC_ERR_RPC_TIMEOUT, 503},

@@ -56,6 +56,20 @@ void mc_drain_job_query(struct mc_drain_jobs *jobs, struct evhttp_request *reque
 void mc_drain_job_cancel(struct mc_drain_jobs *jobs, struct evhttp_request *request);
 void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct evhttp_request *request);
 
+/* Tenants on the admin port (admin_tenants.c); each handler answers. */
+struct mc_quotas;
+struct mc_tenant_admin {
+    struct mc_server *server;
+    struct mc_quotas *quotas; /* NULL: nothing is counted */
+    bool has_quotas;          /* who has none puts nothing */
+};
+void mc_tenants_get(const struct mc_tenant_admin *admin, struct evhttp_request *request);
+void mc_tenants_put(const struct mc_tenant_admin *admin, struct evhttp_request *request);
+void mc_tenants_delete(const struct mc_tenant_admin *admin, struct evhttp_request *request);
+/* Appends what /metrics says of them. */
+void mc_tenants_metrics(struct mc_server *server, const struct mc_core_statistics *statistics, bool has_quotas,
+                        struct mc_buffer *out);
+
 struct mc_metadata_store;
 /* most: bytes of all entries. base outlives it. */
 struct mc_metadata_store *mc_metadata_create(struct event_base *base, size_t most);

@@ -401,6 +401,75 @@ static void put_accusers(struct mc_buffer *out, const struct mc_core_accuser *ac
     }
 }
 
+/* ---- tenants ---- */
+
+static uint64_t tenant_value(const struct mc_core_tenant *tenant, size_t which, bool has_quotas)
+{
+    const uint64_t values[] = {tenant->quota.bytes,
+                               tenant->effective_bytes,
+                               tenant->bytes,
+                               has_quotas && !tenant->has_quota,
+                               tenant->has_quota && tenant->bytes > tenant->effective_bytes,
+                               tenant->has_quota,
+                               tenant->quota.objects,
+                               tenant->objects,
+                               tenant->quota.guaranteed_bytes,
+                               tenant->quota.guaranteed_objects,
+                               tenant->evicted_bytes,
+                               tenant->evicted_objects};
+    return values[which];
+}
+
+static const struct { /* in the order of tenant_value */
+    const char *name;
+    enum metric_kind kind;
+    const char *help;
+} tenant_metrics[] = {
+    {"mooncake_tenant_quota_requested_bytes", GAUGE, "Quota that a tenant was given."},
+    {"mooncake_tenant_quota_effective_bytes", GAUGE, "Quota that a tenant has, of what memory there is."},
+    {"mooncake_tenant_quota_charged_bytes", GAUGE, "Bytes of values of a tenant in memory, once for each replica."},
+    {"mooncake_tenant_quota_admission_closed", GAUGE, "1: the tenant has no quota, and puts nothing."},
+    {"mooncake_tenant_quota_over_quota", GAUGE, "1: the tenant has more than its quota."},
+    {"mooncake_tenant_quota_explicit_policy", GAUGE, "1: the tenant has a quota."},
+    {"mooncake_tenant_quota_requested_objects", GAUGE, "Objects that a tenant may have; 0: as many as it likes."},
+    {"mooncake_tenant_quota_charged_objects", GAUGE, "Objects of a tenant in memory."},
+    {"mooncake_tenant_guaranteed_bytes", GAUGE, "Bytes of a tenant that are not evicted to make room for others."},
+    {"mooncake_tenant_guaranteed_objects", GAUGE, "Objects that are not evicted to make room for others."},
+    {"mooncake_tenant_evict_bytes_total", COUNTER, "Bytes that a tenant has evicted among its own for its quota."},
+    {"mooncake_tenant_evict_objects_total", COUNTER, "Objects that a tenant has evicted among its own."},
+};
+
+static void put_refusal(struct mc_buffer *out, const char *name, const char *reason, uint64_t count)
+{
+    mc_buffer_printf(out, "mooncake_tenant_quota_reject_total{tenant_id=\"");
+    put_label(out, name);
+    mc_buffer_printf(out, "\",reason=\"%s\"} %llu\n", reason, (unsigned long long)count);
+}
+
+void mc_metrics_tenants(struct mc_buffer *out, const struct mc_core_tenant *list, size_t count, uint64_t capacity,
+                        bool has_quotas, const struct mc_core_statistics *statistics)
+{
+    uint64_t requested = 0, effective = 0;
+    for (size_t which = 0; which < LENGTH(tenant_metrics); which++) {
+        put_head(out, tenant_metrics[which].name, kind_names[tenant_metrics[which].kind], tenant_metrics[which].help);
+        for (size_t i = 0; i < count; i++) {
+            mc_buffer_printf(out, "%s{tenant_id=\"", tenant_metrics[which].name);
+            put_label(out, list[i].name);
+            mc_buffer_printf(out, "\"} %llu\n", (unsigned long long)tenant_value(&list[i], which, has_quotas));
+        }
+    }
+    put_head(out, "mooncake_tenant_quota_reject_total", "counter", "Puts that were refused for a tenant's quota.");
+    for (size_t i = 0; i < count; i++) {
+        put_refusal(out, list[i].name, "quota_exceeded", list[i].refused);
+        requested += list[i].quota.bytes;
+        effective += list[i].has_quota ? list[i].effective_bytes : 0;
+    }
+    put_refusal(out, "", "tenant_not_registered", statistics->tenants_unknown);
+    put_one(out, "mooncake_tenant_quota_allocatable_capacity_bytes", GAUGE, "Memory that quotas are about.", capacity);
+    put_one(out, "mooncake_tenant_quota_requested_bytes_sum", GAUGE, "Of all quotas.", requested);
+    put_one(out, "mooncake_tenant_quota_effective_bytes_sum", GAUGE, "Of all quotas, as they are now.", effective);
+}
+
 void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *statistics,
                      struct mc_core_segment *segments, size_t count, const struct mc_metrics_extra *extra)
 {

@@ -29,6 +29,9 @@ struct mc_metrics_extra { /* what the core does not know */
     const struct mc_core_accuser *accusers;
     size_t accuser_count;
 };
+/* Of tenants, by name; has_quotas: who has none puts nothing. */
+void mc_metrics_tenants(struct mc_buffer *out, const struct mc_core_tenant *list, size_t count, uint64_t capacity,
+                        bool has_quotas, const struct mc_core_statistics *statistics);
 /* The exposition format, version 0.0.4. Sorts `segments`; those of one name become one sample. */
 void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *statistics,
                      struct mc_core_segment *segments, size_t count, const struct mc_metrics_extra *extra);

@@ -38,7 +38,6 @@
 #define OPLOG "no log is shipped: store nodes tell a new leader what they hold"
 #define POD "the leader's pod gets no label: clients find the leader by its Lease, k8s://namespace/name"
 #define SNAPSHOT "no snapshot is needed: store nodes tell a new master what they hold, and MC_DATA_DIR keeps theirs"
-#define TENANTS "tenants have no quotas"
 #define NOF                                                                                                            \
     "give store nodes a file system on the device: --enable_offload, and MOONCAKE_OFFLOAD_FILE_STORAGE_PATH there"
 #define CXL "lend memory of the host, under numactl where CXL is a node of it"
@@ -148,8 +147,9 @@ static const struct mc_option table[] = {
     ALIAS("snapshot_catalog_backend_connstring", "snapshot_catalog_store_connstring"),
 
     ROW("enable_multi_tenants", BOOL, "false", "clients without a key are of the tenant that they name (tenant_id), each with objects of its own; keys that have a tenant are of that one in any case", SECTION("Tenants"), INTO(core.tenants)),
-    ABSENT(TENANTS, "tenant_quota_connector_type", TEXT, "file", "where quotas come from", CHOICES("file|etcd")),
-    ABSENT(TENANTS, "tenant_quota_connector_uri", TEXT, "", "its path or address"),
+    ROW("enable_tenant_quota", BOOL, "false", "and who has no quota puts nothing; on by itself with a file of quotas", INTO(core.quotas)),
+    ROW("tenant_quota_connector_type", TEXT, "file", "where quotas are kept: in a file; etcd is refused", CHOICES("file|etcd")),
+    ROW("tenant_quota_connector_uri", TEXT, "", "file of quotas, which the admin port's calls change; empty: they last as long as this process"),
 
     ABSENT(NOF, "nof_eviction_ratio", REAL, "0.05", "as eviction_ratio, for NVMe-oF segments", SECTION("NVMe-oF and CXL segments"), LIMITS(0, 1)),
     ABSENT(NOF, "nof_eviction_high_watermark_ratio", REAL, "0.90", "as eviction_high_watermark_ratio", LIMITS(0, 1)),
@@ -573,6 +573,27 @@ static int choose_root(const struct mc_options *options, struct mc_core_config *
     return 0;
 }
 
+/* A file of quotas means quotas, and quotas mean tenants. */
+static int choose_tenants(const struct mc_options *options, struct mc_master_config *config, char *error,
+                          size_t error_size)
+{
+    const char *file = mc_options_text(options, "tenant_quota_connector_uri");
+    if (strcmp(mc_options_text(options, "tenant_quota_connector_type"), "etcd") == 0)
+        return refuse(error, error_size,
+                      "--tenant_quota_connector_type=etcd: quotas are kept in a file, the same for all masters "
+                      "(--tenant_quota_connector_uri)");
+    if (strlen(file) >= sizeof(config->quota_file))
+        return refuse(error, error_size, "--tenant_quota_connector_uri is too long");
+    if (file[0] != 0 && !config->core.tenants && !config->core.quotas) {
+        mc_log(WARNING, "--tenant_quota_connector_uri changes nothing without --enable_multi_tenants");
+        return 0;
+    }
+    memcpy(config->quota_file, file, strlen(file) + 1);
+    config->core.quotas = config->core.quotas || file[0] != 0;
+    config->core.tenants = config->core.tenants || config->core.quotas;
+    return 0;
+}
+
 static int resolve(struct mc_options *options, struct mc_master_config *config, char *error, size_t error_size)
 {
     int rc = settle(options, error, error_size);
@@ -601,6 +622,8 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
     config->core.policy = mc_eviction_find(mc_options_text(options, "eviction_policy"));
     mc_assert(config->core.policy != NULL); /* it is one of the choices */
     rc = choose_root(options, &config->core, error, error_size);
+    if (rc == 0)
+        rc = choose_tenants(options, config, error, error_size);
     if (rc == 0)
         rc = choose_election(options, config, error, error_size);
     return rc == 0 ? choose_state_dir(options, config, error, error_size) : rc;

@@ -6,6 +6,8 @@
 #include "base/options.h"
 #include "store/core/core.h"
 
+struct mc_quotas;
+
 #define MC_CONFIG_KEYS_MAX 1024 /* settings in a config file */
 #define MC_CONFIG_DEPTH_MAX 16  /* nested maps in a config file */
 
@@ -23,7 +25,10 @@ struct mc_master_config {
     char ha_place[4096], cluster_id[256]; /* the election's: "namespace/name"; endpoints */
     char auth_file[512];                  /* of keys; empty: as the environment says */
     bool harden;                          /* with no more rights than it needs (env/harden.h) */
-    char state_dir[512];                  /* without HA: of the note for the next master; empty: none is kept */
+    char quota_file[512];                 /* of tenants; empty: there is none */
+    struct mc_quotas *quotas; /* of tenants, whose each new core is told; NULL: there are none. The caller's */
+    void (*core_made)(void *quotas, struct mc_core *core); /* called with each; NULL: need not be */
+    char state_dir[512]; /* without HA: of the note for the next master; empty: none is kept */
     uint64_t ha_lease_ttl_ms;
     uint64_t etcd_compaction_ms; /* 0: never */
 };

@@ -269,6 +269,8 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
         note_failed(server);
     mc_server_drop_connections(server); /* the core was not told of them; they come again */
     server->core = mc_core_create(&config, &server->output, server->node, epoch, mc_random_u64(), server->now_ms);
+    if (server->core != NULL && server->core_made != NULL)
+        server->core_made(server->quotas, server->core);
     server->tick_due_ms = 0;
     server->is_aging = false;
     server->depart_at_ms = 0;
@@ -602,6 +604,8 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     server->signal_fd = server->unix_listener = server->note.fd = -1;
     server->port = config->rpc_port;
     server->report_metrics = config->report_metrics;
+    server->quotas = config->quotas;
+    server->core_made = config->core_made;
     server->wants_keys = mc_keys_are_wanted();
     server->output =
         (struct mc_core_output){server, mc_server_core_buffer, mc_server_core_close, core_log, mc_server_core_way};
