@@ -177,7 +177,8 @@ static void master_main(struct sim_process *process)
         config.etcd_compaction_ms = 3000;
     }
     config.core = mc_core_config_default();
-    config.core.tenants = sim_plan->seed % 2 != 0; /* then what they have is counted, and the counts are looked at */
+    /* Then what they have is counted, and states.c has it counted anew. */
+    config.core.tenants = sim_plan->has_tenants || sim_plan->seed % 2 != 0;
     config.core.lease_ttl_ms = sim_plan->lease_ms;
     config.core.client_ttl_ms = sim_plan->client_ttl_ms;
     config.core.put_discard_ms = sim_plan->put_discard_ms;
@@ -223,6 +224,7 @@ struct mc_store *sim_store_open(struct sim_process *process, uint64_t segment_si
                                      .paths = sim_plan->paths,
                                      .global_segment_size = segment_size,
                                      .local_buffer_size = 1 << 20,
+                                     .tenant = sim_tenant(),
                                      .data_dir = is_named ? "/shm" : NULL,
                                      .call_timeout_ms = sim_plan->timeout_ms};
     if (segment_size > 0 && sim_plan->disks > 0) {

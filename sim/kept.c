@@ -135,8 +135,7 @@ static bool may_go(const struct mc_core *core, const struct mc_object *object)
 
 static struct mc_object *object_of(const struct mc_core *core, uint32_t key)
 {
-    struct mc_bytes name = sim_key_name(key);
-    struct mc_object *object = mc_object_find(core, mc_span(name.data, name.length));
+    struct mc_object *object = mc_object_find(core, sim_key_full(key));
     return object != NULL && object->visible ? object : NULL;
 }
 
@@ -251,8 +250,7 @@ void oracle_core_rests(const struct mc_core *core)
     }
     gone_group = core->groups.going == NULL ? 0 : gone_group;
     for (uint32_t key = 0; key < sim_plan->keys && sim_plan->has_groups; key++) {
-        struct mc_bytes name = sim_key_name(key);
-        const struct mc_object *cell = mc_objects_find(&core->objects, mc_span(name.data, name.length));
+        const struct mc_object *cell = mc_objects_find(&core->objects, sim_key_full(key));
         if (cell != NULL && cell->tombstone != 0 && cell->clearing > 0)
             held[key] = core->epoch;
     }
@@ -270,7 +268,7 @@ void oracle_check_wishes(const struct mc_core *core)
         if (put != UINT32_MAX && oracle_put_is_hard(put) && !object->hard)
             sim_fail("pins: key %u is not pinned any more, and its value, of put %u, was", key, put);
         uint64_t group = mc_object_group_id(object);
-        if (group != 0 && group != sim_group(key))
+        if (group != 0 && group != sim_group_full(key))
             sim_fail("groups: key %u is in another group than its puts have named", key);
         /* A cell that is held has no room for a group, and takes what an owner tells. */
         if (group == 0 && sim_group(key) != 0 && held[key] != core->epoch)

@@ -2,6 +2,7 @@
 #include "worker.h"
 
 #include "store/core/object.h"
+#include "store/wire/tenant.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,10 +16,34 @@ struct mc_bytes sim_key_name(uint32_t key)
     return (struct mc_bytes){names[key], (size_t)lengths[key]};
 }
 
+const char *sim_tenant(void)
+{
+    return sim_plan->has_tenants ? "blue" : "";
+}
+
+static struct mc_scope scope_made(void)
+{
+    struct mc_scope scope;
+    bool is_name = mc_scope_make(&scope, mc_span_string(sim_tenant()));
+    mc_assert(is_name);
+    return scope;
+}
+
+struct mc_span sim_key_full(uint32_t key)
+{
+    static uint8_t names[SIM_KEY_NAMES_MAX][16 + 16];
+    struct mc_bytes name = sim_key_name(key);
+    struct mc_scope scope = scope_made();
+    mc_assert(scope.length + name.length <= sizeof(names[key]));
+    memcpy(names[key], scope.bytes, scope.length);
+    memcpy(names[key] + scope.length, name.data, name.length);
+    return mc_span(names[key], scope.length + name.length);
+}
+
 bool sim_key_of(const struct mc_object *object, uint32_t *key)
 {
     for (*key = 0; *key < SIM_KEY_NAMES_MAX; (*key)++) {
-        struct mc_bytes name = sim_key_name(*key);
+        struct mc_span name = sim_key_full(*key);
         if (name.length == object->key_length && memcmp(name.data, object->key, name.length) == 0)
             return true;
     }
@@ -38,6 +63,12 @@ uint64_t sim_group(uint32_t key)
     char name[16];
     int length = snprintf(name, sizeof(name), "group-%u", key % 3);
     return sim_plan->has_groups && key % 4 != 3 ? mc_group(name, (size_t)length) : 0;
+}
+
+uint64_t sim_group_full(uint32_t key)
+{
+    struct mc_scope scope = scope_made();
+    return mc_scope_group(&scope, sim_group(key));
 }
 
 void sim_wishes_draw(struct mc_replicate_config *config, const uint32_t *keys, uint32_t count,

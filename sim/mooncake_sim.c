@@ -20,7 +20,7 @@ struct options {
     const char *list;
     uint64_t skipped[256];
     size_t skipped_count;
-    bool plain, mild, narrow, wide, hard, noteless, lease, dozes, disks, diskless, forgets, trace, keep_going,
+    bool plain, mild, narrow, wide, hard, noteless, lease, tenants, dozes, disks, diskless, forgets, trace, keep_going,
         no_shrink, check_hash, fails, is_single;
     uint32_t only, has_only;
 };
@@ -68,6 +68,7 @@ static void plan_make(const struct options *options, uint64_t seed, struct sim_p
                                     : 4);
     plan->is_noteless = options->noteless;
     plan->has_lease = options->lease;
+    plan->has_tenants = options->tenants;
     plan->dozes = options->dozes;
     plan->all_forget = plan->all_forget && !options->noteless; /* without a note nobody can know of that master */
     plan->is_durable = plan->is_durable && !options->forgets;
@@ -109,11 +110,11 @@ static void print_replay(const struct options *options, uint64_t seed)
         printf(" --only none");
     print_faults("--only", options->only);
     print_faults("--without", options->without);
-    printf("%s%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
+    printf("%s%s%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
            options->narrow ? " --narrow" : "", options->wide ? " --wide" : "", options->hard ? " --hard" : "",
-           options->noteless ? " --noteless" : "", options->lease ? " --lease" : "", options->dozes ? " --dozes" : "",
-           options->disks ? " --disks" : "", options->diskless ? " --diskless" : "",
-           options->forgets ? " --forgets" : "");
+           options->noteless ? " --noteless" : "", options->lease ? " --lease" : "",
+           options->tenants ? " --tenants" : "", options->dozes ? " --dozes" : "", options->disks ? " --disks" : "",
+           options->diskless ? " --diskless" : "", options->forgets ? " --forgets" : "");
 }
 
 /* Does it fail so? In a process of its own: a failure may be a crash. kind: the word before the colon. */
@@ -230,6 +231,8 @@ static bool parse(int argc, char **argv, struct options *options)
             options->wide = true;
         } else if (strcmp(name, "--lease") == 0) { /* masters are elected by a Lease of Kubernetes */
             options->lease = true;
+        } else if (strcmp(name, "--tenants") == 0) { /* all is put by a tenant that has a name, and counted */
+            options->tenants = true;
         } else if (strcmp(name, "--noteless") == 0) { /* masters have no directory for a note to the next one */
             options->noteless = true;
         } else if (strcmp(name, "--dozes") == 0) { /* masters stand still for seconds just before they are killed */
@@ -351,7 +354,7 @@ int main(int argc, char **argv)
                 "N] [--trace] "
                 "[--keep-going] "
                 "[--no-shrink] [--check-hash] [--fails] [--forgets] [--plain] [--mild] [--narrow] [--wide] [--hard] "
-                "[--noteless] [--lease] [--dozes] [--disks | --diskless]\n"
+                "[--noteless] [--lease] [--tenants] [--dozes] [--disks | --diskless]\n"
                 "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
                 "--only FAULT|none]...\nfaults:");
         for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++)

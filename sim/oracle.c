@@ -4,6 +4,7 @@
 #include "members.h"
 #include "held.h"
 #include "placed.h"
+#include "worker.h"
 
 #include "base/checksum.h"
 #include "store/core/core.h"
@@ -73,9 +74,8 @@ void oracle_reset(const struct sim_plan *plan)
     is_named = plan->is_named;
     may_rot = (plan->faults >> SIM_FAULT_flip & 1u) != 0;
     for (uint32_t i = 0; i < SIM_KEY_NAMES_MAX; i++) {
-        char name[16];
-        int length = snprintf(name, sizeof(name), SIM_KEY_FORMAT, i);
-        key_states[i] = (struct key_state){.sure_ns = SIM_NEVER, .hash = mc_hash(name, (size_t)length)};
+        struct mc_span name = sim_key_full(i);
+        key_states[i] = (struct key_state){.sure_ns = SIM_NEVER, .hash = mc_hash(name.data, name.length)};
     }
 }
 

@@ -154,12 +154,11 @@ void oracle_placements_evict(uint32_t key, uint64_t generation)
 
 uint32_t oracle_offered(uint32_t key, uint64_t *generations, uint32_t capacity)
 {
-    struct mc_bytes name = sim_key_name(key);
     struct mc_core_replica replicas[8];
     const struct sim_process *master = sim_master();
     if (!master->alive || master->core == NULL)
         return 0;
-    int count = mc_core_query(master->core, mc_span(name.data, name.length), replicas, capacity < 8 ? capacity : 8);
+    int count = mc_core_query(master->core, sim_key_full(key), replicas, capacity < 8 ? capacity : 8);
     for (int i = 0; i < count; i++)
         generations[i] = replicas[i].generation;
     return count < 0 ? 0 : (uint32_t)count;

@@ -67,6 +67,7 @@ struct sim_plan {
     bool holds_keys, quiet_masters, unmet_keys, restarts_owner; /* variants of stories */
     bool early_mounts, heard_alone, returning_owner, is_given_up, loses_answers;
     bool all_forget;                                 /* of unmet_keys: all who heard of that master end with it */
+    bool has_tenants;                                /* all is put by a tenant that has a name */
     bool has_lease;                                  /* elections are by a Lease of Kubernetes, not in etcd */
     bool is_noteless;                                /* masters have no directory to leave a note in */
     bool is_rewritten;                               /* one key is replaced all the time, and read in pieces */

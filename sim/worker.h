@@ -17,6 +17,10 @@ struct sim_worker {
 };
 
 struct mc_bytes sim_key_name(uint32_t key);
+/* Of all that the run's stores put; "": the default one. */
+const char *sim_tenant(void);
+/* The key as masters and owners know it. */
+struct mc_span sim_key_full(uint32_t key);
 /* False when it is none of ours. */
 struct mc_object;
 bool sim_key_of(const struct mc_object *object, uint32_t *key);
@@ -26,6 +30,8 @@ void sim_wishes_draw(struct mc_replicate_config *config, const uint32_t *keys, u
                      uint64_t groups[SIM_BATCH_MAX]);
 /* The group that puts of that key name; 0: none. */
 uint64_t sim_group(uint32_t key);
+/* The same as masters and owners know it. */
+uint64_t sim_group_full(uint32_t key);
 
 /* sessions.c */
 void sim_session_do(struct sim_worker *worker);
