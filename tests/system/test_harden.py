@@ -96,3 +96,15 @@ def test_keys_that_the_user_cannot_read(with_user, tmp_path):
     keys.chmod(0o600)
     ran = subprocess.run([with_user, "--harden", "--rpc_port=0", "--metrics_port=0", f"--auth_file={keys}"], capture_output=True, text=True, timeout=20)
     assert ran.returncode == 1 and str(keys) in ran.stderr and "Permission denied" in ran.stderr
+
+
+def test_it_writes_its_quotas(with_user, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quotas")
+    for place in (folder, *folder.parents[:2]):
+        place.chmod(0o755)
+    file = folder / "quotas.yaml"
+    file.write_text("version: 1\ntenants: []\n", encoding="utf-8")
+    os.chown(folder, UID, UID)
+    with hardened(with_user, "--enable_multi_tenants", f"--tenant_quota_connector_uri={file}") as master:
+        status, _answer = cluster.request(master.metrics_port, "PUT", "/api/v1/tenant_quotas?tenant_id=blue", b'{"requested_quota_bytes": 5}')
+        assert status == 200 and "quota: 5" in file.read_text(encoding="utf-8")

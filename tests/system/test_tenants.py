@@ -342,6 +342,24 @@ def test_usage_is_known_to_the_next_master_and_the_next_process_of_a_node(tmp_pa
         assert quota(master, "blue")["charged_bytes"] == 0 and quota(master, "blue")["charged_objects"] == 0
 
 
+def test_what_lies_on_disks_alone_is_not_counted(tmp_path):
+    (tmp_path / "disks").mkdir()
+    flags = (f"--root_fs_dir={tmp_path / 'disks'}", f"--quota_bytes={256 << 20}")
+    with quota_master(tmp_path, *flags) as (master, _node, _file), opened(master, "blue") as blue:
+        wait_until(lambda: blue.put("0", bytes([1]) * (256 * KIB)) == 0)
+        assert [blue.put(str(i), bytes([i + 1]) * (256 * KIB)) for i in (1, 2, 3)] == [0] * 3
+        wait_until(lambda: samples_of(master.get("/metrics")[1])["file_cache_nums_"] == 4, 30 * SLOW)
+        for round in range(2):
+            for i in range(8):  # each comes to memory, and another of the tenant's goes from there
+                if round == 0 and i > 3:
+                    assert blue.put(str(i), bytes([i + 1]) * (256 * KIB)) == 0
+                    wait_until(lambda: samples_of(master.get("/metrics")[1])["file_cache_nums_"] == i + 1, 30 * SLOW)
+                assert blue.get(str(i)) == bytes([i + 1]) * (256 * KIB)
+                assert quota(master, "blue")["charged_bytes"] <= 1 << 20
+        assert blue.batch_is_exist([str(i) for i in range(8)]) == [1] * 8
+        assert wait_until(lambda: blue.remove_all(True), 30 * SLOW) == 8 and quota(master, "blue")["charged_bytes"] == 0
+
+
 def test_the_admin_port_changes_quotas_and_the_file(tmp_path):
     with quota_master(tmp_path) as (master, _node, file), opened(master, 'a "b"\\c') as odd:
         name = "a%20%22b%22%5Cc"
