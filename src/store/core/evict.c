@@ -77,7 +77,7 @@ static bool is_spared(const struct mc_core *core, const struct mc_node *node, st
 /* Guaranteed to its tenant, and others want the room: it is as young as any. */
 static bool is_owed(const struct mc_core *core, const struct mc_node *node, struct passing *passing)
 {
-    if (!mc_account_is_owed(core, mc_node_object(node)))
+    if (!mc_core_counts(core) || !mc_account_is_owed(core, mc_node_object(node)))
         return false;
     passing->owed -= passing->owed > 0;
     return true;
@@ -169,7 +169,7 @@ static void prefetch_next(const struct mc_core *core, const struct mc_segment *s
 static bool may_go(const struct mc_core *core, const struct mc_group *group, const struct mc_object *object)
 {
     if (!object->visible || object->hard || (object->live == 1 && mc_object_on_disk(core, object).segment != NULL) ||
-        mc_account_is_owed(core, object))
+        (mc_core_counts(core) && mc_account_is_owed(core, object)))
         return false; /* of what lies on a disk alone nothing can go */
     if (object->soft && core->now_ms / 1000 < object->soft_until_s &&
         !(group->going_soft && core->config.allow_evict_soft_pinned))

@@ -417,6 +417,8 @@ static void places_return(struct mc_core *core, const struct mc_replica *replica
 static int32_t admit(struct mc_core *core, const struct start *start, const struct mc_wire_put_start_item *item,
                      struct mc_object **object)
 {
+    if (!mc_core_counts(core))
+        return 0;
     int32_t code = mc_account_admit(core, item->key, *object, item->length, start->replica_count);
     if (code == 0 && *object != NULL)
         *object = mc_objects_find(&core->objects, item->key);
@@ -506,14 +508,16 @@ static void start_items(struct mc_core *core, struct start *start, struct mc_buf
     warm(core, items, count);
     for (uint32_t i = 0; i < count; i++) {
         granted[i] = (struct mc_wire_granted){0};
-        mc_account_puts(core, items[i].key);
+        if (mc_core_counts(core))
+            mc_account_puts(core, items[i].key);
         granted[i].code = put_item(core, start, &items[i], i, &granted[i]);
         if (granted[i].code != 0)
             granted[i].replica_count = 0;
         core->statistics.put_start_failures += granted[i].code != 0 && granted[i].code != MC_ERR_OBJECT_ALREADY_EXISTS;
         start->put->codes[i] = granted[i].code == 0 ? MC_PUT_OPEN : granted[i].code;
     }
-    mc_account_puts(core, mc_span(NULL, 0));
+    if (mc_core_counts(core))
+        mc_account_puts(core, mc_span(NULL, 0));
     /* Not begun before: what was evicted may have ended another put of this connection, whose PUT_DONE is there then.
      */
     size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_GRANTED, request_id);

@@ -302,7 +302,8 @@ void mc_object_link(const struct mc_core *core, struct mc_object *object, struct
     node->replica_next_slot = object->first_slot;
     object->first_segment = segment->index;
     object->first_slot = slot;
-    mc_account_linked(core, object, segment);
+    if (mc_core_counts(core))
+        mc_account_linked(core, object, segment);
 }
 
 static void unlink_node(struct mc_core *core, struct mc_object *object, const struct mc_segment *segment, uint32_t slot)
@@ -323,7 +324,8 @@ static void unlink_node(struct mc_core *core, struct mc_object *object, const st
 void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
 {
     unlink_node(core, object, segment, slot);
-    mc_account_unlinked(core, object, segment);
+    if (mc_core_counts(core))
+        mc_account_unlinked(core, object, segment);
 }
 
 struct mc_object *mc_object_find(const struct mc_core *core, struct mc_span key)
@@ -552,7 +554,8 @@ static void take_replicas(struct mc_core *core, struct mc_object *object, struct
     object->first_segment = successor->first_segment;
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         mc_segment_node(at.segment, at.slot)->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
-    mc_account_succeeded(core, object, successor);
+    if (mc_core_counts(core))
+        mc_account_succeeded(core, object, successor);
 }
 
 bool mc_object_clearable(struct mc_core *core, const struct mc_object *object)
@@ -599,7 +602,8 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
 void mc_object_touch(struct mc_core *core, struct mc_object *object)
 {
     group_use(core, object);
-    mc_account_used(core, object);
+    if (mc_core_counts(core))
+        mc_account_used(core, object);
     mc_object_rejuvenate(core, object);
 }
 

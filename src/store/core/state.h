@@ -130,6 +130,12 @@ static inline bool mc_core_is_departing(const struct mc_core *core)
     return core->depart_wanted_ms > core->depart_let_ms;
 }
 
+/* What tenants have is counted. Mostly it is not, and then it is to cost nothing: asked before calls of account.h. */
+static inline bool mc_core_counts(const struct mc_core *core)
+{
+    return __builtin_expect(core->objects.accounts != NULL, 0);
+}
+
 void mc_core_log(struct mc_core *core, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 struct mc_buffer *mc_core_buffer(struct mc_core *core, uint64_t connection);
 /* A frame says when it was written: who reads it late knows for how long we lived. */
