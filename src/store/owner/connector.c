@@ -13,7 +13,8 @@
 
 struct mc_connector { /* freed by the posted function, or by the thread when it was abandoned before it posted */
     pthread_mutex_t lock;
-    struct mc_serve *serve; /* NULL: abandoned */
+    struct mc_serve *serve;        /* NULL: abandoned */
+    char near[MC_MASTER_UNIX_MAX]; /* "": none */
     char address[MC_MASTER_ADDRESS_MAX];
     uint32_t timeout_ms;
     int fd;
@@ -63,9 +64,13 @@ static int prove(const struct mc_connector *connector, int fd, uint64_t deadline
 static void *connector_run(void *argument)
 {
     struct mc_connector *connector = argument;
-    uint64_t deadline_ns = mc_clock_ns() + connector->timeout_ms * 1000000ull;
-    int fd = mc_master_connect(connector->address, deadline_ns, NULL);
-    fd = fd < 0 ? fd : prove(connector, fd, deadline_ns);
+    uint64_t now_ns = mc_clock_ns(), whole_ns = connector->timeout_ms * 1000000ull;
+    int fd = connector->near[0] == 0 ? MC_ERR_RPC_FAIL : mc_unix_connect(connector->near, now_ns + whole_ns / 4);
+    fd = fd < 0 ? fd : prove(connector, fd, now_ns + whole_ns / 4);
+    if (fd < 0) { /* it has ended, or another has its name */
+        fd = mc_master_connect(connector->address, now_ns + whole_ns, NULL);
+        fd = fd < 0 ? fd : prove(connector, fd, now_ns + whole_ns);
+    }
     pthread_mutex_lock(&connector->lock);
     bool abandoned = connector->serve == NULL;
     connector->fd = fd;
@@ -80,8 +85,8 @@ static void *connector_run(void *argument)
     return NULL;
 }
 
-struct mc_connector *mc_connector_start(struct mc_serve *serve, const char *address, uint32_t timeout_ms,
-                                        void (*done)(void *context, int fd), void *context)
+struct mc_connector *mc_connector_start(struct mc_serve *serve, const char *near, const char *address,
+                                        uint32_t timeout_ms, void (*done)(void *context, int fd), void *context)
 {
     struct mc_connector *connector = malloc(sizeof(*connector));
     if (connector == NULL)
@@ -89,6 +94,7 @@ struct mc_connector *mc_connector_start(struct mc_serve *serve, const char *addr
     *connector =
         (struct mc_connector){.serve = serve, .timeout_ms = timeout_ms, .fd = -1, .done = done, .context = context};
     snprintf(connector->address, sizeof(connector->address), "%s", address);
+    snprintf(connector->near, sizeof(connector->near), "%s", near == NULL ? "" : near);
     pthread_mutex_init(&connector->lock, NULL);
     if (mc_thread_start(NULL, "mc-connect", connector_run, connector) != 0) {
         connector_free(connector);

@@ -268,17 +268,17 @@ void mc_owner_link_start(struct mc_owner *owner)
     owner->leader[0] = 0;
     /* The abstract namespace answers at once or not at all. */
     mc_master_unix_name(near_name, sizeof(near_name), owner->master_node);
-    /* Where something is to be proved, the thread that connects does it. */
-    int fd = mc_id_is_zero(owner->master_node) || mc_keys_are_wanted()
-                 ? MC_ERR_RPC_FAIL
-                 : mc_unix_connect(near_name, mc_clock_ns() + 1000000);
+    bool is_near = !mc_id_is_zero(owner->master_node), proves = mc_keys_are_wanted();
+    int fd = !is_near || proves ? MC_ERR_RPC_FAIL : mc_unix_connect(near_name, mc_clock_ns() + 1000000);
     owner->is_hinted = fd < 0 && address[0] != 0;
     if (fd >= 0) {
         link_connected(owner, fd);
         return;
     }
-    owner->connector = mc_connector_start(owner->serve, address[0] != 0 ? address : owner->master_address, CONNECT_MS,
-                                          on_connected, owner);
+    /* Where something is to be proved, the thread that connects does it, there too. */
+    owner->connector =
+        mc_connector_start(owner->serve, is_near && proves ? near_name : NULL,
+                           address[0] != 0 ? address : owner->master_address, CONNECT_MS, on_connected, owner);
     if (owner->connector == NULL)
         link_later(owner);
 }
