@@ -17,12 +17,12 @@
 #define OLDER_LIBC __attribute__((unused)) static inline
 
 #if !__GLIBC_PREREQ(2, 25)
-OLDER_LIBC void wipe(void *buffer, size_t length)
+OLDER_LIBC void older_explicit_bzero(void *buffer, size_t length)
 {
     memset(buffer, 0, length);
     __asm__ volatile("" : : "r"(buffer) : "memory"); /* somebody may look at it, so the bytes are stored */
 }
-#define explicit_bzero wipe
+#define explicit_bzero older_explicit_bzero
 
 OLDER_LIBC ssize_t getrandom(void *buffer, size_t length, unsigned flags)
 {
