@@ -9,6 +9,7 @@
 #include <linux/memfd.h>
 #include <linux/random.h>
 #include <linux/stat.h>
+#include <malloc.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -41,6 +42,8 @@ OLDER_LIBC int statx(int folder, const char *path, int flags, unsigned mask, str
 {
     return (int)syscall(SYS_statx, folder, path, flags, mask, status);
 }
+
+#define mallinfo2 mallinfo /* of the same fields, but shorter */
 #endif
 
 #endif

@@ -22,7 +22,7 @@ static double sample(const struct mc_buffer *text, const char *wanted)
     return strtod(found + strlen(line), NULL);
 }
 
-static void write(struct mc_buffer *text, const struct mc_store_disk *disks, size_t count)
+static void show(struct mc_buffer *text, const struct mc_store_disk *disks, size_t count)
 {
     mc_disks_metrics(text, disks, count);
     mc_buffer_put_u8(text, 0);
@@ -33,7 +33,7 @@ static void test_none(void **state)
 {
     (void)state;
     struct mc_buffer text = {0};
-    write(&text, NULL, 0);
+    show(&text, NULL, 0);
     assert_true(sample(&text, "mooncake_ssd_read_bytes_total") == 0);
     assert_true(sample(&text, "mooncake_ssd_total_latency_us_count") == 0);
     assert_true(sample(&text, "mooncake_ssd_write_latency_summary_us{quantile=\"0.99\"}") == 0);
@@ -63,7 +63,7 @@ static void test_two(void **state)
     }
     disks[0].not_stored[MC_STORE_DISK_BUDGET] = 7;
     disks[1].recovery_ms = 42;
-    write(&text, disks, 2);
+    show(&text, disks, 2);
     assert_true(sample(&text, "mooncake_ssd_write_ops_total") == 20);
     assert_true(sample(&text, "mooncake_ssd_read_bytes_total") == 60);
     assert_true(sample(&text, "mooncake_ssd_total_bytes_total") == 260);
