@@ -66,7 +66,7 @@ TRIALS = {
 # What no test shows, and why; docs/security.md says the same under "What remains open".
 NOT_SHOWN = {"3 a grant is not bound to its writer": "who may write may write into memory that another was granted",
              "4 guessed slots, maps and regions of another tenant": "what moves bytes, and engines, know of no tenants",
-             "6 ten thousand at each port at once, and the p99 of others": "no quiet machine for it; test_limits has the limits",
+             "6 ten thousand at each port at once, and the p99 of others": "./dev bench hostile: docs/limits.md has what does not stand it",
              "8 TLS of our own ports": "there is none yet"}
 
 
