@@ -551,12 +551,15 @@ static void test_wanted_epoch_of_who_serves(void **state)
     static const struct {
         unsigned role, nodes, words;
         uint64_t every_ms;
-        bool moves;
+        bool moves, is_new; /* is_new: each word is said by the next process of that node */
     } rows[] = {
-        {MC_ROLE_CALL, 1, 1, 0, false},         {MC_ROLE_CALL, 1, 100, 0, false},  {MC_ROLE_CALL, 1, 60, 500, false},
-        {MC_ROLE_HEARTBEAT, 1, 60, 500, false}, {MC_ROLE_CALL, 40, 1, 0, false},   {MC_ROLE_CALL, 2, 2, 5000, false},
-        {MC_ROLE_CALL, 2, 3, 999, false},       {MC_ROLE_CALL, 2, 3, 1000, true},  {MC_ROLE_OWNER, 1, 1, 0, false},
-        {MC_ROLE_OWNER, 1, 100, 0, false},      {MC_ROLE_OWNER, 1, 3, 1000, true},
+        {MC_ROLE_CALL, 1, 1, 0, false, false},    {MC_ROLE_CALL, 1, 100, 0, false, false},
+        {MC_ROLE_CALL, 1, 60, 500, false, false}, {MC_ROLE_HEARTBEAT, 1, 60, 500, false, false},
+        {MC_ROLE_CALL, 40, 1, 0, false, false},   {MC_ROLE_CALL, 2, 2, 5000, false, false},
+        {MC_ROLE_CALL, 2, 3, 999, false, false},  {MC_ROLE_CALL, 2, 3, 1000, true, false},
+        {MC_ROLE_OWNER, 1, 1, 0, false, false},   {MC_ROLE_OWNER, 1, 100, 0, false, false},
+        {MC_ROLE_OWNER, 1, 3, 1000, true, false}, {MC_ROLE_OWNER, 1, 3, 1000, true, true},
+        {MC_ROLE_CALL, 2, 3, 1000, false, true},
     };
     struct world world;
     (void)state;
@@ -564,7 +567,7 @@ static void test_wanted_epoch_of_who_serves(void **state)
         struct fake_owner *a = start_with_value(&world, "k");
         for (unsigned word = 0; word < rows[row].words; word++) {
             for (unsigned node = 0; node < rows[row].nodes; node++)
-                (void)contradict(&world, rows[row].role, 50 + node, 7);
+                (void)contradict(&world, rows[row].role, 50 + node + (rows[row].is_new ? 10 * word : 0), 7);
             if (word + 1 < rows[row].words)
                 world.now += rows[row].every_ms;
         }

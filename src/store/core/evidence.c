@@ -11,6 +11,7 @@
  * recovery, so one packet is never enough. As long as nothing of ours lives anywhere two words are. Once we have
  * offered a segment it takes nodes that stand by their word: one that lends memory, or two. A client alone does not
  * move us: it is answered no more than one of another cluster would be. */
+#include "base/checksum.h"
 #include "store/core/limits.h"
 #include "store/core/member.h"
 #include "store/core/recover.h"
@@ -228,10 +229,21 @@ static uint64_t proven(const struct mc_core *core)
     return words >= 2 && !core->has_offered ? quick : 0;
 }
 
-void mc_evidence_contradicts(struct mc_core *core, struct mc_id node, bool is_owner, uint64_t epoch)
+/* Who lends memory is known by its name, which stays when its process is started again: a process that gives up before
+ * its word has stood for long enough is followed by another one with another id, which says the same. */
+static struct mc_id witness_id(struct mc_id node, struct mc_span name, bool is_owner)
+{
+    if (!is_owner || name.length == 0)
+        return node;
+    struct mc_hash hash = mc_hash(name.data, name.length < MC_MEMBER_NAME_MAX ? name.length : MC_MEMBER_NAME_MAX);
+    return (struct mc_id){hash.high, hash.low};
+}
+
+void mc_evidence_contradicts(struct mc_core *core, struct mc_id node, struct mc_span name, bool is_owner,
+                             uint64_t epoch)
 {
     witnesses_age(core);
-    struct mc_witness *witness = witness_of(core, node);
+    struct mc_witness *witness = witness_of(core, witness_id(node, name, is_owner));
     witness->last_ms = core->now_ms;
     witness->is_owner |= is_owner;
     witness->epoch = epoch;

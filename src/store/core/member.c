@@ -345,7 +345,7 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
     /* What a node of another cluster has met says nothing of ours. */
     bool is_other = mc_cluster_is_other(core, hello.cluster);
     if (hello.seen_epoch > core->epoch) { /* no answer: it would be that of a master of the past */
-        mc_evidence_contradicts(core, hello.node, hello.role == MC_ROLE_OWNER, hello.seen_epoch);
+        mc_evidence_contradicts(core, hello.node, hello.name, hello.role == MC_ROLE_OWNER, hello.seen_epoch);
         mc_core_close(core, connection);
         return;
     }

@@ -515,7 +515,8 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
         return;
     }
     if (mount->epoch > core->epoch) { /* we may be late: no answer that could cost the owner its contents */
-        mc_evidence_contradicts(core, connection->member->id, true, mount->epoch);
+        mc_evidence_contradicts(core, connection->member->id, mc_span_string(connection->member->name), true,
+                                mount->epoch);
         mc_core_close(core, connection);
         return;
     }
