@@ -1,6 +1,7 @@
 /* Stream sockets with deadlines. */
 #include "env/socket.h"
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/pace.h"
 #include "env/clock.h"
@@ -522,6 +523,34 @@ int mc_socket_accept(int listener)
         return MC_ERR_RPC_FAIL;
     set_no_delay(fd);
     return fd;
+}
+
+uint64_t mc_socket_peer_key(int fd)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } name = {.v6 = {0}};
+    socklen_t length = sizeof(name);
+    if (getpeername(fd, &name.any, &length) != 0)
+        return 0;
+    uint64_t key = 0;
+    if (name.any.sa_family == AF_INET)
+        key = mc_hash(&name.v4.sin_addr, sizeof(name.v4.sin_addr)).low;
+    else if (name.any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&name.v6.sin6_addr))
+        key = mc_hash(&name.v6.sin6_addr.s6_addr[12], 4).low;
+    else if (name.any.sa_family == AF_INET6)
+        key = mc_hash(&name.v6.sin6_addr, 8).low;
+    else
+        return 0;
+    return key == 0 ? 1 : key;
+}
+
+bool mc_socket_reset_at_close(int fd)
+{
+    const struct linger none = {.l_onoff = 1, .l_linger = 0};
+    return setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none)) == 0;
 }
 
 bool mc_socket_is_silent(int fd)

@@ -88,6 +88,10 @@ static inline void mc_fd_close(int fd)
     if (fd >= 0)
         (void)close(fd);
 }
+/* By which the other end's address is counted, a host of IPv6 by its /64; 0: a unix socket's. */
+uint64_t mc_socket_peer_key(int fd);
+/* Closing it resets the connection: nothing of it stays with the kernel. False: that cannot be set. */
+bool mc_socket_reset_at_close(int fd);
 /* It is open, and nothing of the peer's waits to be read. */
 bool mc_socket_is_silent(int fd);
 /* The numeric host and the port of one end of a tcp connection. False: it is none, or not connected. */

@@ -778,7 +778,7 @@ static bool greeters_limit(struct mc_server *server, uint32_t most)
 /* False: its address has its share of the places. */
 static bool share_take(struct mc_server *server, struct connection *connection)
 {
-    uint64_t key = mc_share_key(connection->fd);
+    uint64_t key = mc_socket_peer_key(connection->fd);
     if (key == 0)
         return true;
     connection->share = mc_share_take(&server->shares, key, server->share_max);

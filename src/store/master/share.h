@@ -13,7 +13,5 @@ struct mc_share {
 /* One more from that address: its share, or NULL when it has `limit` already, or memory is out. */
 struct mc_share *mc_share_take(struct mc_map *shares, uint64_t key, uint32_t limit);
 void mc_share_give(struct mc_map *shares, struct mc_share *share);
-/* By which the connection's address is counted; 0: a unix socket's, which is this machine's and has no share. */
-uint64_t mc_share_key(int fd);
 
 #endif

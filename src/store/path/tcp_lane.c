@@ -163,9 +163,8 @@ int mc_tcp_lane_step(struct mc_paths *paths, const struct mc_endpoint *endpoint,
 
 void mc_tcp_lane_close(struct mc_paths *paths, struct mc_tcp_lane *lane, bool abort)
 {
-    struct linger none = {.l_onoff = 1, .l_linger = 0};
     if (abort && lane->state != MC_TCP_DEAD) /* best effort: else bytes follow that the owner will refuse */
-        (void)setsockopt(lane->fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+        (void)mc_socket_reset_at_close(lane->fd);
     if (lane->state != MC_TCP_DEAD)
         mc_paths_fd_close(paths, lane->fd_place);
     free(lane->prover);
@@ -564,7 +563,6 @@ static void job_answered(struct mc_tcp_run *run, struct mc_tcp_lane *lane, const
 
 bool mc_tcp_lane_bury(struct mc_tcp_run *run, struct mc_tcp_lane *lane, struct mc_paths *paths)
 {
-    struct linger none = {.l_onoff = 1, .l_linger = 0};
     struct mc_tcp_lane *on;
     for (uint32_t n = 0; n < lane->piece_count; n++) {
         struct mc_tcp_piece *piece = nth_piece(lane, n);
@@ -583,7 +581,7 @@ bool mc_tcp_lane_bury(struct mc_tcp_run *run, struct mc_tcp_lane *lane, struct m
     if (lane->writing != NULL)
         mc_tcp_job_end(run, lane->writing, MC_ERR_TRANSFER_FAIL);
     lane->writing = NULL;
-    (void)setsockopt(lane->fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+    (void)mc_socket_reset_at_close(lane->fd);
     mc_paths_fd_close(paths, lane->fd_place);
     lane->state = MC_TCP_DEAD;
     return true;

@@ -36,8 +36,7 @@ void mc_transfer_close_fd(int fd)
 
 void mc_transfer_reset_fd(int fd)
 {
-    struct linger now = {.l_onoff = 1, .l_linger = 0};
-    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    (void)mc_socket_reset_at_close(fd);
     mc_transfer_close_fd(fd);
 }
 
