@@ -10,6 +10,7 @@
 #include "env/json.h"
 #include "env/keys.h"
 #include "env/log.h"
+#include "env/socket.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #define WHOLE_REQUEST_FACTOR 10 /* times client_timeout */
+#define ROOM_LOOKS 16           /* clients that are looked at for one that has said nothing meanwhile */
 
 enum client_state {
     CLIENT_HEAD,   /* waits for a head, or for the rest of it */
@@ -44,7 +46,10 @@ struct mc_client {
     void *context;
     bool is_chunked, is_last, is_begun; /* of the answer: in chunks; the connection ends behind it; its head is sent */
     bool has_bytes, is_ended;           /* a request has begun to come; the client sends no more */
+    bool has_asked;                     /* a whole request has come */
     bool is_refused;                    /* before all of the request was read */
+    bool is_waited_for;                 /* it is in the list of those that have to say something */
+    struct mc_client *older, *newer;    /* there */
 };
 
 struct mc_proxy *mc_client_proxy(const struct mc_client *client)
@@ -81,6 +86,52 @@ static void arm(struct mc_client *client, uint64_t ms)
     mc_assert(event_add(client->timer, &after) == 0);
 }
 
+/* ---- whose turn it is to say something ---- */
+
+static void unlist(struct mc_client *client)
+{
+    struct mc_proxy *proxy = client->proxy;
+    if (!client->is_waited_for)
+        return;
+    client->is_waited_for = false;
+    *(client->older != NULL ? &client->older->newer : &proxy->waiting.oldest) = client->newer;
+    *(client->newer != NULL ? &client->newer->older : &proxy->waiting.newest) = client->older;
+}
+
+static void wait_end(struct mc_client *client)
+{
+    unlist(client);
+    if (client->proxy->waiting.oldest == NULL) /* nobody can leave for another one */
+        client->proxy->ended(client->proxy);
+}
+
+/* It has said something just now, or was told something. */
+static void wait_begin(struct mc_client *client)
+{
+    struct mc_proxy *proxy = client->proxy;
+    unlist(client);
+    client->is_waited_for = true;
+    client->older = proxy->waiting.newest;
+    client->newer = NULL;
+    *(client->older != NULL ? &client->older->newer : &proxy->waiting.oldest) = client;
+    proxy->waiting.newest = client;
+}
+
+bool mc_client_make_room(struct mc_proxy *proxy)
+{
+    struct mc_client *one = proxy->waiting.oldest;
+    for (unsigned i = 0; i < ROOM_LOOKS && one != NULL && one != proxy->waiting.newest; i++, one = one->newer) {
+        int fd = bufferevent_getfd(one->channel);
+        if (evbuffer_get_length(bufferevent_get_output(one->channel)) > 0 || !mc_socket_is_silent(fd))
+            continue;
+        if (!one->has_asked) /* what is closed in order is remembered for a minute: not of many */
+            (void)mc_socket_reset_at_close(fd);
+        mc_client_close(one);
+        return true;
+    }
+    return false;
+}
+
 static void forget_body(struct mc_client *client)
 {
     (void)evbuffer_drain(client->content, evbuffer_get_length(client->content));
@@ -96,6 +147,7 @@ void mc_client_close(struct mc_client *client)
     if (context != NULL)
         client->events->gone(context);
     forget_body(client);
+    unlist(client);
     *client->back = client->next;
     if (client->next != NULL)
         client->next->back = client->back;
@@ -112,6 +164,7 @@ void mc_client_close(struct mc_client *client)
 static void flush(struct mc_client *client)
 {
     client->state = CLIENT_FLUSH;
+    wait_end(client);
     bufferevent_setwatermark(client->channel, EV_WRITE, 0, 0);
     /* Says at once that nothing is left when that is so. */
     bufferevent_trigger(client->channel, EV_WRITE, BEV_TRIG_IGNORE_WATERMARKS);
@@ -128,11 +181,10 @@ void mc_client_finish(struct mc_client *client)
 
 void mc_client_break(struct mc_client *client)
 {
-    struct linger at_once = {1, 0};
     client->context = NULL;
     client->proxy->totals.broken++;
     /* A reset: an answer without a length would look whole after an orderly end. */
-    if (setsockopt(bufferevent_getfd(client->channel), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)) != 0)
+    if (!mc_socket_reset_at_close(bufferevent_getfd(client->channel)))
         mc_log(WARNING, "a broken answer may look like a whole one: SO_LINGER is not possible");
     mc_client_close(client);
 }
@@ -163,6 +215,7 @@ static void answered(struct mc_client *client)
         return;
     }
     client->state = CLIENT_HEAD;
+    wait_begin(client);
     arm(client, client->proxy->config->client_ms);
     /* Deferred, so that many requests in one packet do not nest. */
     bufferevent_trigger(client->channel, EV_READ, BEV_TRIG_IGNORE_WATERMARKS);
@@ -312,6 +365,7 @@ static const char *head_problem(int status)
 static void read_request(struct mc_client *client)
 {
     struct evbuffer *in = bufferevent_get_input(client->channel);
+    wait_begin(client);
     if (client->state == CLIENT_HEAD) {
         int rc = mc_head_take_request(&client->head, in);
         if (rc < 0) {
@@ -331,7 +385,9 @@ static void read_request(struct mc_client *client)
     }
     if (client->state == CLIENT_BODY && read_body(client, in) > 0) {
         client->state = CLIENT_BUSY;
+        client->has_asked = true;
         client->proxy->totals.requests++;
+        wait_end(client);
         (void)event_del(client->timer);
         client->proxy->dispatch(client);
     }
@@ -359,6 +415,7 @@ static void on_written(struct bufferevent *channel, void *context)
         mc_client_close(client);
     } else if (client->state == CLIENT_FLUSH && left == 0) {
         client->state = CLIENT_LINGER;
+        wait_begin(client);
         /* Fails when the client has gone meanwhile, which the next event tells. */
         (void)shutdown(bufferevent_getfd(channel), SHUT_WR);
         arm(client, MC_PROXY_LINGER_MS);
@@ -420,6 +477,7 @@ void mc_client_accept(struct mc_proxy *proxy, int fd)
     proxy->clients = client;
     proxy->client_count++;
     proxy->totals.connections++;
+    wait_begin(client);
     arm(client, proxy->config->client_ms);
     return;
 fail:

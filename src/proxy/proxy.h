@@ -51,13 +51,17 @@ struct mc_proxy {
     struct event_base *base;
     struct evdns_base *dns;
     struct evconnlistener *listener;
-    struct event *terminate, *interrupt, *tick, *pulse, *drain_timer;
+    struct event *terminate, *interrupt, *tick, *pulse, *turn, *drain_timer;
     const struct mc_proxy_config *config;
     struct mc_instances instances;
     struct mc_client *clients; /* all of them */
-    struct mc_relay *relays;   /* all of them */
-    struct mc_upstream *left;  /* whose answers nobody waits for any more */
+    struct {                   /* of them, those that have to say something: who did so longest ago first */
+        struct mc_client *oldest, *newest;
+    } waiting;
+    struct mc_relay *relays;  /* all of them */
+    struct mc_upstream *left; /* whose answers nobody waits for any more */
     size_t client_count, request_count, left_count, buffered;
+    unsigned accepted;           /* in this turn */
     uint64_t start_ms, pulse_ms; /* pulse: when it last beat */
     uint64_t woken_ms;           /* when this process last went on after it had stood still */
     bool is_draining, accepts;
@@ -118,6 +122,9 @@ struct mc_client_events {
 
 /* Owns fd from now on. */
 void mc_client_accept(struct mc_proxy *proxy, int fd);
+/* The client that has to say something and did so longest ago leaves, so that another has room; but for the newest.
+ * False: there is none, or what they said waits to be read. */
+bool mc_client_make_room(struct mc_proxy *proxy);
 /* Closes it whatever it does. */
 void mc_client_close(struct mc_client *client);
 /* Closes it when what it does now is done; at once when that is nothing. */

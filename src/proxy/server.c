@@ -13,20 +13,29 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define BACKLOG 1024
+#define BACKLOG 4096
 #define PULSE_MS 250
-#define EVENTS_PER_TURN 64 /* so that one busy connection does not hold up the timers */
+#define ACCEPTS_PER_TURN 64u /* then those that are there have theirs */
+#define EVENTS_PER_TURN 64   /* so that one busy connection does not hold up the timers */
 
 /* ---- clients ---- */
 
+/* One more than there are places is taken while somebody can leave for it. */
+static bool has_room(const struct mc_proxy *proxy)
+{
+    size_t most = proxy->config->connections_max;
+    return !proxy->is_draining && proxy->accepted < ACCEPTS_PER_TURN &&
+           (proxy->client_count < most || (proxy->client_count == most && proxy->waiting.oldest != NULL));
+}
+
 static void listen_more(struct mc_proxy *proxy)
 {
-    bool has_room = !proxy->is_draining && proxy->client_count < proxy->config->connections_max;
-    if (proxy->listener == NULL || has_room == proxy->accepts)
+    bool wanted = has_room(proxy);
+    if (proxy->listener == NULL || wanted == proxy->accepts)
         return;
-    int rc = has_room ? evconnlistener_enable(proxy->listener) : evconnlistener_disable(proxy->listener);
+    int rc = wanted ? evconnlistener_enable(proxy->listener) : evconnlistener_disable(proxy->listener);
     if (rc == 0)
-        proxy->accepts = has_room;
+        proxy->accepts = wanted;
 }
 
 static void on_ended(struct mc_proxy *proxy)
@@ -39,16 +48,37 @@ static void on_ended(struct mc_proxy *proxy)
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *address, int size,
                       void *context)
 {
+    static const struct timeval now = {0, 0};
     struct mc_proxy *proxy = context;
     (void)listener, (void)address, (void)size;
+    if (proxy->accepted++ == 0)
+        (void)event_add(proxy->turn, &now);
     mc_client_accept(proxy, fd);
+    if (proxy->client_count > proxy->config->connections_max)
+        (void)mc_client_make_room(proxy);
     listen_more(proxy);
 }
 
-/* Without descriptors accepting fails at once, again and again: rests until the next tick instead. */
+/* The turn after one in which connections were accepted. */
+static void on_turn(evutil_socket_t fd, short what, void *context)
+{
+    struct mc_proxy *proxy = context;
+    (void)fd, (void)what;
+    proxy->accepted = 0;
+    if (proxy->client_count > proxy->config->connections_max)
+        (void)mc_client_make_room(proxy);
+    listen_more(proxy);
+}
+
+/* Without descriptors accepting fails at once, again and again: rests until the next tick instead, when nobody can
+ * leave. */
 static void on_accept_error(struct evconnlistener *listener, void *context)
 {
     struct mc_proxy *proxy = context;
+    int error = errno;
+    if (error == EMFILE && mc_client_make_room(proxy))
+        return;
+    errno = error;
     mc_log_limited(ERROR, "a connection cannot be accepted: %s", strerror(errno));
     if (evconnlistener_disable(listener) == 0)
         proxy->accepts = false;
@@ -57,8 +87,7 @@ static void on_accept_error(struct evconnlistener *listener, void *context)
 static void on_tick(evutil_socket_t fd, short what, void *context)
 {
     struct mc_proxy *proxy = context;
-    (void)fd, (void)what;
-    listen_more(proxy);
+    on_turn(fd, what, context);
     if (!proxy->is_draining)
         mc_check_all(proxy);
 }
@@ -162,18 +191,20 @@ static int create_events(struct mc_proxy *proxy)
     proxy->interrupt = evsignal_new(proxy->base, SIGINT, on_signal, proxy);
     proxy->tick = event_new(proxy->base, -1, EV_PERSIST, on_tick, proxy);
     proxy->pulse = event_new(proxy->base, -1, EV_PERSIST, on_pulse, proxy);
+    proxy->turn = event_new(proxy->base, -1, 0, on_turn, proxy);
     proxy->drain_timer = event_new(proxy->base, -1, 0, on_drained, proxy);
     if (proxy->dns == NULL || proxy->terminate == NULL || proxy->interrupt == NULL || proxy->tick == NULL ||
-        proxy->pulse == NULL || proxy->drain_timer == NULL || event_add(proxy->pulse, &pulse) != 0 ||
-        event_add(proxy->terminate, NULL) != 0 || event_add(proxy->interrupt, NULL) != 0 ||
-        event_add(proxy->tick, &interval) != 0)
+        proxy->pulse == NULL || proxy->turn == NULL || proxy->drain_timer == NULL ||
+        event_add(proxy->pulse, &pulse) != 0 || event_add(proxy->terminate, NULL) != 0 ||
+        event_add(proxy->interrupt, NULL) != 0 || event_add(proxy->tick, &interval) != 0)
         return MC_ERR_NO_MEMORY;
     return 0;
 }
 
 static void destroy(struct mc_proxy *proxy)
 {
-    struct event *const events[] = {proxy->terminate, proxy->interrupt, proxy->tick, proxy->pulse, proxy->drain_timer};
+    struct event *const events[] = {proxy->terminate, proxy->interrupt, proxy->tick,
+                                    proxy->pulse,     proxy->turn,      proxy->drain_timer};
     proxy->is_draining = true;
     if (proxy->listener != NULL)
         evconnlistener_free(proxy->listener);

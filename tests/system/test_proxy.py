@@ -1,4 +1,5 @@
 """mooncake_proxy before real HTTP servers that answer as engines do, with real clients, kind and unkind."""
+import contextlib
 import http.client
 import json
 import os
@@ -480,16 +481,41 @@ def test_too_many_requests_are_refused(engines):
         wait_until(lambda: proxy.complete()[0] == 200)
 
 
+def test_silent_connections_leave_for_others(engines):
+    """Whoever said nothing for longest goes, when there is no place for one more, and nobody whose answer is being made."""
+    decode = engines("d")
+    decode.hold = threading.Event()
+    with Proxy("--decode", decode.address, "--max_connections=4") as proxy:
+        busy = [proxy.open(post_bytes("/v1/completions", STREAM)) for _ in range(2)]
+        wait_until(lambda: decode.running == 2)
+        half = proxy.open(b"GET /health HTTP/1.1\r\n")
+        silent = [half, *(proxy.open(b"") for _ in range(20))]
+        for _ in range(20):
+            assert proxy.get("/healthcheck")[0] == 200
+        for one in silent[:-1]:
+            one.settimeout(20)
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+        decode.hold.set()
+        for one in busy:
+            assert one.recv(100).startswith(b"HTTP/1.1 200")
+            one.close()
+
+
 def test_too_many_connections_wait(engines):
-    with Proxy("--decode", engines("d").address, "--max_connections=4") as proxy:
-        idle = [socket.create_connection(("127.0.0.1", proxy.port)) for _ in range(4)]
-        time.sleep(0.2)
+    """Where nobody is silent."""
+    decode = engines("d")
+    decode.hold = threading.Event()
+    with Proxy("--decode", decode.address, "--max_connections=4") as proxy:
+        busy = [proxy.open(post_bytes("/v1/completions", STREAM)) for _ in range(4)]
+        wait_until(lambda: decode.running == 4)
         answer = []
-        thread = threading.Thread(target=lambda: answer.append(proxy.complete()[0]))
+        thread = threading.Thread(target=lambda: answer.append(proxy.get("/healthcheck")[0]))
         thread.start()
         thread.join(0.5)
         assert not answer
-        for one in idle:
+        decode.hold.set()
+        for one in busy:
             one.close()
         thread.join()
         assert answer == [200]
