@@ -25,7 +25,8 @@
     (EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS |    \
      EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH)
 
-#define LOOKS_AT_ONCE 16
+#define LOOKS_AT_ONCE 4      /* for one that has to go: many come at once */
+#define IN_USE_MS 1000u      /* whoever asked within this goes only when no other is seen */
 #define ACCEPTS_PER_TURN 64u /* then those that are there have theirs: who has just come is not the oldest soon */
 
 struct mc_http_server {
@@ -42,8 +43,9 @@ struct mc_http_server {
     int stop_fd;
     bool is_running;
     pthread_t thread;
-    struct bufferevent *connections[MC_HTTP_CONNECTIONS_MAX]; /* with a reference of ours each; some may have ended */
-    size_t count;
+    /* A ring, the oldest first, with a reference of ours each; some may have ended. */
+    struct bufferevent *connections[MC_HTTP_CONNECTIONS_MAX];
+    size_t first, count;
 };
 
 /* ---- connections ---- */
@@ -65,16 +67,28 @@ static uint32_t idle_ms(struct bufferevent *connection)
     return rc == 0 ? info.tcpi_last_data_recv : UINT32_MAX;
 }
 
+static void ring_add(struct mc_http_server *http, struct bufferevent *connection)
+{
+    http->connections[(http->first + http->count++) % MC_HTTP_CONNECTIONS_MAX] = connection;
+}
+
+static struct bufferevent *ring_take(struct mc_http_server *http)
+{
+    struct bufferevent *oldest = http->connections[http->first];
+    http->first = (http->first + 1) % MC_HTTP_CONNECTIONS_MAX;
+    http->count--;
+    return oldest;
+}
+
 static void forget_ended(struct mc_http_server *http)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < http->count; i++) {
-        if (has_ended(http->connections[i]))
-            (void)bufferevent_decref(http->connections[i]);
+    for (size_t left = http->count; left > 0; left--) {
+        struct bufferevent *one = ring_take(http);
+        if (has_ended(one))
+            (void)bufferevent_decref(one);
         else
-            http->connections[kept++] = http->connections[i];
+            ring_add(http, one);
     }
-    http->count = kept;
 }
 
 /* Nothing has come that was not read yet, and no answer is on its way. */
@@ -84,26 +98,34 @@ static bool waits_for_peer(struct bufferevent *connection)
            mc_socket_is_silent(bufferevent_getfd(connection));
 }
 
-/* Shuts one down that says nothing: evhttp sees its end and frees it. Its place is given on at once. Of the oldest few,
- * whose request has not just come, the one that was silent longest; many come at once, so not all are looked at. */
-static void drop_longest(struct mc_http_server *http)
+/* Of the oldest few, one that has ended, or one that has not asked lately and whose request has not just come; else any
+ * that says nothing; else the oldest. Those that stay are looked at again after all others. */
+static struct bufferevent *take_one(struct mc_http_server *http)
 {
-    size_t longest = 0;
-    uint32_t longest_ms = 0;
-    for (size_t i = 0, looked = 0; i < http->count && looked < LOOKS_AT_ONCE; i++) {
-        if (!waits_for_peer(http->connections[i]))
-            continue;
-        uint32_t ms = idle_ms(http->connections[i]);
-        if (looked++ == 0 || ms > longest_ms) {
-            longest = i;
-            longest_ms = ms;
+    struct bufferevent *silent = NULL;
+    for (size_t looked = 0; looked < LOOKS_AT_ONCE; looked++) {
+        struct bufferevent *one = ring_take(http);
+        bool is_silent = has_ended(one) || waits_for_peer(one);
+        if (has_ended(one) || (is_silent && idle_ms(one) > IN_USE_MS)) {
+            if (silent != NULL)
+                ring_add(http, silent);
+            return one;
         }
+        if (is_silent && silent == NULL)
+            silent = one;
+        else
+            ring_add(http, one);
     }
-    (void)shutdown(bufferevent_getfd(http->connections[longest]), SHUT_RDWR);
-    (void)bufferevent_decref(http->connections[longest]);
-    http->count--;
-    memmove(&http->connections[longest], &http->connections[longest + 1],
-            (http->count - longest) * sizeof(http->connections[0])); /* the oldest stays first */
+    return silent != NULL ? silent : ring_take(http);
+}
+
+/* evhttp sees the end of a connection that is shut down, and frees it. Its place is given on at once. */
+static void make_place(struct mc_http_server *http)
+{
+    struct bufferevent *one = take_one(http);
+    if (!has_ended(one))
+        (void)shutdown(bufferevent_getfd(one), SHUT_RDWR);
+    (void)bufferevent_decref(one);
 }
 
 static void on_turn(evutil_socket_t fd, short events, void *argument)
@@ -111,6 +133,7 @@ static void on_turn(evutil_socket_t fd, short events, void *argument)
     struct mc_http_server *http = argument;
     (void)fd, (void)events;
     http->accepted = 0;
+    forget_ended(http);
     for (size_t i = 0; i < 2; i++)
         if (http->listeners[i] != NULL)
             (void)evconnlistener_enable(http->listeners[i]);
@@ -132,13 +155,12 @@ static struct bufferevent *on_connection(struct event_base *base, void *argument
 {
     struct mc_http_server *http = argument;
     accepted_one(http);
-    forget_ended(http);
     if (http->count == MC_HTTP_CONNECTIONS_MAX)
-        drop_longest(http);
+        make_place(http);
     struct bufferevent *connection = bufferevent_socket_new(base, -1, 0);
     if (connection != NULL) {
         bufferevent_incref(connection);
-        http->connections[http->count++] = connection;
+        ring_add(http, connection);
     }
     return connection;
 }
@@ -267,8 +289,8 @@ void mc_http_destroy(struct mc_http_server *http)
         evhttp_free(http->admin_http);
     if (http->metadata_http != NULL)
         evhttp_free(http->metadata_http);
-    for (size_t i = 0; i < http->count; i++)
-        (void)bufferevent_decref(http->connections[i]);
+    while (http->count > 0)
+        (void)bufferevent_decref(ring_take(http));
     if (http->stop_event != NULL)
         event_free(http->stop_event);
     if (http->turn_event != NULL)
