@@ -1,24 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A thread that takes connections for the REST API, which has a thread for each. */
+ * The REST API of a store in a Python process, and what a forked child closes of it. */
 #include "python/store_rest.h"
 
 #include "base/error.h"
 #include "env/log.h"
 #include "env/socket.h"
-#include "env/thread.h"
 #include "store/service/rest.h"
 
-#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #define REASON_MAX 512
-#define BACKLOG 4096 /* silent ones are taken one after the other, and let go again */
 
 /* Listeners and eventfds of this process, for its forked children. A slot is emptied before its descriptor is closed,
  * so that a child never closes a number that is somebody else's by then. */
@@ -62,25 +57,14 @@ void mc_py_rest_forked(void)
 struct mc_py_rest {
     struct mc_rest rest;
     struct mc_web *web;
-    pthread_t thread;
-    int listener, end_fd;
+    int listener, fds[2]; /* its own, and its web's, which that closes */
 };
-
-static void *rest_main(void *argument)
-{
-    struct mc_py_rest *rest = argument;
-    struct pollfd waited[2] = {{.fd = rest->listener, .events = POLLIN}, {.fd = rest->end_fd, .events = POLLIN}};
-    while (waited[1].revents == 0) {
-        if (poll(waited, 2, -1) > 0 && waited[0].revents != 0)
-            mc_web_accept(rest->web, rest->listener, mc_rest_handle, mc_rest_handle_late, &rest->rest);
-    }
-    return NULL;
-}
 
 static void rest_free(struct mc_py_rest *rest)
 {
     drop(&rest->listener);
-    drop(&rest->end_fd);
+    for (size_t i = 0; i < 2 && rest->web != NULL; i++)
+        kept_move(rest->fds[i] + 1, 0);
     mc_web_destroy(rest->web);
     free(rest);
 }
@@ -94,19 +78,19 @@ static struct mc_py_rest *rest_begin(struct mc_store *store, uint16_t *port, cha
         return NULL;
     rest->rest.store = store;
     rest->listener = -1;
-    rest->end_fd = keep(eventfd(0, EFD_CLOEXEC));
     rest->web = mc_web_create();
-    if (rest->end_fd < 0 || rest->web == NULL)
+    if (rest->web == NULL)
         goto fail;
+    mc_web_descriptors(rest->web, rest->fds);
+    (void)keep(rest->fds[0]);
+    (void)keep(rest->fds[1]);
     rest->listener = keep(mc_web_bind("0.0.0.0", port, "port", reason, REASON_MAX));
     if (rest->listener < 0)
         goto fail;
-    if (listen(rest->listener, BACKLOG) != 0) {
+    if (mc_web_serve(rest->web, rest->listener, mc_rest_handle, mc_rest_is_quick, &rest->rest) < 0) {
         snprintf(reason, REASON_MAX, "cannot listen on port %u", (unsigned)*port);
         goto fail;
     }
-    if (mc_thread_start(&rest->thread, "mc-rest", rest_main, rest) != 0)
-        goto fail;
     mc_log(INFO, "REST API started on port %u", (unsigned)*port);
     return rest;
 fail:
@@ -116,20 +100,15 @@ fail:
 
 bool mc_py_rest_end(struct mc_py_rest *rest)
 {
-    uint64_t one = 1;
     if (rest == NULL)
         return true;
-    if (rest->listener >= 0) { /* else this is another try */
-        mc_assert(write(rest->end_fd, &one, sizeof(one)) == (ssize_t)sizeof(one));
-        pthread_join(rest->thread, NULL);
-        drop(&rest->listener);
-    }
-    if (!mc_web_stop(rest->web)) {
+    bool is_answered = mc_web_stop(rest->web);
+    drop(&rest->listener);
+    if (is_answered)
+        rest_free(rest);
+    else
         mc_log(WARNING, "some requests of the REST API are still under way: not waiting for them");
-        return false;
-    }
-    rest_free(rest);
-    return true;
+    return is_answered;
 }
 
 /* ---- calls ---- */

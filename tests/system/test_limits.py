@@ -10,7 +10,7 @@ import cluster
 import wire
 from cluster import wait_until
 from idle_peers import ROLE_DATA, hello, raise_limit, segments
-from service_process import Service
+from service_process import REST, Service
 from store_process import StoreProcess
 
 BUSY, PING, ROLE_HEARTBEAT = -1900, 67, 1
@@ -159,26 +159,66 @@ def test_the_last_places_are_for_heartbeats():
             one.close()
 
 
-def half_a_request(port):
-    """A connection that keeps whoever serves it busy: its body never comes."""
+def half_a_request(port, length=1000):
+    """A connection whose request's body never comes."""
     connection = connect(("127.0.0.1", port))
-    connection.sendall(b"PUT /api/put HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+    connection.sendall(b"PUT /api/put HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n{" % length)
     return connection
 
 
-def test_a_service_says_how_it_is_when_all_its_connections_are_in_use():
-    with cluster.Master() as master, Service(MOONCAKE_MASTER=master.address) as service:
-        slow = [half_a_request(service.port) for _ in range(256)]
+def threads(pid):
+    return len(os.listdir(f"/proc/{pid}/task"))
 
-        def is_full():  # one that has not sent its head yet makes room for another
-            slow.append(half_a_request(service.port))
-            return service.call("GET", "/api/exist/key")[0] == 503
-        wait_until(is_full)
-        for path in ("/health", "/metrics", "/metrics/summary"):
+
+def test_a_service_has_no_thread_for_what_is_no_request_yet():
+    """Silent ones, heads and bodies that do not come to their end: more of them than there are threads, and all is answered."""
+    if raise_limit() < 3000:
+        pytest.skip("too few descriptors here")
+    with cluster.Master() as master, Service(MOONCAKE_MASTER=master.address) as service:
+        assert service.call("GET", "/api/exist/key")[0] == 200
+        before = threads(service.process.pid)
+        slow = [half_a_request(service.port) for _ in range(400)] + [connect(("127.0.0.1", service.port)) for _ in range(400)]
+        for one in slow[400:600]:
+            one.sendall(b"GET /health HTTP/1.1\r\n")
+        for path in ("/health", "/metrics", "/metrics/summary", "/api/exist/key"):
             assert service.call("GET", path)[0] == 200
+        assert threads(service.process.pid) <= before + 3
+        slow[0].sendall(b" " * 997 + b"]}")  # who goes on is answered
+        assert slow[0].recv(12) == b"HTTP/1.1 400"
+        slow[450].sendall(b"\r\n")
+        assert slow[450].recv(12) == b"HTTP/1.1 200"
         for one in slow:
             one.close()
-        wait_until(lambda: service.call("GET", "/api/exist/key")[0] == 200)
+
+
+def test_bodies_that_do_not_come_lose_their_threads():
+    """Each has one, as it fits into no buffer, and there is none for others; after a second of silence it is theirs."""
+    with cluster.Master() as master, Service(MOONCAKE_MASTER=master.address) as service:
+        slow = [half_a_request(service.port, 1 << 20) for _ in range(256)]
+        wait_until(lambda: threads(service.process.pid) > 256)
+        for path in ("/health", "/metrics", "/metrics/summary"):
+            assert service.call("GET", path)[0] == 200
+        assert service.call("GET", "/api/exist/key")[0] == 200
+        assert 1 <= sum(ended(one) for one in slow) < 128
+        for one in slow:
+            one.close()
+
+
+def test_a_service_keeps_as_many_as_it_has_places():
+    """Half as many as it has descriptors; for one more the oldest silent one goes, and of one address three quarters."""
+    few = ["prlimit", "--nofile=400:400", *REST]
+    with cluster.Master() as master, Service(command=few, MOONCAKE_MASTER=master.address) as service:
+        first = [connect(("127.0.0.1", service.port), "127.0.0.2") for _ in range(150)]
+        assert service.call("GET", "/api/exist/key")[0] == 200
+        more = connect(("127.0.0.1", service.port), "127.0.0.2")
+        first[0].settimeout(10)
+        assert is_closed(first[0]) and not is_over(first[-1]) and not is_over(more)
+        others = [connect(("127.0.0.1", service.port), "127.0.0.3") for _ in range(120)]
+        assert service.call("GET", "/health")[0] == 200
+        wait_until(lambda: sum(ended(one) for one in first) >= 50)
+        assert not is_over(others[-1])
+        for one in (*first, *others, more):
+            one.close()
 
 
 def test_a_master_says_how_it_is_among_slow_requests():

@@ -132,7 +132,7 @@ static const struct mc_option client_flags[] = {
     ROW("device_names", TEXT, "", "RDMA devices to use, separated by commas; empty: all"),
     ROW("tenant_id", TEXT, "default", "whose objects its own puts and gets are about, of a master with tenants"),
     ROW("port", INT, "50052", "tells processes without a pool of their own (setup_dummy) which master to use; 0: the kernel chooses", PORT, INTO(dummy_port)),
-    NEEDLESS("threads", INT, "1", "a thread for each connection, up to a limit", LIMITS(0, 65536)),
+    NEEDLESS("threads", INT, "1", "a thread for each request, up to a limit", LIMITS(0, 65536)),
     ROW("enable_offload", BOOL, "false", "objects are stored on the disks of MOONCAKE_OFFLOAD_FILE_STORAGE_PATH too, when the master says so"),
     NEEDLESS("start_offload_rpc_server", BOOL, "true", "what lies on disks is read as everything else"),
     NEEDLESS("mmap_arena_pool_size", INT, "8589934592", "there is no arena", LIMITS(0, INT64_MAX)),

@@ -565,13 +565,11 @@ void mc_rest_handle_health(void *rest, struct mc_web_request *request)
     dispatch(rest, request, true);
 }
 
-void mc_rest_handle_late(void *rest, struct mc_web_request *request)
+bool mc_rest_is_quick(void *rest, struct mc_span path)
 {
-    for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
-        if (routes[i].is_health && is_path(&routes[i], request->path)) {
-            dispatch(rest, request, true);
-            return;
-        }
-    }
-    mc_web_reply_text(request, 503, MC_WEB_JSON, "{\"error\": \"Too many connections; try again\"}");
+    (void)rest;
+    for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++)
+        if (routes[i].is_health && is_path(&routes[i], path))
+            return true;
+    return false;
 }

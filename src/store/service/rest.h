@@ -18,7 +18,7 @@ struct mc_rest {
 /* All routes; and only /health and /metrics. context: struct mc_rest. */
 void mc_rest_handle(void *rest, struct mc_web_request *request);
 void mc_rest_handle_health(void *rest, struct mc_web_request *request);
-/* Those two, and of all else that it must come again. */
-void mc_rest_handle_late(void *rest, struct mc_web_request *request);
+/* Is it one of those two, which must be answered while all else waits? */
+bool mc_rest_is_quick(void *rest, struct mc_span path);
 
 #endif

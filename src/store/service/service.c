@@ -20,7 +20,7 @@
 
 #define RETRY_MS 1000u
 #define ERROR_MAX 512
-#define BACKLOG 4096 /* silent ones are taken one after the other, and let go again */
+#define BACKLOG 128
 
 enum { AT_REST, AT_HEALTH, AT_DUMMY, LISTENERS };
 
@@ -155,16 +155,28 @@ static int bind_ports(struct service *service, char *error, size_t error_size)
     return 0;
 }
 
+static int open_port(struct service *service, int which)
+{
+    static mc_web_handler *const handlers[AT_DUMMY] = {mc_rest_handle, mc_rest_handle_health};
+    int fd = service->listeners[which];
+    if (fd < 0)
+        return 0;
+    if (which == AT_DUMMY)
+        return listen(fd, BACKLOG) != 0 ? MC_ERR_RPC_FAIL : 0;
+    return mc_web_serve(service->web, fd, handlers[which], mc_rest_is_quick, &service->rest);
+}
+
 static int open_ports(struct service *service, char *error, size_t error_size)
 {
     for (int i = 0; i < LISTENERS; i++) {
-        if (service->listeners[i] >= 0 && listen(service->listeners[i], BACKLOG) != 0) {
+        int rc = open_port(service, i);
+        if (rc < 0) {
             snprintf(error, error_size, "cannot listen on port %u: %s",
                      (unsigned)(i == AT_REST     ? service->config.rest_port
                                 : i == AT_HEALTH ? service->config.client_http_port
                                                  : service->config.dummy_port),
                      strerror(errno));
-            return MC_ERR_RPC_FAIL;
+            return rc;
         }
     }
     if (service->listeners[AT_REST] >= 0)
@@ -191,24 +203,18 @@ static void tell_master(const struct service *service)
     close(fd);
 }
 
+/* Until a signal comes; requests are served beside. */
 static void serve(struct service *service)
 {
-    static mc_web_handler *const handlers[AT_DUMMY] = {mc_rest_handle, NULL};
-    static mc_web_handler *const late[AT_DUMMY] = {mc_rest_handle_late, mc_rest_handle_health};
-    struct pollfd waited[LISTENERS + 1];
-    for (int i = 0; i < LISTENERS; i++)
-        waited[i] = (struct pollfd){.fd = service->listeners[i], .events = POLLIN}; /* -1 is passed over */
-    waited[LISTENERS] = (struct pollfd){.fd = service->signal_fd, .events = POLLIN};
+    struct pollfd waited[2] = {{.fd = service->listeners[AT_DUMMY], .events = POLLIN}, /* -1 is passed over */
+                               {.fd = service->signal_fd, .events = POLLIN}};
     for (;;) {
-        if (poll(waited, LISTENERS + 1, -1) < 0)
+        if (poll(waited, 2, -1) < 0)
             continue;
-        if (waited[LISTENERS].revents != 0 && take_signal(service->signal_fd))
+        if (waited[1].revents != 0 && take_signal(service->signal_fd))
             return;
-        if (waited[AT_DUMMY].revents != 0)
+        if (waited[0].revents != 0)
             tell_master(service);
-        for (int i = 0; i < AT_DUMMY; i++)
-            if (waited[i].revents != 0)
-                mc_web_accept(service->web, service->listeners[i], handlers[i], late[i], &service->rest);
     }
 }
 
@@ -291,10 +297,6 @@ static int run(struct service *service, char *error, size_t error_size)
         return rc;
     serve(service);
     uint64_t signal_ms = mc_clock_ms();
-    for (int i = 0; i < LISTENERS; i++) { /* nobody new while those under way are answered */
-        mc_fd_close(service->listeners[i]);
-        service->listeners[i] = -1;
-    }
     bool is_answered = mc_web_stop(service->web);
     retire(service, signal_ms);
     if (!is_answered)

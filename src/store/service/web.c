@@ -1,5 +1,5 @@
-/* The HTTP server of the store service: listener, threads of connections, bodies and answers. */
-#include "store/service/web.h"
+/* The HTTP server of the store service: requests, bodies and answers. */
+#include "store/service/web_inside.h"
 
 #include "base/error.h"
 #include "env/clock.h"
@@ -24,41 +24,15 @@
 #define DISCARD_MAX 65536u /* bytes of a body that nobody read, taken so that the connection can stay */
 #define LINGER_MS 5000u    /* what a refused sender still sends, taken so that it sees the answer */
 #define LINGER_BYTES (256u << 20)
-#define MILLION 1000000u
-
-struct mc_web_connection {
-    struct mc_web *web;
-    mc_web_handler *handler;
-    void *context;
-    int fd;
-    bool is_late;
-    bool is_busy;        /* with web->lock; else it waits for a request */
-    bool is_leaving;     /* with web->lock: it was shut down for another one */
-    uint64_t idle_since; /* with web->lock */
-    bool is_broken;      /* nothing more can be read or sent */
-    struct mc_body body; /* of the request, as far as it was not read yet */
-    bool is_continue_due;
-    size_t length; /* of what lies in buffer from `begin` on */
-    size_t begin;
-    char buffer[MC_WEB_HEAD_MAX];
-};
-
-#define LEAVING_MAX 64 /* connections whose thread is at its end, beside all others */
-
-struct mc_web {
-    pthread_mutex_t lock;
-    pthread_cond_t changed; /* budget given back, a connection has ended */
-    struct mc_web_connection *connections[MC_WEB_CONNECTIONS_MAX + MC_WEB_LATE_MAX + LEAVING_MAX];
-    size_t count, late_count, leaving_count; /* of all; of those that are late; of all that leave */
-    uint64_t budget_used;
-    atomic_bool is_stopping;
-};
+#define BUFFER_LEAST 1024u
+#define PACE_BYTES 16384u        /* of a body: who sends less in MC_WEB_SILENT_MS may lose its thread */
+#define TAKEN_BYTES_PER_MS 4096u /* of an answer: the same */
 
 /* ---- budget ---- */
 
 static bool budget_take(struct mc_web *web, uint64_t bytes)
 {
-    uint64_t end_ns = mc_clock_ns() + MC_WEB_BUDGET_WAIT_MS * (uint64_t)MILLION;
+    uint64_t end_ns = mc_clock_ns() + MC_WEB_BUDGET_WAIT_MS * (uint64_t)MC_WEB_MILLION;
     bool ok;
     pthread_mutex_lock(&web->lock);
     /* One alone may be larger than the whole, or it could never be served. */
@@ -104,20 +78,72 @@ void mc_web_bytes_free(struct mc_web_request *request, struct mc_web_bytes *byte
 
 static uint64_t deadline_for(uint64_t bytes)
 {
-    return mc_clock_ns() + (MC_WEB_PROGRESS_MS + bytes / MC_WEB_BYTES_PER_MS) * MILLION;
+    return mc_clock_ns() + (MC_WEB_PROGRESS_MS + bytes / MC_WEB_BYTES_PER_MS) * MC_WEB_MILLION;
+}
+
+void mc_web_buffer_free(struct mc_web_connection *connection)
+{
+    free(connection->buffer);
+    atomic_fetch_sub(&connection->web->buffered, connection->capacity);
+    connection->buffer = NULL;
+    connection->begin = connection->length = connection->capacity = 0;
+}
+
+/* Room for more bytes in the buffer, which grows up to the longest head. 0: none. */
+static size_t make_room(struct mc_web_connection *connection)
+{
+    if (connection->begin > 0)
+        memmove(connection->buffer, connection->buffer + connection->begin, connection->length);
+    connection->begin = 0;
+    if (connection->length == connection->capacity && connection->capacity < MC_WEB_HEAD_MAX) {
+        size_t wanted = connection->capacity == 0 ? BUFFER_LEAST : 2 * connection->capacity;
+        char *buffer = realloc(connection->buffer, wanted);
+        if (buffer == NULL)
+            return 0;
+        atomic_fetch_add(&connection->web->buffered, wanted - connection->capacity);
+        connection->buffer = buffer;
+        connection->capacity = wanted;
+    }
+    return connection->capacity - connection->length;
+}
+
+bool mc_web_take(struct mc_web_connection *connection)
+{
+    size_t room = make_room(connection);
+    if (room == 0)
+        return false;
+    ssize_t got = recv(connection->fd, connection->buffer + connection->length, room, MSG_DONTWAIT);
+    connection->length += got > 0 ? (size_t)got : 0;
+    return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+/* From now on it has a while for the next few bytes, before its thread may be taken from it. */
+static void pace(struct mc_web_connection *connection)
+{
+    connection->fresh = 0;
+    connection->pace_ns = mc_clock_ns();
+}
+
+/* What of a body comes, or does not, while a thread waits for it. */
+static int64_t receive(struct mc_web_connection *connection, void *data, size_t size, uint64_t deadline_ns)
+{
+    int64_t got = recv(connection->fd, data, size, MSG_DONTWAIT);
+    if (got <= 0) {
+        mc_web_wait_begin(connection, connection->pace_ns, false);
+        got = mc_socket_receive(connection->fd, data, size, deadline_ns, NULL);
+        mc_web_wait_end(connection);
+    }
+    connection->fresh += got > 0 ? (size_t)got : 0;
+    if (connection->fresh >= PACE_BYTES)
+        pace(connection);
+    return got;
 }
 
 /* At least one more byte into the buffer. False at the end. */
 static bool refill(struct mc_web_connection *connection, uint64_t deadline_ns)
 {
-    if (connection->begin > 0) {
-        memmove(connection->buffer, connection->buffer + connection->begin, connection->length);
-        connection->begin = 0;
-    }
-    size_t room = sizeof(connection->buffer) - connection->length;
-    int64_t got =
-        room == 0 ? -1
-                  : mc_socket_receive(connection->fd, connection->buffer + connection->length, room, deadline_ns, NULL);
+    size_t room = make_room(connection);
+    int64_t got = room == 0 ? -1 : receive(connection, connection->buffer + connection->length, room, deadline_ns);
     if (got <= 0)
         return false;
     connection->length += (size_t)got;
@@ -138,8 +164,8 @@ static bool body_take(struct mc_web_connection *connection, void *data, uint64_t
     connection->length -= (size_t)part;
     for (bytes -= part; bytes > 0; bytes -= part) {
         uint64_t limit = at != NULL ? UINT64_C(1) << 30 : sizeof(dropped);
-        int64_t got = mc_socket_receive(connection->fd, at != NULL ? (void *)at : dropped,
-                                        (size_t)(bytes < limit ? bytes : limit), deadline_ns, NULL);
+        int64_t got = receive(connection, at != NULL ? (void *)at : dropped, (size_t)(bytes < limit ? bytes : limit),
+                              deadline_ns);
         if (got <= 0)
             return false;
         part = (uint64_t)got;
@@ -171,6 +197,7 @@ static void send_continue(struct mc_web_connection *connection)
 {
     static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
     struct iovec part = {.iov_base = (void *)(uintptr_t)text, .iov_len = sizeof(text) - 1};
+    pace(connection);
     if (connection->is_continue_due && mc_socket_send(connection->fd, &part, 1, deadline_for(0)) < 0)
         connection->is_broken = true;
     connection->is_continue_due = false;
@@ -313,8 +340,12 @@ static void reply(struct mc_web_request *request, int status, const char *type, 
     struct iovec parts[2] = {{.iov_base = head, .iov_len = (size_t)size},
                              {.iov_base = (void *)(uintptr_t)body, .iov_len = (size_t)length}};
     size_t count = request->is_head || length == 0 ? 1 : 2;
+    uint64_t due_ns = mc_clock_ns() + length / TAKEN_BYTES_PER_MS * MC_WEB_MILLION;
+    mc_web_wait_begin(connection, due_ns, true);
     if (mc_socket_send(connection->fd, parts, count, deadline_for(length)) < 0)
         connection->is_broken = true;
+    mc_web_wait_end(connection);
+    pace(connection);
 }
 
 void mc_web_reply(struct mc_web_request *request, int status, const char *type, const void *body, uint64_t length)
@@ -359,48 +390,53 @@ void mc_web_reply_not_allowed(struct mc_web_request *request, const char *allowe
     reply(request, 405, MC_WEB_TEXT, extra, text, sizeof(text) - 1);
 }
 
-/* ---- a connection's thread ---- */
+/* ---- a request ---- */
 
-static void set_busy(struct mc_web_connection *connection, bool is_busy)
-{
-    pthread_mutex_lock(&connection->web->lock);
-    connection->is_busy = is_busy;
-    connection->idle_since = mc_clock_ns();
-    pthread_mutex_unlock(&connection->web->lock);
-}
-
-/* > 0: bytes of the head; 0: the connection has ended; negative: status to refuse it with. */
-static int wait_head(struct mc_web_connection *connection, struct mc_head *head)
+/* > 0: bytes of the head; 0: it is not whole; negative: status to refuse it with. */
+static int read_head(struct mc_web_connection *connection, struct mc_head *head)
 {
     static const struct mc_message_rules rules = {MC_WEB_HEAD_MAX, HEADERS_MAX, true};
-    uint64_t deadline_ns = mc_clock_ns() + MC_WEB_IDLE_MS * (uint64_t)MILLION;
-    for (bool is_first = connection->length == 0;;) {
-        const char *at = connection->buffer + connection->begin;
-        /* Empty lines before a request are passed over, as others do. */
-        while (connection->length > 0 && (*at == '\r' || *at == '\n'))
-            at++, connection->begin++, connection->length--;
-        int rc = mc_head_read_request(head, &rules, at, connection->length);
-        if (rc != 0)
-            return rc;
-        if (atomic_load(&connection->web->is_stopping) || mc_clock_ns() > deadline_ns ||
-            !refill(connection, deadline_ns))
-            return 0;
-        if (is_first) /* the whole head must come soon now */
-            deadline_ns = deadline_for(0);
-        is_first = false;
+    const char *at = connection->buffer + connection->begin;
+    /* Empty lines before a request are passed over, as others do. */
+    while (connection->length > 0 && (*at == '\r' || *at == '\n'))
+        at++, connection->begin++, connection->length--;
+    return connection->length == 0 ? 0 : mc_head_read_request(head, &rules, at, connection->length);
+}
+
+static struct mc_span path_of(const struct mc_head *head)
+{
+    return mc_span(head->target, strcspn(head->target, "?"));
+}
+
+bool mc_web_has_request(struct mc_web_connection *connection, bool *is_quick)
+{
+    struct mc_head head = {0};
+    int used = read_head(connection, &head);
+    bool is_there = used != 0;
+    *is_quick = false;
+    if (used > 0) {
+        struct mc_body body;
+        mc_body_begin(&body, &head);
+        *is_quick =
+            body.state == MC_BODY_DONE && connection->listener->is_quick(connection->listener->context, path_of(&head));
+        /* What does not fit, or waits for our word, its thread reads. */
+        is_there = body.framing == MC_FRAMING_CHUNKED || head.expects_continue ||
+                   body.left <= connection->length - (size_t)used || body.left > MC_WEB_HEAD_MAX - (size_t)used;
     }
+    mc_head_free(&head);
+    return is_there;
 }
 
 /* The sender of a body that nobody will read gets time to see the answer: closing with bytes unread would reset. */
 static void linger(struct mc_web_connection *connection)
 {
     char dropped[16384];
-    uint64_t end_ns = mc_clock_ns() + LINGER_MS * (uint64_t)MILLION;
+    uint64_t end_ns = mc_clock_ns() + LINGER_MS * (uint64_t)MC_WEB_MILLION;
     size_t total = 0;
     if (shutdown(connection->fd, SHUT_WR) != 0)
         return;
     while (total < LINGER_BYTES) {
-        int64_t got = mc_socket_receive(connection->fd, dropped, sizeof(dropped), end_ns, NULL);
+        int64_t got = receive(connection, dropped, sizeof(dropped), end_ns);
         if (got <= 0)
             return;
         total += (size_t)got;
@@ -422,27 +458,23 @@ static void begin_request(struct mc_web_connection *connection, struct mc_web_re
     request->is_head = strcmp(head->method, "HEAD") == 0;
     if (request->is_head)
         head->method = "GET";
-    request->path = mc_span(head->target, strcspn(head->target, "?"));
+    request->path = path_of(head);
     mc_body_begin(&connection->body, head);
     connection->is_continue_due = head->expects_continue && connection->body.state != MC_BODY_DONE;
 }
 
 /* False: the connection ends. */
-static bool serve_one(struct mc_web_connection *connection, struct mc_web_request *request)
+static bool answer(struct mc_web_connection *connection, struct mc_web_request *request)
 {
-    int rc = wait_head(connection, &request->head);
-    if (rc == 0)
-        return false;
-    set_busy(connection, true);
-    if (rc < 0 || strlen(request->head.method) > METHOD_MAX) {
+    int rc = read_head(connection, &request->head);
+    if (rc <= 0 || strlen(request->head.method) > METHOD_MAX) {
         refuse_head(connection, rc < 0 ? -rc : 501);
         return false;
     }
     connection->begin += (size_t)rc;
     connection->length -= (size_t)rc;
     begin_request(connection, request);
-    request->head.keeps_alive = request->head.keeps_alive && !connection->is_late;
-    connection->handler(connection->context, request);
+    connection->listener->handler(connection->listener->context, request);
     mc_assert(request->is_answered);
     if (connection->is_broken)
         return false;
@@ -451,163 +483,14 @@ static bool serve_one(struct mc_web_connection *connection, struct mc_web_reques
             linger(connection);
         return false;
     }
-    if (!body_take(connection, NULL, connection->body.left, deadline_for(0)))
-        return false;
-    set_busy(connection, false);
-    return true;
+    return body_take(connection, NULL, connection->body.left, deadline_for(0));
 }
 
-static void forget(struct mc_web *web, struct mc_web_connection *connection)
+bool mc_web_serve_one(struct mc_web_connection *connection)
 {
-    pthread_mutex_lock(&web->lock);
-    for (size_t i = 0; i < web->count; i++) {
-        if (web->connections[i] == connection) {
-            web->connections[i] = web->connections[--web->count];
-            web->late_count -= connection->is_late && !connection->is_leaving;
-            web->leaving_count -= connection->is_leaving;
-            break;
-        }
-    }
-    (void)shutdown(connection->fd, SHUT_RDWR); /* a forked child may have a copy, and nobody reads there */
-    close(connection->fd);                     /* under the lock: nobody shuts down what is somebody else's by now */
-    free(connection);
-    pthread_cond_broadcast(&web->changed);
-    pthread_mutex_unlock(&web->lock); /* the last use of web by this thread */
-}
-
-static void *serve(void *argument)
-{
-    struct mc_web_connection *connection = argument;
-    (void)pthread_detach(pthread_self());
-    for (bool goes_on = true; goes_on;) {
-        struct mc_web_request request = {.connection = connection};
-        goes_on = serve_one(connection, &request);
-        mc_head_free(&request.head);
-    }
-    forget(connection->web, connection);
-    return NULL;
-}
-
-/* ---- listening ---- */
-
-int mc_web_bind(const char *host, uint16_t *port, const char *flag, char *error, size_t error_size)
-{
-    uint16_t wanted = *port;
-    int fd = mc_tcp_bind(host, port);
-    if (fd == MC_ERR_INVALID_PARAMS)
-        snprintf(error, error_size, "cannot listen on '%.200s': that is no address of this machine", host);
-    else if (fd < 0)
-        snprintf(error, error_size,
-                 "cannot listen on %.200s port %u (%s): %s; stop the process that has it, or choose "
-                 "another with --%s",
-                 host, (unsigned)wanted, flag, strerror(errno), flag);
-    return fd;
-}
-
-/* With the lock: is there a place of that kind? */
-static bool has_place(const struct mc_web *web, bool is_late)
-{
-    return is_late ? web->late_count < MC_WEB_LATE_MAX
-                   : web->count - web->late_count - web->leaving_count < MC_WEB_CONNECTIONS_MAX;
-}
-
-/* With the lock: the connection of that kind that waited longest for a request, and whose request has not come
- * meanwhile, leaves, so that a new one has room; of late ones any, whose answers are short. Its thread ends beside the
- * new one's. False: there is none, or too many threads do not come to their end. */
-static bool make_place(struct mc_web *web, bool is_late)
-{
-    uint64_t end_ns = mc_clock_ns() + 100 * (uint64_t)MILLION;
-    while (web->leaving_count == LEAVING_MAX)
-        if (mc_monitor_wait(&web->lock, &web->changed, end_ns) == ETIMEDOUT)
-            return false;
-    struct mc_web_connection *oldest = NULL;
-    for (size_t i = 0; i < web->count; i++) {
-        struct mc_web_connection *one = web->connections[i];
-        if (one->is_late == is_late && !one->is_leaving && (is_late || !one->is_busy) &&
-            (oldest == NULL || one->idle_since < oldest->idle_since) && mc_socket_is_silent(one->fd))
-            oldest = one;
-    }
-    if (oldest == NULL)
-        return false;
-    (void)shutdown(oldest->fd, SHUT_RDWR);
-    oldest->is_leaving = true;
-    web->leaving_count++;
-    web->late_count -= is_late;
-    return true;
-}
-
-static bool admit(struct mc_web *web, int fd, mc_web_handler *handler, mc_web_handler *late, void *context)
-{
-    pthread_t thread;
-    struct mc_web_connection *connection = calloc(1, sizeof(*connection));
-    if (connection == NULL)
-        return false;
-    connection->web = web;
-    connection->context = context;
-    connection->fd = fd;
-    connection->idle_since = mc_clock_ns();
-    pthread_mutex_lock(&web->lock);
-    connection->is_late = handler == NULL || (!has_place(web, false) && !make_place(web, false));
-    connection->handler = connection->is_late ? late : handler;
-    bool has_room = !connection->is_late || has_place(web, true) || make_place(web, true);
-    bool ok = has_room && mc_thread_start(&thread, "mc-rest", serve, connection) == 0;
-    if (ok) {
-        web->connections[web->count++] = connection; /* its thread needs the lock before it can end */
-        web->late_count += connection->is_late;
-    }
-    pthread_mutex_unlock(&web->lock);
-    if (!ok)
-        free(connection);
-    return ok;
-}
-
-void mc_web_accept(struct mc_web *web, int listener, mc_web_handler *handler, mc_web_handler *late, void *context)
-{
-    static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    int fd;
-    while ((fd = mc_socket_accept(listener)) >= 0) {
-        if (admit(web, fd, handler, late, context))
-            continue;
-        mc_log_limited(WARNING, "more than %d connections: one is refused", MC_WEB_CONNECTIONS_MAX);
-        (void)send(fd, full, sizeof(full) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-        close(fd);
-    }
-    if (errno == EMFILE || errno == ENFILE)
-        usleep(50000); /* the listener stays readable: not in a circle */
-}
-
-/* ---- life ---- */
-
-struct mc_web *mc_web_create(void)
-{
-    struct mc_web *web = calloc(1, sizeof(*web));
-    if (web != NULL)
-        mc_monitor_init(&web->lock, &web->changed);
-    return web;
-}
-
-bool mc_web_stop(struct mc_web *web)
-{
-    pthread_mutex_lock(&web->lock);
-    atomic_store(&web->is_stopping, true);
-    pthread_cond_broadcast(&web->changed);
-    for (int round = 0; round < 2 && web->count > 0; round++) {
-        uint64_t end_ns = mc_clock_ns() + MC_WEB_STOP_MS * (uint64_t)MILLION;
-        for (size_t i = 0; i < web->count; i++)
-            if (!web->connections[i]->is_busy || round == 1)
-                (void)shutdown(web->connections[i]->fd, SHUT_RDWR);
-        while (web->count > 0 && mc_monitor_wait(&web->lock, &web->changed, end_ns) != ETIMEDOUT)
-            ;
-    }
-    bool is_empty = web->count == 0;
-    pthread_mutex_unlock(&web->lock);
-    return is_empty;
-}
-
-void mc_web_destroy(struct mc_web *web)
-{
-    if (web == NULL)
-        return;
-    mc_monitor_destroy(&web->lock, &web->changed);
-    free(web);
+    struct mc_web_request request = {.connection = connection};
+    pace(connection);
+    bool goes_on = answer(connection, &request);
+    mc_head_free(&request.head);
+    return goes_on;
 }

@@ -1,10 +1,12 @@
-/* A small HTTP/1.1 server for handlers that block: each connection has a thread for as long as it lasts.
+/* A small HTTP/1.1 server for handlers that block: a thread serves a request once it is there, as far as it fits into a
+ * buffer; until then its connection waits with all others in one loop, which serves nobody.
  *
  * Why not libevent's, which the master uses: calls of the store block, its server keeps whole bodies in memory without
  * counting them, and a request whose connection ends while another thread works on it is a trap there.
  *
- * Invariant: memory that strangers can claim is bounded: by the number of connections, and for bodies and values by one
- * budget that all share; who holds a part of it and makes no progress is cut off.
+ * Invariant: memory that strangers can claim is bounded: by the number of connections and of threads, by one sum for
+ * what is not whole, and for bodies and values by one budget that all share; who holds a part of any and makes no
+ * progress is cut off, sooner when others want it.
  */
 #ifndef MC_SERVICE_WEB_H
 #define MC_SERVICE_WEB_H
@@ -12,9 +14,13 @@
 #include "net/message.h"
 
 #define MC_WEB_HEAD_MAX 16384 /* bytes of a head with its empty line */
-#define MC_WEB_CONNECTIONS_MAX 256
-#define MC_WEB_LATE_MAX                                                                                                \
-    32 /* beside them: each asks once how we are, when all others are in use; the oldest makes room */
+#define MC_WEB_PLACES 16384u  /* connections; half as many as there are descriptors when those are fewer */
+#define MC_WEB_SHARE_PARTS 4u /* an address may have all of these parts of the places but one */
+#define MC_WEB_HELD_BYTES ((size_t)64 << 20) /* of requests that are not whole; beyond it the oldest goes */
+#define MC_WEB_THREADS_MAX 256
+#define MC_WEB_LOOKS_MAX 32    /* threads beside them, which say how we are */
+#define MC_WEB_QUEUE_MS 3000u  /* a request that finds no thread for so long is refused */
+#define MC_WEB_SILENT_MS 1000u /* whose peer says nothing for so long loses its thread to one that waits */
 #define MC_WEB_BUDGET_BYTES (UINT64_C(512) << 20) /* bodies and values in memory at a time; one alone may be larger */
 #define MC_WEB_SMALL_BYTES 65536u                 /* not counted */
 #define MC_WEB_IDLE_MS 75000u                     /* between two requests */
@@ -41,12 +47,17 @@ struct mc_web_request {
 /* Must answer, once. Runs on a thread of its own. */
 typedef void mc_web_handler(void *context, struct mc_web_request *request);
 
+/* Is a request without a body, by its path, one that takes no time and needs no place among the others? */
+typedef bool mc_web_question(void *context, struct mc_span path);
+
 struct mc_web *mc_web_create(void);
 /* Binds; nobody can connect yet. A descriptor, or negative with a line in error. port 0: the kernel chooses. */
 int mc_web_bind(const char *host, uint16_t *port, const char *flag, char *error, size_t error_size);
-/* Takes all connections that wait at a listener. late: of those for which there is no place, for one request each; it
- * is quick. handler NULL: all are such. */
-void mc_web_accept(struct mc_web *web, int listener, mc_web_handler *handler, mc_web_handler *late, void *context);
+/* Listens at what mc_web_bind gave, and serves who comes, until mc_web_stop. The descriptor stays the caller's, until
+ * then. 0, or negative with errno. */
+int mc_web_serve(struct mc_web *web, int listener, mc_web_handler *handler, mc_web_question *is_quick, void *context);
+/* Its own descriptors, which a forked child closes; -1: none. */
+void mc_web_descriptors(const struct mc_web *web, int fds[2]);
 /* Idle connections are closed at once, the others when they are answered. False when some are still under way: then
  * what they use must stay. */
 bool mc_web_stop(struct mc_web *web);
