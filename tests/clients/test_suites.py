@@ -1,9 +1,7 @@
 """The original's own Python tests, and those of programs that stand on it: what passes there passes here.
 
 Left out of the original's: what needs a GPU (test_transfer_on_cuda, test_transfer_on_hip, test_regmr_overhead), NVMe-oF (test_spdk_tgt_create),
-CXL (test_distributed_object_store_cxl), expert parallelism (test_mooncake_ep), what tests how its wheels are named (test_release_wheel_tags), and
-the five cases of a private method of its metadata server (test_http_metadata_server), which keeps its keys in the process that made it: ours is a
-command of its own, which tests/system asks by HTTP.
+CXL (test_distributed_object_store_cxl), expert parallelism (test_mooncake_ep), and what tests how its wheels are named (test_release_wheel_tags).
 
 Of vLLM's, 34 cases need a GPU, two stand in for a bootstrap server in a way that its code does not use, and one wants a fixture of all its tests, which
 need more than this environment has: they fail on both sides. SGLang's are on no package index but for one program, which its wheel has; nine cases of
@@ -70,6 +68,7 @@ SUITES = {
     "original: drain": (scripts(["drain", "test_drain_http_api.py", "--timeout-sec", "90"]), 1, {}),
     "original: alone": (of_original(["test_mooncake_config.py test_import_structure.py test_fast_copy.py", ["cli", "test_cli.py"]], master=None, metadata=False), 38, {
         "test_fast_copy.FastCopyTests::": "mooncake._fast_copy, an extension inside the original's package: skipped"}),
+    "original: metadata server": (of_original(["test_http_metadata_server.py"], master=None, metadata=False), 5, {}),
     "original: store service": (of_original(["test_mooncake_store_service_api.py"], master=None, metadata=False, env={"SUITE_ABSENT": SERVICE}), 83, {
         SHUTDOWN + "test_main_closes_store_when_shutdown_requested_during_startup": "the inside of the command, which is native here",
         SHUTDOWN + "test_signal_handler_requests_shutdown": "the same"}),

@@ -231,6 +231,16 @@ def test_settings_of_a_file(settings, tmp_path, caplog):
 # ---- KVBootstrapServer ----
 
 
+class MetadataRequest:
+    """Of aiohttp's Request what KVBootstrapServer asks for."""
+
+    def __init__(self, method, key, body, headers=None):
+        self.method, self.query, self.body, self.headers = method, {} if key is None else {"key": key}, body, headers or {}
+
+    async def read(self):
+        return self.body
+
+
 def test_metadata_server(settings):
     server = KVBootstrapServer(0, "127.0.0.1")
     assert server.poll() is KVPoll.Failed
@@ -249,6 +259,47 @@ def test_metadata_server(settings):
     assert KVBootstrapServer(0).close() is None
     server.run()
     assert request(server.port, "GET", "/metadata?key=a")[0] == 404, "it begins anew"
+    server.close()
+
+
+def test_metadata_handler(settings, monkeypatch):
+    """In an application of one's own: the answers of the command, from this process's memory, and from the command itself while that runs."""
+    monkeypatch.setitem(sys.modules, "aiohttp", types.SimpleNamespace(web=types.SimpleNamespace(Response=Answer)))
+    steps = [("GET", None, b""), ("PUT", "", b"1"), ("DELETE", " \t", b""), ("PATCH", "a", b""), ("GET", "a", b""), ("PUT", " a ", b"1"), ("GET", "a\n", b""),
+             ("PUT", "a", b"2"), ("GET", "a", b""), ("DELETE", "a", b""), ("DELETE", "a", b""), ("PUT", "x/rpc_meta/y", b"1"), ("PUT", "x/rpc_meta/y", b"1"),
+             ("PUT", "x/rpc_meta/y", b"2"), ("GET", "x/rpc_meta/y", b""), ("PUT", "k" * 4097, b""), ("PUT", "k", b"v" * ((1 << 20) + 1)), ("GET", "k", b""),
+             ("PUT", "\N{SNOWMAN}&=", b"\0\xff"), ("GET", "\N{SNOWMAN}&=", b"")]
+
+    async def answers(server):
+        found = [await server._handle_metadata(MetadataRequest(*step)) for step in steps]
+        return [(answer.status, answer.body if step[0] == "GET" and answer.status == 200 else None) for step, answer in zip(steps, found)]
+
+    server = KVBootstrapServer(0, "127.0.0.1")
+    alone = asyncio.run(answers(server))
+    assert set(server.store) == {"x/rpc_meta/y", "\N{SNOWMAN}&="} and server.poll() is KVPoll.Failed
+    assert [status for status, _ in alone] == [400, 400, 400, 405, 404, 200, 200, 200, 200, 200, 404, 200, 200, 400, 200, 413, 413, 404, 200, 200]
+    assert [body for _, body in alone if body is not None] == [b"1", b"2", b"1", b"\0\xff"]
+    server.run()
+    served = asyncio.run(answers(server))
+    assert served == alone
+    assert request(server.port, "GET", "/metadata?key=x/rpc_meta/y") == (200, b"1"), "the command has it"
+    server.close()
+
+
+def test_metadata_handler_shows_the_callers_key(settings, monkeypatch, tmp_path):
+    """It is the command that looks at it; whoever has none gets in by this way as little as by the other."""
+    monkeypatch.setitem(sys.modules, "aiohttp", types.SimpleNamespace(web=types.SimpleNamespace(Response=Answer)))
+    made = subprocess.run([os.path.join(os.environ["MC_BUILD"], "mooncake_key"), "new", str(tmp_path / "keys"), "me", "read,write,node"], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    token = ":".join((tmp_path / "keys").read_text().split()[:2])
+    monkeypatch.setenv("MC_AUTH_FILE", str(tmp_path / "keys"))
+    server = KVBootstrapServer(0, "127.0.0.1")
+    server.run()
+
+    def status(*more):
+        return asyncio.run(server._handle_metadata(MetadataRequest("PUT", "a", b"1", *more))).status
+
+    assert [status(), status({"Authorization": f"Bearer {token}0"}), status({"Authorization": f"Bearer {token}"})] == [401, 401, 200]
     server.close()
 
 
