@@ -206,15 +206,18 @@ static PyObject *mount_segment(struct mc_py_store *self, PyObject **values)
         else
             rc = MC_ERR_NOT_SUPPORTED;
         mc_log(ERROR, "mount_segment: %s: %s; use allocate_and_mount_segment, or data_dir of setup", path,
-               mc_error_text(rc));
+               rc == MC_ERR_NOT_SUPPORTED
+                   ? "memory of others is not lent: who may shorten a file ends every process that has mapped it, and "
+                     "what a peer is still writing when it is unmounted would end up in its owner's own data"
+                   : mc_error_text(rc));
     }
     return Py_BuildValue("{s:i,s:[]}", "ret", rc, "segment_ids");
 }
 
 MC_PY_STORE_CALL(mount_segment, 2, "path, size, offset=0, protocol='tcp', location=''", mount_segment(self, values),
-                 "Not done by this build: a segment lies in memory of a form of its own, not in a file that somebody "
-                 "else has made; use\n"
-                 "allocate_and_mount_segment, or setup's data_dir.\n\n"
+                 "Not done: memory of others is not lent (docs/compatibility.md says why); use "
+                 "allocate_and_mount_segment, or\n"
+                 "setup's data_dir.\n\n"
                  "Returns {'ret': code, 'segment_ids': []}: -1100: no such file; -600: it is smaller than offset + "
                  "size; -1012.")
 

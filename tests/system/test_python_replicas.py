@@ -1,4 +1,7 @@
 """mooncake.store's copies, moves, clears and mounts: replicas end where they are wanted, and values stay what they are."""
+import fcntl
+import os
+import tempfile
 import threading
 
 import pytest
@@ -217,6 +220,20 @@ def test_codes_of_mounts(store, tmp_path):
         store.unmount_segment("text")
     with pytest.raises(TypeError):
         store.unmount_segment([], -1)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm to make a file in")
+def test_memory_of_others_is_refused_with_the_reason(store, capfd):
+    """The reason is the kernel's: nobody can seal a file with a name against being shortened. The day that this changes, a mount could be thought of."""
+    with tempfile.NamedTemporaryFile(prefix="mc-test-", dir="/dev/shm") as file:
+        file.truncate(32 << 20)
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(file.fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        capfd.readouterr()
+        assert store.mount_segment(file.name, 32 << 20) == {"ret": -1012, "segment_ids": []}
+        said = capfd.readouterr().err
+        assert file.name in said and "memory of others is not lent" in said and "allocate_and_mount_segment" in said, said
+        assert os.path.getsize(file.name) == 32 << 20 and store.put("k", b"v") == 0 == store.remove("k", True)
 
 
 def test_too_many_mounts_are_refused(master):

@@ -171,7 +171,7 @@ def test_unmount_with_grace(service, master):
     ("unmount_local_disk", {"grace_period_seconds": True}, 400, "Invalid grace_period_seconds"),
     ("unmount_local_disk", "x", 400, "Malformed JSON body"),
     ("unmount_local_disk", "[]", 400, "Request body must be a JSON object"),
-    # Files of others are not lent yet: a clear refusal where the original mounts them.
+    # Files of others are not lent: a clear refusal where the original mounts them.
     ("mount_shm", {"name": "n", "size": 1}, 500, "Mount failed, ret=-1012"),
     ("mount_shm", {"name": "..", "size": 1}, 400, "Missing or invalid name or size"),
     ("mount_shm", {"name": "a/b", "size": 1}, 400, "Missing or invalid name or size"),
