@@ -1,5 +1,5 @@
 /* The memory of a segment: limits, seals, populating, the life of a slot, readers against a writer. */
-#include "store/segment/memory.h"
+#include "store/segment/memory_inside.h"
 #include "env/clock.h"
 #include "env/log.h"
 
@@ -141,6 +141,28 @@ static void test_limits(void **state)
     assert_true(limits.machine_available > MIB);
     snprintf(command, sizeof(command), "rm -r %s", root);
     assert_int_equal(system(command), 0);
+}
+
+/* Two segments that were set up at the same time were both promised nine tenths of what there was. */
+static void test_populating_leaves_room_for_others(void **state)
+{
+    (void)state;
+    struct mc_memory_limits limits = {.machine_available = 129 * MIB};
+    assert_true(mc_memory_may_populate(&limits, 0));
+    limits.machine_available = 128 * MIB;
+    assert_false(mc_memory_may_populate(&limits, 0));
+    limits.machine_available = 1024 * MIB;
+    assert_true(mc_memory_may_populate(&limits, 15359 * MIB));
+    assert_false(mc_memory_may_populate(&limits, 15360 * MIB));
+    limits = (struct mc_memory_limits){
+        .machine_available = 9000 * MIB, .cgroup_limit = 16384 * MIB, .cgroup_used = 15500 * MIB};
+    assert_false(mc_memory_may_populate(&limits, 15000 * MIB));
+    assert_true(mc_memory_may_populate(&limits, 1000 * MIB));
+    limits = (struct mc_memory_limits){.cgroup_limit = 0}; /* nothing is known */
+    assert_true(mc_memory_may_populate(&limits, UINT64_MAX / 2));
+    /* What a single one may have (mc_memory_capacity) it gets. */
+    limits.machine_available = 10240 * MIB - 9216 * MIB;
+    assert_true(mc_memory_may_populate(&limits, 9216 * MIB));
 }
 
 static void test_create(void **state)
@@ -520,12 +542,19 @@ static void test_hammer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_capacity),  cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_create),    cmocka_unit_test(test_seals),
-        cmocka_unit_test(test_fork),      cmocka_unit_test(test_populate),
-        cmocka_unit_test(test_bounds),    cmocka_unit_test(test_populate_stop),
-        cmocka_unit_test(test_slot_life), cmocka_unit_test(test_generations_of_nobody),
-        cmocka_unit_test(test_hammer),    cmocka_unit_test(test_local_writes),
+        cmocka_unit_test(test_capacity),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_populating_leaves_room_for_others),
+        cmocka_unit_test(test_create),
+        cmocka_unit_test(test_seals),
+        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_populate),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_populate_stop),
+        cmocka_unit_test(test_slot_life),
+        cmocka_unit_test(test_generations_of_nobody),
+        cmocka_unit_test(test_hammer),
+        cmocka_unit_test(test_local_writes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,6 +92,7 @@ void mc_segment_memory_release(struct mc_segment_memory *memory)
     if (memory == NULL || atomic_fetch_sub_explicit(&memory->references, 1, memory_order_acq_rel) != 1)
         return;
     mc_segment_memory_populate_stop(memory);
+    mc_populate_forget(memory);
     mc_segment_file_free(&memory->file);
     memory_free(memory);
 }
@@ -101,11 +102,13 @@ void mc_segment_memory_end(struct mc_segment_memory *memory)
     if (atomic_load(&memory->references) != 1)
         return;
     mc_segment_memory_populate_stop(memory);
+    mc_populate_forget(memory);
     mc_segment_file_free(&memory->file);
 }
 
 void mc_segment_memory_forked(struct mc_segment_memory *memory)
 {
+    mc_populate_forget(memory); /* that thread is none of the child's */
     mc_segment_file_forked(&memory->file);
 }
 

@@ -16,7 +16,8 @@ struct mc_segment_memory {
     _Atomic uint64_t populated;  /* at most capacity */
     _Atomic uint64_t backed_end; /* of the data: up to here touching it cannot fault */
     _Atomic bool stop;
-    bool populating; /* thread is to be joined */
+    bool populating;  /* thread is to be joined */
+    uint64_t counted; /* what that thread has populated; read when it has ended */
     pthread_t thread;
     void (*progress)(void *context, uint64_t populated);
     void *progress_context;
@@ -31,6 +32,10 @@ static inline uint64_t mc_sub_to_zero(uint64_t a, uint64_t b)
 uint64_t mc_memory_capacity_with(const struct mc_segment_left *left, uint64_t wanted,
                                  const struct mc_memory_limits *limits, const char **reason);
 uint64_t mc_memory_limits_left(const struct mc_memory_limits *limits, const char **reason);
+/* May more be populated by a process that has populated so much? */
+bool mc_memory_may_populate(const struct mc_memory_limits *limits, uint64_t populated);
+/* What was populated is given back; the thread has ended, or is the parent's. */
+void mc_populate_forget(struct mc_segment_memory *memory);
 /* Do these fields describe an object inside of what is backed? slot.generation and slot.state are not looked at. */
 bool mc_slot_is_sane(const struct mc_segment_memory *memory, const struct mc_slot *slot);
 /* May the process of that entry be storing? An entry whose process is gone is reset. With the lock. */

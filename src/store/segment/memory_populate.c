@@ -17,6 +17,11 @@
 #define POPULATE_STEP (16ull << 20)        /* between two calls of progress */
 #define POPULATE_BITE (2ull << 20)         /* between two looks at the stop flag */
 #define POPULATE_CHECK_EVERY (64ull << 20) /* between two looks at the machine's limits */
+#define KEEP_PART 15u                      /* one byte is left to whoever else is there for so many that are lent */
+
+/* Of all segments of this process that are no files of a disk. Each alone leaves a tenth free (mc_memory_capacity);
+ * what several were promised that were set up at the same time is more than there is. */
+static _Atomic uint64_t populated_here;
 
 uint64_t mc_segment_memory_populated(const struct mc_segment_memory *memory)
 {
@@ -39,13 +44,33 @@ static int populate_bite(struct mc_segment_memory *memory, uint64_t offset, uint
     return error == 0 ? EAGAIN : error;
 }
 
+bool mc_memory_may_populate(const struct mc_memory_limits *limits, uint64_t populated)
+{
+    const char *reason;
+    uint64_t kept = populated / KEEP_PART, left = mc_memory_limits_left(limits, &reason);
+    return left > (kept > 2 * POPULATE_CHECK_EVERY ? kept : 2 * POPULATE_CHECK_EVERY);
+}
+
 /* The kernel kills rather than says no when a cgroup's limit is met by a fault, so look before every so many bytes. */
 static bool populate_has_room(void)
 {
     struct mc_memory_limits limits;
-    const char *reason;
     mc_memory_limits_read(&limits);
-    return mc_memory_limits_left(&limits, &reason) > 2 * POPULATE_CHECK_EVERY;
+    return mc_memory_may_populate(&limits, atomic_load_explicit(&populated_here, memory_order_relaxed));
+}
+
+static void populate_count(struct mc_segment_memory *memory, uint64_t bytes)
+{
+    if (memory->file.is_named)
+        return;
+    atomic_fetch_add_explicit(&populated_here, bytes, memory_order_relaxed);
+    memory->counted += bytes; /* second: a child that is forked in between takes off no more than was counted */
+}
+
+void mc_populate_forget(struct mc_segment_memory *memory)
+{
+    atomic_fetch_sub_explicit(&populated_here, memory->counted, memory_order_relaxed);
+    memory->counted = 0;
 }
 
 /* Small at first, so that a fresh segment takes its first objects within milliseconds. */
@@ -82,6 +107,7 @@ static void *populate_run(void *argument)
             return NULL;
         }
         done += bite;
+        populate_count(memory, bite);
         /* All of it is only said once the slack behind it is there too. */
         uint64_t usable = done == data_size ? capacity : mc_sub_to_zero(done, MC_EXTENT_SLACK);
         if (usable > capacity)
