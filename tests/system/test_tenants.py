@@ -1,4 +1,5 @@
 """Tenants: equal keys of two are two objects in every call; whose a key is says the key of who asks, where there are keys."""
+import concurrent.futures
 import contextlib
 import ctypes
 import json
@@ -264,6 +265,55 @@ def test_a_tenant_lends_no_memory_and_sees_only_its_own(keys, tmp_path):
         assert bearer(master, made["admin"], path)[0] == 200, path
     assert bearer(master, made["red"], "/get_all_keys") == (200, b"")
     assert b"%00blue%00mine" in bearer(master, made["admin"], "/get_all_keys")[1]
+
+
+# ---- removal over HTTP ----
+
+def remove_all(master, query="", method="POST", **headers):
+    status, body = request(master.metrics_port, method, f"/api/v1/remove_all{query}", headers=headers)
+    return status, json.loads(body) if status == 200 else None
+
+
+def test_remove_all_over_http(empty):
+    master, stores = empty
+    for store in stores.values():
+        assert store.put_batch(["a1", "a2"], [b"x"] * 2) == 0
+    assert remove_all(master, "?tenant_id=green") == (200, {"success": True, "removed_count": 0})
+    assert remove_all(master, "?tenant_id=blue&force=true") == (200, {"success": True, "removed_count": 2})
+    assert [store.batch_is_exist(["a1", "a2"]) for store in stores.values()] == [[0, 0], [1, 1], [1, 1]]
+    assert remove_all(master, "?tenant_id=default&force=1")[1]["removed_count"] == 2
+    assert stores["blue"].put("b", b"x") == 0 == stores["red"].put("b", b"x")
+    assert stores["red"].get("b") == b"x"  # and is leased
+    assert remove_all(master) == (200, {"success": True, "removed_count": 3}), "of all tenants, but what was just read"
+    assert stores["red"].is_exist("b") == 1 and remove_all(master, "?force=yes")[1]["removed_count"] == 0
+    assert remove_all(master, "?force=true")[1]["removed_count"] == 1
+    assert remove_all(master, "?tenant_id=_blue")[0] == 400 and remove_all(master, method="GET")[0] == 405
+    assert remove_all(master, "?force=true", Origin="http://elsewhere")[0] == 403, "a page of another site"
+
+
+def test_many_are_removed_at_once_over_http(empty):
+    """More than a slice, by several who ask at the same time: each object goes once, and all are answered."""
+    master, stores = empty
+    keys = [f"k{i}" for i in range(3000)]
+    for start in range(0, len(keys), 1000):
+        assert stores["blue"].put_batch(keys[start:start + 1000], [b"x"] * 1000) == 0
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda tenant: remove_all(master, f"?force=true&tenant_id={tenant}"), ("blue", "blue", "red")))
+    assert [status for status, _ in found] == [200] * 3
+    assert found[0][1]["removed_count"] + found[1][1]["removed_count"] == 3000 and found[2][1]["removed_count"] == 0
+    assert stores["blue"].batch_is_exist(keys[:1000]) == [0] * 1000
+
+
+def test_who_may_remove_all_over_http(keys):
+    master, made = keys
+    with Client(master, made["blue"]) as blue, Client(master, made["plain"]) as plain:
+        assert blue.put("k", "b", 100) == 0 == plain.put("k", "p", 100)
+        assert remove_all(master)[0] == 401
+        for refused in ("blue", "plain", "node"):
+            assert remove_all(master, "?force=true", Authorization=f"Bearer {made[refused].token}")[0] == 403, refused
+        assert blue.same("k", "b", 100) and plain.same("k", "p", 100)
+        assert remove_all(master, "?force=true&tenant_id=blue", Authorization=f"Bearer {made['admin'].token}")[1]["removed_count"] == 1
+        assert blue.same("k", "b", 100) is None and plain.same("k", "p", 100)
 
 
 # ---- quotas ----

@@ -175,6 +175,58 @@ static void off_a_removal_meets_all(void **state)
     world_close_all(&world);
 }
 
+/* How many went, when the owner has cleared them. */
+static uint64_t removed_by_shell(struct world *world, uint64_t owner, const char *tenant, bool force)
+{
+    uint64_t id = 0, count = 0;
+    assert_int_equal(mc_core_remove_all(world->core, mc_span_string(tenant), force, &id), 0);
+    world_settle(world, 1000);
+    if (mc_core_removal(world->core, id, false, &count) == 1) {
+        world_owner_obeys(world, owner);
+        world_settle(world, 1000);
+        assert_int_equal(mc_core_removal(world->core, id, false, &count), 0);
+    }
+    assert_int_equal(mc_core_removal(world->core, id, false, &count), MC_ERR_STALE); /* it is forgotten */
+    assert_int_equal(world->core->job_count, 0);
+    assert_int_equal(world->core->waits.free_count, world->core->waits.count);
+    return count;
+}
+
+static void the_shell_removes_a_tenants_or_all(void **state)
+{
+    struct world world;
+    uint64_t id, first, count, number = 0;
+    (void)state;
+    open_tenants(&world);
+    struct world_store store = world_store(&world, NODE_A, 8 * MIB, "a");
+    uint64_t any = client_of(&world, 20, "any");
+    static const char *const keys[] = {BLUE("k"), BLUE("l"), RED("k"), "k"};
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(world_put(&world, any, store.owner, keys[i], SMALL), 0);
+    assert_int_equal(removed_by_shell(&world, store.owner, "green", true), 0);
+    assert_int_equal(mc_core_remove_all(world.core, mc_span_string("_blue"), true, &id), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(removed_by_shell(&world, store.owner, "blue", true), 2);
+    assert_int_equal(removed_by_shell(&world, store.owner, "default", true), 1);
+    assert_int_equal(statistics_of(&world).objects, 1);
+    assert_int_equal(world_put(&world, any, store.owner, "k", SMALL), 0);
+    assert_int_equal(removed_by_shell(&world, store.owner, "", true), 2);
+    /* So many at a time; who gives up leaves the rest, and makes room. */
+    assert_int_equal(world_put(&world, any, store.owner, "k", SMALL), 0);
+    for (first = 0; mc_core_remove_all(world.core, mc_span_string(""), true, &id) == 0; number++)
+        first = first == 0 ? id : first;
+    assert_int_equal(number, MC_REMOVALS_MAX);
+    assert_int_equal(mc_core_removal(world.core, first, true, &count), 0);
+    assert_int_equal(mc_core_remove_all(world.core, mc_span_string(""), true, &id), 0);
+    for (uint64_t i = 1; i < number; i++)
+        assert_int_equal(mc_core_removal(world.core, first + i, true, &count), 0);
+    assert_int_equal(mc_core_removal(world.core, id, true, &count), 0);
+    world_settle(&world, 1000);
+    assert_int_equal(statistics_of(&world).objects, 1); /* nobody wanted it any more */
+    assert_int_equal(world.core->job_count, 0);
+    assert_int_equal(mc_core_removal(world.core, 0, false, &count), MC_ERR_STALE);
+    world_close_all(&world);
+}
+
 static void groups_of_one_name_are_two(void **state)
 {
     struct world world;
@@ -484,6 +536,7 @@ int main(void)
         cmocka_unit_test(keys_of_others_are_none),
         cmocka_unit_test(removals_meet_their_own_alone),
         cmocka_unit_test(off_a_removal_meets_all),
+        cmocka_unit_test(the_shell_removes_a_tenants_or_all),
         cmocka_unit_test(groups_of_one_name_are_two),
         cmocka_unit_test(who_has_no_quota_puts_nothing),
         cmocka_unit_test(a_tenant_makes_room_among_its_own),

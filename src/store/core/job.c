@@ -88,6 +88,8 @@ static void remove_reply(struct mc_core *core, const struct mc_wait *wait)
 
 static void answer(struct mc_core *core, const struct mc_wait *wait)
 {
+    if (wait->removal != NULL)
+        *wait->removal = (struct mc_removal){.id = wait->removal->id, .code = wait->code, .count = wait->removed};
     if (wait->connection == NULL)
         return;
     if (wait->kind == MC_WAIT_REMOVE && wait->code != 0)
@@ -197,36 +199,40 @@ bool mc_job_store(struct mc_core *core, uint32_t segment)
     return true;
 }
 
+/* Takes over the regex of what is wanted. NULL: not now. */
+static struct mc_wait *remove_begin(struct mc_core *core, struct mc_connection *connection, uint64_t request_id,
+                                    const struct mc_job *wanted)
+{
+    struct mc_job *job = core->job_count < MC_JOBS_MAX ? calloc(1, sizeof(*job)) : NULL;
+    struct mc_wait *wait = job == NULL ? NULL : mc_wait_create(core, MC_WAIT_COUNT, connection, request_id, 0);
+    if (wait == NULL) {
+        free(job);
+        mc_regex_free(wanted->regex);
+        return NULL;
+    }
+    core->has_changed = true;
+    mc_recover_refuse(core); /* what it would have matched among keys that are yet to come, nobody could say */
+    *job = *wanted;
+    job->kind = MC_JOB_REMOVE;
+    job->wait = wait;
+    mc_link_init(&job->link);
+    mc_link_append(&core->jobs, &job->link);
+    core->job_count++;
+    return wait;
+}
+
 /* Takes over the regex. */
 static void remove_start(struct mc_core *core, struct mc_connection *connection, uint64_t request_id, bool force,
                          struct mc_regex *regex)
 {
-    struct mc_job *job = NULL;
-    struct mc_wait *wait = NULL;
+    struct mc_job wanted = {
+        .regex = regex, .force = force, .is_scoped = connection->is_scoped, .scope = connection->scope};
     if (mc_recover_unsettled(core)) {
         mc_regex_free(regex);
         mc_core_reply_failed(core, connection->number, request_id, MC_ERR_BUSY);
-        return;
+    } else if (remove_begin(core, connection, request_id, &wanted) == NULL) {
+        count_reply(core, connection->number, request_id, MC_ERR_BUSY, 0);
     }
-    if (core->job_count >= MC_JOBS_MAX)
-        goto busy;
-    job = calloc(1, sizeof(*job));
-    if (job == NULL)
-        goto busy;
-    wait = mc_wait_create(core, MC_WAIT_COUNT, connection, request_id, 0);
-    if (wait == NULL)
-        goto busy;
-    core->has_changed = true;
-    mc_recover_refuse(core); /* what it would have matched among keys that are yet to come, nobody could say */
-    *job = (struct mc_job){.kind = MC_JOB_REMOVE, .wait = wait, .regex = regex, .force = force};
-    mc_link_init(&job->link);
-    mc_link_append(&core->jobs, &job->link);
-    core->job_count++;
-    return;
-busy:
-    free(job);
-    mc_regex_free(regex);
-    count_reply(core, connection->number, request_id, MC_ERR_BUSY, 0);
 }
 
 void mc_job_remove_regex(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
@@ -255,11 +261,52 @@ void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, c
     remove_start(core, connection, frame->request_id, head.force != 0, NULL);
 }
 
-/* Is the key one of those whose removal was asked for? Somebody still waits for that. */
+int mc_core_remove_all(struct mc_core *core, struct mc_span tenant, bool force, uint64_t *id)
+{
+    struct mc_job wanted = {.force = force, .is_scoped = tenant.length > 0};
+    struct mc_removal *removal = core->removals;
+    if (!mc_scope_make(&wanted.scope, tenant))
+        return MC_ERR_INVALID_PARAMS;
+    while (removal < core->removals + MC_REMOVALS_MAX && removal->id != 0)
+        removal++;
+    if (removal == core->removals + MC_REMOVALS_MAX || mc_recover_unsettled(core))
+        return MC_ERR_BUSY;
+    struct mc_wait *wait = remove_begin(core, NULL, 0, &wanted);
+    if (wait == NULL)
+        return MC_ERR_BUSY;
+    core->statistics.remove_all_requests++;
+    wait->removal = removal;
+    *removal = (struct mc_removal){.id = *id = (core->epoch << MC_REMOVAL_BITS) + ++core->removal_count, .wait = wait};
+    return 0;
+}
+
+int mc_core_removal(struct mc_core *core, uint64_t id, bool is_given_up, uint64_t *count)
+{
+    struct mc_removal *removal = core->removals;
+    while (removal < core->removals + MC_REMOVALS_MAX && (id == 0 || removal->id != id))
+        removal++;
+    if (removal == core->removals + MC_REMOVALS_MAX)
+        return MC_ERR_STALE;
+    if (removal->wait != NULL && !is_given_up)
+        return 1;
+    int rc = removal->code;
+    *count = removal->count;
+    if (removal->wait != NULL)
+        removal->wait->removal = NULL;
+    *removal = (struct mc_removal){.id = 0};
+    return rc;
+}
+
+/* Somebody still waits for the answer. */
+static bool is_wanted(const struct mc_job *job)
+{
+    return job->wait->connection != NULL || job->wait->removal != NULL;
+}
+
+/* Is the key one of those whose removal was asked for? */
 static bool is_meant(const struct mc_job *job, const struct mc_object *object)
 {
-    const struct mc_connection *by = job->wait->connection;
-    return !by->is_scoped || mc_scope_has(&by->scope, mc_object_key(object));
+    return !job->is_scoped || mc_scope_has(&job->scope, mc_object_key(object));
 }
 
 /* Does the job's pattern match the key, of which it sees what its tenant does? */
@@ -269,10 +316,9 @@ static bool matches(struct mc_core *core, struct mc_job *job, const struct mc_ob
         return false;
     if (job->regex == NULL)
         return true;
-    const struct mc_connection *by = job->wait->connection;
     struct mc_span key = mc_object_key(object);
     *steps += MC_STEPS_SEARCH;
-    int rc = mc_regex_search(job->regex, by->is_scoped ? mc_key_local(key) : key, steps);
+    int rc = mc_regex_search(job->regex, job->is_scoped ? mc_key_local(key) : key, steps);
     if (rc < 0 && !job->too_costly) {
         job->too_costly = true;
         mc_core_log(core, MC_CORE_LOG_WARNING,
@@ -327,8 +373,7 @@ bool mc_jobs_will_meet(const struct mc_core *core, const struct mc_object *objec
     const struct mc_link *link = core->job_count > 0 ? core->jobs.next : &core->jobs;
     for (; link != &core->jobs; link = link->next) {
         const struct mc_job *job = mc_link_of(link, struct mc_job, link);
-        if (job->kind == MC_JOB_REMOVE && job->wait->connection != NULL && is_meant(job, object) &&
-            lies_ahead(core, job, object))
+        if (job->kind == MC_JOB_REMOVE && is_wanted(job) && is_meant(job, object) && lies_ahead(core, job, object))
             return true;
     }
     return false;
@@ -339,7 +384,7 @@ bool mc_jobs_will_meet(const struct mc_core *core, const struct mc_object *objec
 static bool remove_slice(struct mc_core *core, struct mc_job *job)
 {
     uint64_t steps = 0;
-    if (job->wait->connection == NULL) { /* who asked has left: the rest stays */
+    if (!is_wanted(job)) { /* who asked has left: the rest stays */
         mc_wait_done(core, job->wait);
         return true;
     }

@@ -4,6 +4,7 @@
 
 #include "base/regex.h"
 #include "store/core/list.h"
+#include "store/wire/tenant.h"
 #include "store/wire/wire.h"
 
 struct mc_connection;
@@ -15,7 +16,8 @@ enum mc_wait_kind { MC_WAIT_REMOVE, MC_WAIT_COUNT, MC_WAIT_BOTH };
 struct mc_wait { /* an answer that waits for CLEARED; BOTH: one more that waits for the same as others */
     uint32_t index;
     enum mc_wait_kind kind;
-    struct mc_connection *connection; /* NULL: nobody wants to hear the answer; always of BOTH */
+    struct mc_connection *connection; /* NULL, and no removal: nobody wants to hear the answer; always of BOTH */
+    struct mc_removal *removal;       /* of the shell's own */
     struct mc_link of_connection;
     uint64_t request_id;
     uint64_t outstanding;         /* held keys and BOTHs, plus one while the request itself is still at work */
@@ -31,13 +33,22 @@ enum mc_job_kind { MC_JOB_SWEEP, MC_JOB_REMOVE, MC_JOB_STORE, MC_JOB_FORGET };
 struct mc_job {
     struct mc_link link;
     enum mc_job_kind kind;
-    struct mc_segment *segment;    /* SWEEP, FORGET */
-    uint32_t number;               /* STORE: of the segment whose values are to come to disks, offload_sweep.h */
-    struct mc_wait *wait;          /* REMOVE */
-    struct mc_regex *regex;        /* REMOVE; NULL = all */
+    struct mc_segment *segment; /* SWEEP, FORGET */
+    uint32_t number;            /* STORE: of the segment whose values are to come to disks, offload_sweep.h */
+    struct mc_wait *wait;       /* REMOVE */
+    struct mc_regex *regex;     /* REMOVE; NULL = all */
+    bool is_scoped;             /* REMOVE: of that tenant's objects alone */
+    struct mc_scope scope;
     bool force, too_costly, again; /* again: something could not go yet */
     uint32_t index, slot;          /* of the segment, where to go on */
     uint64_t rest_until_ms;        /* before it looks again at what could not go, or be stored */
+};
+
+struct mc_removal {       /* one that the shell has asked for (mc_core_remove_all) */
+    uint64_t id;          /* 0: free */
+    struct mc_wait *wait; /* NULL: it is done */
+    int32_t code;
+    uint64_t count;
 };
 
 /* NULL: the connection waits for too much already, or memory is out. */

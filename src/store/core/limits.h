@@ -33,6 +33,8 @@
 #define MC_DISK_VAIN 3u          /* or for the whole disk, after so many in a row */
 #define MC_TENANTS_MAX 1024u     /* of which something is counted: a quota, or an object */
 #define MC_JOBS_MAX 64u          /* removals of all or by pattern at the same time */
+#define MC_REMOVALS_MAX 8u       /* of all, that the shell has asked for at the same time */
+#define MC_REMOVAL_BITS 20u      /* of their numbers, below the epoch, which needs fewer than what is left */
 #define MC_WALK_MAX 100u         /* segments looked at for one replica */
 #define MC_PREFERRED_MAX 64u     /* segments that preferred names stand for */
 

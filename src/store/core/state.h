@@ -18,6 +18,7 @@
 #include "store/core/core.h"
 #include "store/core/ghost.h"
 #include "store/core/group.h"
+#include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/map.h"
@@ -54,6 +55,8 @@ struct mc_core {
     struct mc_link members; /* by seen_ms, oldest first */
     struct mc_link puts_by_age, puts_dying, copies, jobs, dirty, busy, watched, recovering;
     uint32_t job_count; /* REMOVE jobs */
+    struct mc_removal removals[MC_REMOVALS_MAX];
+    uint64_t removal_count; /* ever begun */
     struct mc_table puts, waits;
     struct mc_wait *waits_due; /* one of what they wait for is done, and ticks are to say so */
     uint32_t waits_left;       /* of this input */

@@ -811,6 +811,11 @@ static void delete_quota(void *context, struct evhttp_request *request)
     mc_tenants_delete(&((struct mc_admin *)context)->tenants, request);
 }
 
+static void post_remove_all(void *context, struct evhttp_request *request)
+{
+    mc_remove_all(((struct mc_admin *)context)->server, request);
+}
+
 static const struct mc_http_route routes[] = {
     {EVHTTP_REQ_GET, "/", get_index, MC_RIGHT_READ, false},
     {EVHTTP_REQ_GET, "/metrics", get_metrics, MC_RIGHT_READ, false},
@@ -832,6 +837,7 @@ static const struct mc_http_route routes[] = {
     {EVHTTP_REQ_GET, "/api/v1/tenant_quotas", get_quotas, MC_RIGHT_READ, true},
     {EVHTTP_REQ_PUT, "/api/v1/tenant_quotas", put_quota, MC_RIGHT_ADMIN, false},
     {EVHTTP_REQ_DELETE, "/api/v1/tenant_quotas", delete_quota, MC_RIGHT_ADMIN, false},
+    {EVHTTP_REQ_POST, "/api/v1/remove_all", post_remove_all, MC_RIGHT_ADMIN, false},
 };
 
 void mc_admin_handle(struct evhttp_request *request, void *admin)

@@ -56,6 +56,9 @@ void mc_drain_job_query(struct mc_drain_jobs *jobs, struct evhttp_request *reque
 void mc_drain_job_cancel(struct mc_drain_jobs *jobs, struct evhttp_request *request);
 void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct evhttp_request *request);
 
+/* Removal of everything, or of a tenant's (admin_remove.c); answers when it is done. */
+void mc_remove_all(struct mc_server *server, struct evhttp_request *request);
+
 /* Tenants on the admin port (admin_tenants.c); each handler answers. */
 struct mc_quotas;
 struct mc_tenant_admin {
