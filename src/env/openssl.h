@@ -17,6 +17,7 @@ struct evp_md_st;
 /* return type, field, symbol, parameters. libcrypto's are found by way of libssl, which needs it. */
 #define MC_OPENSSL_MAP(X)                                                                                              \
     X(const struct ssl_method_st *, client_method, "TLS_client_method", (void))                                        \
+    X(const struct ssl_method_st *, server_method, "TLS_server_method", (void))                                        \
     X(struct ssl_ctx_st *, ctx_new, "SSL_CTX_new", (const struct ssl_method_st *))                                     \
     X(void, ctx_free, "SSL_CTX_free", (struct ssl_ctx_st *))                                                           \
     X(long, ctx_ctrl, "SSL_CTX_ctrl", (struct ssl_ctx_st *, int, long, void *))                                        \
@@ -28,10 +29,13 @@ struct evp_md_st;
     X(int, ctx_use_key, "SSL_CTX_use_PrivateKey_file", (struct ssl_ctx_st *, const char *, int))                       \
     X(void, ctx_set_password_function, "SSL_CTX_set_default_passwd_cb",                                                \
       (struct ssl_ctx_st *, int (*)(char *, int, int, void *)))                                                        \
+    X(void, ctx_set_read_buffer, "SSL_CTX_set_default_read_buffer_len", (struct ssl_ctx_st *, size_t))                 \
+    X(int, ctx_set_tickets, "SSL_CTX_set_num_tickets", (struct ssl_ctx_st *, size_t))                                  \
     X(struct ssl_st *, new_connection, "SSL_new", (struct ssl_ctx_st *))                                               \
     X(void, free_connection, "SSL_free", (struct ssl_st *))                                                            \
     X(void, set_bio, "SSL_set_bio", (struct ssl_st *, struct bio_st *, struct bio_st *))                               \
     X(void, set_connect_state, "SSL_set_connect_state", (struct ssl_st *))                                             \
+    X(void, set_accept_state, "SSL_set_accept_state", (struct ssl_st *))                                               \
     X(long, ctrl, "SSL_ctrl", (struct ssl_st *, int, long, void *))                                                    \
     X(int, set_host, "SSL_set1_host", (struct ssl_st *, const char *))                                                 \
     X(struct X509_VERIFY_PARAM_st *, get_param, "SSL_get0_param", (struct ssl_st *))                                   \
@@ -44,13 +48,21 @@ struct evp_md_st;
     X(int, read, "SSL_read", (struct ssl_st *, void *, int))                                                           \
     X(int, peek, "SSL_peek", (struct ssl_st *, void *, int))                                                           \
     X(int, write, "SSL_write", (struct ssl_st *, const void *, int))                                                   \
+    X(int, has_pending, "SSL_has_pending", (const struct ssl_st *))                                                    \
     X(int, end, "SSL_shutdown", (struct ssl_st *))                                                                     \
     X(struct bio_st *, bio_new, "BIO_new", (const struct bio_method_st *))                                             \
-    X(const struct bio_method_st *, bio_memory, "BIO_s_mem", (void))                                                   \
     X(int, bio_free, "BIO_free", (struct bio_st *))                                                                    \
-    X(int, bio_read, "BIO_read", (struct bio_st *, void *, int))                                                       \
-    X(int, bio_write, "BIO_write", (struct bio_st *, const void *, int))                                               \
-    X(size_t, bio_pending, "BIO_ctrl_pending", (struct bio_st *))                                                      \
+    X(struct bio_method_st *, bio_method_new, "BIO_meth_new", (int, const char *))                                     \
+    X(int, bio_method_set_read, "BIO_meth_set_read", (struct bio_method_st *, int (*)(struct bio_st *, char *, int)))  \
+    X(int, bio_method_set_write, "BIO_meth_set_write",                                                                 \
+      (struct bio_method_st *, int (*)(struct bio_st *, const char *, int)))                                           \
+    X(int, bio_method_set_ctrl, "BIO_meth_set_ctrl",                                                                   \
+      (struct bio_method_st *, long (*)(struct bio_st *, int, long, void *)))                                          \
+    X(void, bio_set_init, "BIO_set_init", (struct bio_st *, int))                                                      \
+    X(void, bio_set_data, "BIO_set_data", (struct bio_st *, void *))                                                   \
+    X(void *, bio_get_data, "BIO_get_data", (struct bio_st *))                                                         \
+    X(void, bio_set_flags, "BIO_set_flags", (struct bio_st *, int))                                                    \
+    X(void, bio_clear_flags, "BIO_clear_flags", (struct bio_st *, int))                                                \
     X(unsigned long, error_next, "ERR_get_error", (void))                                                              \
     X(void, error_clear, "ERR_clear_error", (void))                                                                    \
     X(const char *, error_reason, "ERR_reason_error_string", (unsigned long))                                          \
@@ -70,12 +82,23 @@ const struct mc_openssl *mc_openssl_open(char *error, size_t error_size);
 /* Constants of its headers; they are part of its binary interface. */
 #define MC_OPENSSL_PEM 1
 #define MC_OPENSSL_VERIFY_PEER 1
+#define MC_OPENSSL_VERIFY_DEMAND 2 /* a peer without a certificate is refused, too */
 #define MC_OPENSSL_NO_RENEGOTIATION 0x40000000ul
 #define MC_OPENSSL_CTRL_MODE 33 /* of a context */
 #define MC_OPENSSL_MODE_MOVING_WRITE 2
+#define MC_OPENSSL_MODE_RELEASE_BUFFERS 16
+#define MC_OPENSSL_CTRL_READ_AHEAD 41
+#define MC_OPENSSL_CTRL_SESSION_CACHE 44
 #define MC_OPENSSL_CTRL_SERVER_NAME 55 /* of a connection */
 #define MC_OPENSSL_CTRL_LEAST_VERSION 123
 #define MC_OPENSSL_TLS_1_2 0x0303
+#define MC_OPENSSL_TLS_1_3 0x0304
+/* Of a BIO: to be asked again, for want of a read or of a write; what it is told to do. */
+#define MC_OPENSSL_BIO_READ_LATER (8 | 1)
+#define MC_OPENSSL_BIO_WRITE_LATER (8 | 2)
+#define MC_OPENSSL_BIO_FLAGS 0xf
+#define MC_OPENSSL_BIO_FLUSH 11
+#define MC_OPENSSL_BIO_TYPE (0x0400 | 0x7f) /* sends and receives; a number of nobody's */
 #define MC_OPENSSL_NO_PARTIAL_WILDCARDS 0x4u
 #define MC_OPENSSL_NEVER_THE_SUBJECT 0x20u
 enum {
@@ -88,7 +111,9 @@ enum {
 #define MC_OPENSSL_REASON(number) ((unsigned)((number)&0xfffu))
 enum {
     MC_OPENSSL_REASON_NOT_VERIFIED = 134,
+    MC_OPENSSL_REASON_HTTP = 156,
     MC_OPENSSL_REASON_TOO_LONG = 198,
+    MC_OPENSSL_REASON_NO_CERTIFICATE = 199,
     MC_OPENSSL_REASON_NOT_TLS = 267,
     MC_OPENSSL_REASON_OLD_PROTOCOL = 258,
     MC_OPENSSL_REASON_ALERT = 1000,

@@ -174,6 +174,14 @@ struct connecting {
     nfds_t count;                            /* 0: none yet, or the address has refused */
 };
 
+/* A descriptor, or -1 with errno. Its number may be that of one which was closed elsewhere than by mc_fd_close. */
+static int socket_new(int family)
+{
+    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    mc_secure_forget(fd);
+    return fd;
+}
+
 /* Begins one; or, if it may not, only thinks of when to ask again. 0 or MC_ERR_RPC_FAIL with errno. */
 static int connecting_begin(struct connecting *all)
 {
@@ -185,7 +193,7 @@ static int connecting_begin(struct connecting *all)
     }
     all->due_ns =
         turn == CONNECTS_MAX ? UINT64_MAX : now_ns + (turn <= 2 ? turn * late_ns : CONNECT_LATER_NS + late_ns);
-    int fd = socket(all->peer->address.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = socket_new(all->peer->address.any.sa_family);
     if (fd < 0)
         return MC_ERR_RPC_FAIL;
     set_no_delay(fd);
@@ -385,7 +393,7 @@ void mc_tcp_doubt(const char *address)
 
 int mc_tcp_begin(const struct mc_tcp_address *peer)
 {
-    int fd = socket(peer->address.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = socket_new(peer->address.any.sa_family);
     if (fd < 0)
         return mc_socket_code(errno);
     set_no_delay(fd);
@@ -435,7 +443,7 @@ static int unix_socket(const char *path, struct sockaddr_un *address, socklen_t 
     if (path[0] == '@')
         address->sun_path[0] = 0;
     *length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + path_length + (path[0] == '@' ? 0 : 1));
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = socket_new(AF_UNIX);
     return fd < 0 ? mc_socket_code(errno) : fd;
 }
 
@@ -521,6 +529,7 @@ int mc_socket_accept(int listener)
     int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0)
         return MC_ERR_RPC_FAIL;
+    mc_secure_forget(fd);
     set_no_delay(fd);
     return fd;
 }
@@ -556,7 +565,15 @@ bool mc_socket_reset_at_close(int fd)
 bool mc_socket_is_silent(int fd)
 {
     char byte;
-    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR) &&
+           !mc_socket_holds(fd);
+}
+
+bool mc_socket_has_ended(int fd)
+{
+    char byte;
+    ssize_t length = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return (length == 0 || (length < 0 && errno != EAGAIN && errno != EINTR)) && !mc_socket_holds(fd);
 }
 
 bool mc_socket_name(int fd, enum mc_socket_end end, char *host, size_t host_size, uint16_t *port)
@@ -727,8 +744,16 @@ int mc_socket_wait_read(int fd, uint64_t deadline_ns, struct mc_spin *spin)
     return block_read(fd, deadline_ns, spin);
 }
 
+int mc_socket_wait_write(int fd, uint64_t deadline_ns)
+{
+    return poll_until(fd, POLLOUT, deadline_ns);
+}
+
 int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t deadline_ns)
 {
+    struct mc_tls *tls = mc_secure_of(fd);
+    if (tls != NULL)
+        return mc_tls_send(tls, parts, part_count, deadline_ns);
     while (part_count > 0) {
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = part_count < IOV_MAX ? part_count : IOV_MAX};
         ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
@@ -759,6 +784,11 @@ int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t dead
 int mc_socket_send_small(int fd, const void *data, size_t size)
 {
     ssize_t sent;
+    if (mc_secure_of(fd) != NULL) { /* a record that is made must go: it cannot be taken back */
+        struct iovec all = {(char *)(uintptr_t)data, size};
+        int rc = mc_socket_send(fd, &all, 1, mc_clock_ns() + SMALL_NS);
+        return rc < 0 ? rc : 1;
+    }
     do
         sent = send(fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
@@ -778,8 +808,27 @@ bool mc_tcp_is_unconfirmed(int fd)
     return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_unacked > 0;
 }
 
+/* As mc_socket_receive: what is here first, then what comes. */
+static int64_t receive_secure(struct mc_tls *tls, int fd, void *data, size_t size, uint64_t deadline_ns,
+                              struct mc_spin *spin)
+{
+    for (;;) {
+        ssize_t received = mc_secure_recv(tls, &(struct iovec){data, size}, 1);
+        if (received > 0)
+            return received;
+        if (errno != EAGAIN)
+            return MC_ERR_RPC_FAIL;
+        int rc = mc_socket_wait_read(fd, deadline_ns, spin);
+        if (rc < 0)
+            return rc;
+    }
+}
+
 int64_t mc_socket_receive(int fd, void *data, size_t size, uint64_t deadline_ns, struct mc_spin *spin)
 {
+    struct mc_tls *tls = mc_secure_of(fd);
+    if (tls != NULL)
+        return receive_secure(tls, fd, data, size, deadline_ns, spin);
     bool spun = spin != NULL && mc_spin_wanted(spin);
     for (;;) {
         ssize_t received =

@@ -6,6 +6,7 @@
 #define MC_ENV_SOCKET_H
 
 #include "base/bytes.h"
+#include "env/secure.h"
 
 #include <netinet/in.h>
 #include <stdbool.h>
@@ -85,8 +86,10 @@ int mc_socket_accept(int listener);
 /* Closes it unless it is negative: none. */
 static inline void mc_fd_close(int fd)
 {
-    if (fd >= 0)
-        (void)close(fd);
+    if (fd < 0)
+        return;
+    mc_secure_forget(fd);
+    (void)close(fd);
 }
 /* By which the other end's address is counted, a host of IPv6 by its /64; 0: a unix socket's. */
 uint64_t mc_socket_peer_key(int fd);
@@ -94,6 +97,8 @@ uint64_t mc_socket_peer_key(int fd);
 bool mc_socket_reset_at_close(int fd);
 /* It is open, and nothing of the peer's waits to be read. */
 bool mc_socket_is_silent(int fd);
+/* The peer has ended it, and nothing is left to be read. */
+bool mc_socket_has_ended(int fd);
 /* The numeric host and the port of one end of a tcp connection. False: it is none, or not connected. */
 enum mc_socket_end { MC_SOCKET_OURS, MC_SOCKET_PEERS };
 bool mc_socket_name(int fd, enum mc_socket_end end, char *host, size_t host_size, uint16_t *port);
@@ -127,8 +132,51 @@ void mc_spin_hit(struct mc_spin *spin);
 void mc_spin_miss(struct mc_spin *spin);
 void mc_spin_slept(struct mc_spin *spin, uint64_t slept_ns);
 
+/* recv, send, recvmsg and sendmsg of a connection that may have TLS (secure.h), without waiting, with errno. A send
+ * that was not taken whole is repeated with the same bytes. Descriptors travel on unix sockets alone. */
+static inline ssize_t mc_socket_recv(int fd, void *data, size_t size)
+{
+    struct mc_tls *tls = mc_secure_of(fd);
+    return tls == NULL ? recv(fd, data, size, MSG_DONTWAIT) : mc_secure_recv(tls, &(struct iovec){data, size}, 1);
+}
+static inline ssize_t mc_socket_sends(int fd, const void *data, size_t size)
+{
+    struct mc_tls *tls = mc_secure_of(fd);
+    return tls == NULL ? send(fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL)
+                       : mc_secure_send(tls, &(struct iovec){(void *)(uintptr_t)data, size}, 1);
+}
+static inline ssize_t mc_socket_recvmsg(int fd, struct msghdr *message)
+{
+    struct mc_tls *tls = mc_secure_of(fd);
+    return tls == NULL ? recvmsg(fd, message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
+                       : mc_secure_recv(tls, message->msg_iov, message->msg_iovlen);
+}
+static inline ssize_t mc_socket_sendmsg(int fd, const struct msghdr *message)
+{
+    struct mc_tls *tls = mc_secure_of(fd);
+    return tls == NULL ? sendmsg(fd, message, MSG_DONTWAIT | MSG_NOSIGNAL)
+                       : mc_secure_send(tls, message->msg_iov, message->msg_iovlen);
+}
+/* After a receive that was filled: may what is left be here, where no poll sees it? */
+static inline bool mc_socket_holds(int fd)
+{
+    struct mc_tls *tls = mc_secure_of(fd);
+    return tls != NULL && mc_tls_holds(tls);
+}
+/* Receives take only what is here (at most MC_TLS_HELD_MAX bytes), until this is called with false: so who reads until
+ * EAGAIN leaves nothing that no poll sees, and takes no more of others' time than that. False: there is no TLS. */
+static inline bool mc_socket_hold(int fd, bool only_held)
+{
+    struct mc_tls *tls = mc_secure_of(fd);
+    if (tls != NULL)
+        mc_tls_hold(tls, only_held);
+    return tls != NULL;
+}
+
 /* Waits until fd is readable (or closed). 0 or negative. */
 int mc_socket_wait_read(int fd, uint64_t deadline_ns, struct mc_spin *spin);
+/* Waits until fd takes bytes (or is closed). 0 or negative. */
+int mc_socket_wait_write(int fd, uint64_t deadline_ns);
 /* Whole vector or error. parts is changed. */
 int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t deadline_ns);
 /* A small frame, if the socket takes it at once: 1, or 0 when it does not. Negative: the connection is of no use, or a

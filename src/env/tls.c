@@ -1,4 +1,4 @@
-/* TLS by OpenSSL, between two memories and a socket. */
+/* TLS by OpenSSL, which reads and writes by two functions of ours. */
 #include "env/tls.h"
 
 #include "base/error.h"
@@ -16,8 +16,10 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define CONTEXTS_MAX 8u    /* sets of files in use in one process */
-#define PIECE_BYTES 16384u /* at once from and to the socket; a record holds no more */
+#define HANDSHAKE_RECORD 0x16                   /* what TLS begins with */
+#define CONTEXTS_MAX 8u                         /* sets of files in use in one process */
+#define RECORD_BYTES 16384u                     /* a record holds no more */
+#define AHEAD_BYTES (4 * (RECORD_BYTES + 256u)) /* received at once: four records; given back when all are read */
 
 /* ---- contexts: what was read from one set of files ---- */
 
@@ -28,6 +30,7 @@ struct stamp {
 
 static struct context {
     char authority[PATH_MAX], certificate[PATH_MAX], key[PATH_MAX];
+    bool is_server, is_strict;
     struct stamp stamps[3];
     struct ssl_ctx_st *ctx; /* NULL: this place is free */
 } contexts[CONTEXTS_MAX];
@@ -90,10 +93,18 @@ static int load_files(const struct mc_openssl *ssl, const struct mc_tls_settings
 {
     const char *authority = text_of(settings->authority), *certificate = text_of(settings->certificate),
                *key = key_of(settings);
-    if (authority[0] != 0 ? ssl->ctx_trust_file(ctx, authority, NULL) != 1 : ssl->ctx_trust_machine(ctx) != 1)
+    bool is_trusted = authority[0] != 0      ? ssl->ctx_trust_file(ctx, authority, NULL) == 1
+                      : !settings->is_server ? ssl->ctx_trust_machine(ctx) == 1
+                                             : true; /* callers are asked for nothing */
+    if (!is_trusted)
         return bad_file(ssl, settings->authority_is, authority, "certificate of an authority", error, error_size);
-    if (certificate[0] == 0 && key[0] == 0)
+    if (certificate[0] == 0 && key[0] == 0 && !settings->is_server)
         return 0;
+    if (certificate[0] == 0 && key[0] == 0) {
+        snprintf(error, error_size, "who serves TLS needs a certificate and its key: set %s and %s",
+                 text_of(settings->certificate_is), text_of(settings->key_is));
+        return MC_ERR_INVALID_PARAMS;
+    }
     if (certificate[0] == 0) {
         snprintf(error, error_size, "%s is set, and the certificate for that key is not: set %s",
                  text_of(settings->key_is), text_of(settings->certificate_is));
@@ -110,15 +121,24 @@ static struct ssl_ctx_st *load(const struct mc_openssl *ssl, const struct mc_tls
                                size_t error_size)
 {
     ssl->error_clear();
-    struct ssl_ctx_st *ctx = ssl->ctx_new(ssl->client_method());
+    struct ssl_ctx_st *ctx = ssl->ctx_new(settings->is_server ? ssl->server_method() : ssl->client_method());
     if (ctx == NULL) {
         snprintf(error, error_size, "OpenSSL has no memory");
         return NULL;
     }
-    (void)ssl->ctx_ctrl(ctx, MC_OPENSSL_CTRL_LEAST_VERSION, MC_OPENSSL_TLS_1_2, NULL);
-    (void)ssl->ctx_ctrl(ctx, MC_OPENSSL_CTRL_MODE, MC_OPENSSL_MODE_MOVING_WRITE, NULL);
+    bool is_strict = settings->is_server || settings->is_strict;
+    (void)ssl->ctx_ctrl(ctx, MC_OPENSSL_CTRL_LEAST_VERSION, is_strict ? MC_OPENSSL_TLS_1_3 : MC_OPENSSL_TLS_1_2, NULL);
+    (void)ssl->ctx_ctrl(ctx, MC_OPENSSL_CTRL_MODE, MC_OPENSSL_MODE_MOVING_WRITE | MC_OPENSSL_MODE_RELEASE_BUFFERS,
+                        NULL);
+    (void)ssl->ctx_ctrl(ctx, MC_OPENSSL_CTRL_READ_AHEAD, 1, NULL);
+    ssl->ctx_set_read_buffer(ctx, AHEAD_BYTES);
+    (void)ssl->ctx_ctrl(ctx, MC_OPENSSL_CTRL_SESSION_CACHE, 0, NULL); /* each connection proves anew */
+    (void)ssl->ctx_set_tickets(ctx, 0);
     (void)ssl->ctx_set_options(ctx, MC_OPENSSL_NO_RENEGOTIATION);
-    ssl->ctx_set_verify(ctx, MC_OPENSSL_VERIFY_PEER, NULL);
+    if (!settings->is_server)
+        ssl->ctx_set_verify(ctx, MC_OPENSSL_VERIFY_PEER, NULL);
+    else if (text_of(settings->authority)[0] != 0)
+        ssl->ctx_set_verify(ctx, MC_OPENSSL_VERIFY_PEER | MC_OPENSSL_VERIFY_DEMAND, NULL);
     ssl->ctx_set_password_function(ctx, no_password);
     if (load_files(ssl, settings, ctx, error, error_size) == 0)
         return ctx;
@@ -128,7 +148,8 @@ static struct ssl_ctx_st *load(const struct mc_openssl *ssl, const struct mc_tls
 
 static bool is_of(const struct context *context, const struct mc_tls_settings *settings)
 {
-    return context->ctx != NULL && strcmp(context->authority, text_of(settings->authority)) == 0 &&
+    return context->ctx != NULL && context->is_server == settings->is_server &&
+           context->is_strict == settings->is_strict && strcmp(context->authority, text_of(settings->authority)) == 0 &&
            strcmp(context->certificate, text_of(settings->certificate)) == 0 &&
            strcmp(context->key, key_of(settings)) == 0;
 }
@@ -170,6 +191,8 @@ static struct ssl_ctx_st *context_of(const struct mc_openssl *ssl, const struct 
     snprintf(place->authority, PATH_MAX, "%s", text_of(settings->authority));
     snprintf(place->certificate, PATH_MAX, "%s", text_of(settings->certificate));
     snprintf(place->key, PATH_MAX, "%s", key_of(settings));
+    place->is_server = settings->is_server;
+    place->is_strict = settings->is_strict;
     memcpy(place->stamps, stamps, sizeof(stamps));
     return place->ctx = ctx;
 }
@@ -190,12 +213,20 @@ int mc_tls_check(const struct mc_tls_settings *settings, char *error, size_t err
 struct mc_tls {
     const struct mc_openssl *ssl;
     struct ssl_st *connection;
-    struct bio_st *in, *out; /* owned by the connection */
-    int fd;
+    struct mc_tls_carrier carrier;
+    int fd; /* of the carrier; -1: it has none */
+    bool is_server;
     bool is_done, has_ended; /* the handshake; the peer's bytes */
+    bool is_broken;          /* nothing can be sent any more */
     bool has_certificate;    /* to show */
+    bool is_strict;          /* TLS 1.3 and nothing before */
+    bool has_heard;          /* anything */
+    bool only_held;          /* nothing is taken from the carrier */
+    bool hears_no_tls;       /* what came first is no TLS */
+    int unsent;              /* bytes of the caller that are in a record which has not gone out whole */
     char address[MC_ADDRESS_MAX], name[MC_ADDRESS_MAX];
-    char authority[300], certificate_is[64], key_is[64], authority_is[64], name_is[64]; /* for what is said */
+    char authority[300], certificate_is[64], key_is[64], authority_is[64], name_is[64], peer_is[64],
+        off[64]; /* words */
     char problem[MC_TLS_PROBLEM_MAX];
 };
 
@@ -212,36 +243,128 @@ static bool demand_name(struct mc_tls *tls)
            ssl->ctrl(tls->connection, MC_OPENSSL_CTRL_SERVER_NAME, 0, tls->name) == 1;
 }
 
-static bool attach(struct mc_tls *tls, struct ssl_ctx_st *ctx)
+/* ---- between OpenSSL and the carrier ---- */
+
+static ssize_t socket_take(void *context, void *data, size_t size)
+{
+    return recv(((struct mc_tls *)context)->fd, data, size, MSG_DONTWAIT);
+}
+
+static ssize_t socket_give(void *context, const void *data, size_t size)
+{
+    return send(((struct mc_tls *)context)->fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* An end is told as nothing yet: who asks OpenSSL looks at has_ended. */
+static int bio_take(struct bio_st *bio, char *data, int size)
+{
+    struct mc_tls *tls = mc_openssl_open(NULL, 0)->bio_get_data(bio);
+    ssize_t got;
+    tls->ssl->bio_clear_flags(bio, MC_OPENSSL_BIO_FLAGS);
+    if (tls->only_held) {
+        tls->ssl->bio_set_flags(bio, MC_OPENSSL_BIO_READ_LATER);
+        return -1;
+    }
+    do
+        got = tls->has_ended ? 0 : tls->carrier.take(tls->carrier.context, data, (size_t)size);
+    while (got < 0 && errno == EINTR);
+    if (got > 0) {
+        tls->hears_no_tls |= !tls->has_heard && data[0] != HANDSHAKE_RECORD;
+        tls->has_heard = true;
+        return (int)got;
+    }
+    tls->has_ended |= got == 0 || errno != EAGAIN;
+    tls->ssl->bio_set_flags(bio, MC_OPENSSL_BIO_READ_LATER);
+    return -1;
+}
+
+static int bio_give(struct bio_st *bio, const char *data, int size)
+{
+    struct mc_tls *tls = mc_openssl_open(NULL, 0)->bio_get_data(bio);
+    ssize_t gone;
+    tls->ssl->bio_clear_flags(bio, MC_OPENSSL_BIO_FLAGS);
+    do
+        gone = tls->is_broken ? 0 : tls->carrier.give(tls->carrier.context, data, (size_t)size);
+    while (gone < 0 && errno == EINTR);
+    if (gone > 0)
+        return (int)gone;
+    tls->is_broken |= gone == 0 || errno != EAGAIN;
+    tls->ssl->bio_set_flags(bio, MC_OPENSSL_BIO_WRITE_LATER);
+    return -1;
+}
+
+static long bio_control(struct bio_st *bio, int command, long number, void *pointer)
+{
+    (void)bio, (void)number, (void)pointer;
+    return command == MC_OPENSSL_BIO_FLUSH ? 1 : 0;
+}
+
+/* The lock is held. NULL: no memory. */
+static struct bio_st *bio_of(const struct mc_openssl *ssl, struct mc_tls *tls)
+{
+    static struct bio_method_st *method; /* for the life of the process */
+    if (method == NULL && (method = ssl->bio_method_new(MC_OPENSSL_BIO_TYPE, "mooncake")) != NULL) {
+        (void)ssl->bio_method_set_read(method, bio_take);
+        (void)ssl->bio_method_set_write(method, bio_give);
+        (void)ssl->bio_method_set_ctrl(method, bio_control);
+    }
+    struct bio_st *bio = method == NULL ? NULL : ssl->bio_new(method);
+    if (bio == NULL)
+        return NULL;
+    ssl->bio_set_data(bio, tls);
+    ssl->bio_set_init(bio, 1);
+    return bio;
+}
+
+/* The lock is held. */
+static int attach(struct mc_tls *tls, struct ssl_ctx_st *ctx)
 {
     const struct mc_openssl *ssl = tls->ssl;
-    tls->connection = ssl->new_connection(ctx);
-    tls->in = ssl->bio_new(ssl->bio_memory());
-    tls->out = ssl->bio_new(ssl->bio_memory());
-    if (tls->connection == NULL || tls->in == NULL || tls->out == NULL) {
-        (void)ssl->bio_free(tls->in);
-        (void)ssl->bio_free(tls->out);
-        return false;
+    struct bio_st *bio = bio_of(ssl, tls);
+    tls->connection = bio == NULL ? NULL : ssl->new_connection(ctx);
+    if (tls->connection == NULL) {
+        (void)ssl->bio_free(bio);
+        return MC_ERR_NO_MEMORY;
     }
-    ssl->set_bio(tls->connection, tls->in, tls->out);
-    ssl->set_connect_state(tls->connection);
-    return demand_name(tls);
+    ssl->set_bio(tls->connection, bio, bio); /* one for both, and owned by the connection */
+    if (tls->is_server)
+        ssl->set_accept_state(tls->connection);
+    else
+        ssl->set_connect_state(tls->connection);
+    return tls->is_server || demand_name(tls) ? 0 : MC_ERR_INVALID_PARAMS;
 }
 
 static void note_settings(struct mc_tls *tls, const struct mc_tls_settings *settings)
 {
+    tls->is_server = settings->is_server;
+    tls->is_strict = settings->is_strict || settings->is_server;
     tls->has_certificate = text_of(settings->certificate)[0] != 0;
     snprintf(tls->authority, sizeof(tls->authority), "%s", text_of(settings->authority));
     snprintf(tls->authority_is, sizeof(tls->authority_is), "%s", text_of(settings->authority_is));
     snprintf(tls->certificate_is, sizeof(tls->certificate_is), "%s", text_of(settings->certificate_is));
     snprintf(tls->key_is, sizeof(tls->key_is), "%s", text_of(settings->key_is));
     snprintf(tls->name_is, sizeof(tls->name_is), "%s", text_of(settings->name_is));
+    snprintf(tls->peer_is, sizeof(tls->peer_is), "%s", text_of(settings->peer_is));
+    snprintf(tls->off, sizeof(tls->off), "%s", text_of(settings->off));
 }
 
-int mc_tls_begin(const struct mc_tls_settings *settings, const char *address, int fd, struct mc_tls **out, char *error,
-                 size_t error_size)
+/* 0, or MC_ERR_INVALID_PARAMS with a line in error. */
+static int find_name(struct mc_tls *tls, const struct mc_tls_settings *settings, char *error, size_t error_size)
 {
     uint16_t port = 0;
+    bool is_said = text_of(settings->name)[0] != 0;
+    if (is_said)
+        snprintf(tls->name, sizeof(tls->name), "%s", settings->name);
+    else if (!tls->is_server && mc_address_split(tls->address, tls->name, sizeof(tls->name), &port) < 0) {
+        snprintf(error, error_size, "no TLS with %.200s: that is no address", tls->address);
+        return MC_ERR_INVALID_PARAMS;
+    }
+    return 0;
+}
+
+static int tls_make(const struct mc_tls_settings *settings, const char *address, struct mc_tls **out, char *error,
+                    size_t error_size)
+{
     *out = NULL;
     const struct mc_openssl *ssl = mc_openssl_open(error, error_size);
     if (ssl == NULL)
@@ -250,26 +373,44 @@ int mc_tls_begin(const struct mc_tls_settings *settings, const char *address, in
     if (tls == NULL)
         return MC_ERR_NO_MEMORY;
     tls->ssl = ssl;
-    tls->fd = fd;
     snprintf(tls->address, sizeof(tls->address), "%s", address);
     note_settings(tls, settings);
-    int rc = 0;
-    if (text_of(settings->name)[0] != 0)
-        snprintf(tls->name, sizeof(tls->name), "%s", settings->name);
-    else
-        rc = mc_address_split(address, tls->name, sizeof(tls->name), &port);
+    int rc = find_name(tls, settings, error, error_size);
     pthread_mutex_lock(&contexts_lock);
     struct ssl_ctx_st *ctx = rc < 0 ? NULL : context_of(ssl, settings, error, error_size);
-    bool is_attached = ctx != NULL && attach(tls, ctx);
+    if (rc == 0)
+        rc = ctx == NULL ? MC_ERR_INVALID_PARAMS : attach(tls, ctx);
     pthread_mutex_unlock(&contexts_lock);
-    if (!is_attached) {
-        if (rc < 0 || ctx != NULL)
+    if (rc < 0) {
+        if (ctx != NULL && rc == MC_ERR_INVALID_PARAMS)
             snprintf(error, error_size, "no TLS with %.200s: '%.200s' is no name that a certificate can hold", address,
                      tls->name);
         mc_tls_end(tls);
-        return MC_ERR_INVALID_PARAMS;
+        return rc;
     }
     *out = tls;
+    return 0;
+}
+
+int mc_tls_begin(const struct mc_tls_settings *settings, const char *address, int fd, struct mc_tls **out, char *error,
+                 size_t error_size)
+{
+    int rc = tls_make(settings, address, out, error, error_size);
+    if (rc < 0)
+        return rc;
+    (*out)->fd = fd;
+    (*out)->carrier = (struct mc_tls_carrier){*out, socket_take, socket_give};
+    return 0;
+}
+
+int mc_tls_begin_over(const struct mc_tls_settings *settings, const char *address, const struct mc_tls_carrier *carrier,
+                      struct mc_tls **out, char *error, size_t error_size)
+{
+    int rc = tls_make(settings, address, out, error, error_size);
+    if (rc < 0)
+        return rc;
+    (*out)->fd = -1;
+    (*out)->carrier = *carrier;
     return 0;
 }
 
@@ -280,16 +421,28 @@ const char *mc_tls_problem(const struct mc_tls *tls)
 
 /* ---- what went wrong ---- */
 
-static void say_not_verified(struct mc_tls *tls)
+static void date_of_today(char date[32])
 {
-    char date[32] = "?";
     struct timespec now;
     struct tm parts;
-    long result = tls->ssl->get_verify_result(tls->connection);
-    const char *authority = tls->authority[0] == 0 ? "this machine" : tls->authority;
+    snprintf(date, 32, "?");
     clock_gettime(CLOCK_REALTIME, &now);
     if (gmtime_r(&now.tv_sec, &parts) != NULL)
-        (void)strftime(date, sizeof(date), "%Y-%m-%d %H:%M", &parts);
+        (void)strftime(date, 32, "%Y-%m-%d %H:%M", &parts);
+}
+
+/* A setting's name, or what it is when it has none. */
+static const char *setting(const char *name, const char *other)
+{
+    return name[0] == 0 ? other : name;
+}
+
+static void say_not_verified(struct mc_tls *tls)
+{
+    char date[32];
+    long result = tls->ssl->get_verify_result(tls->connection);
+    const char *authority = tls->authority[0] == 0 ? "this machine" : tls->authority;
+    date_of_today(date);
     switch (result) {
     case MC_OPENSSL_EXPIRED:
     case MC_OPENSSL_NOT_YET_VALID:
@@ -311,15 +464,74 @@ static void say_not_verified(struct mc_tls *tls)
     case MC_OPENSSL_NO_ISSUER_HERE:
     case MC_OPENSSL_NOT_SIGNED:
         snprintf(tls->problem, sizeof(tls->problem),
-                 "the certificate of %s is signed by nobody whom %s trusts (%s): set %s to the certificate of the "
+                 "the certificate of %s is signed by nobody whom %s trusts (%s): set %s%s to the certificate of the "
                  "authority that signed it",
-                 tls->address, authority, tls->ssl->verify_text(result),
-                 tls->authority_is[0] == 0 ? "SSL_CERT_FILE" : tls->authority_is);
+                 tls->address, authority, tls->ssl->verify_text(result), tls->is_server ? "here " : "",
+                 setting(tls->authority_is, "SSL_CERT_FILE"));
         break;
     default:
         snprintf(tls->problem, sizeof(tls->problem), "the certificate of %s is not good: %s", tls->address,
                  tls->ssl->verify_text(result));
     }
+}
+
+static bool is_of_certificates(unsigned alert)
+{
+    return (alert >= MC_OPENSSL_ALERT_BAD_CERTIFICATE && alert < MC_OPENSSL_ALERT_ACCESS_DENIED) ||
+           alert == MC_OPENSSL_ALERT_CERTIFICATE_REQUIRED;
+}
+
+/* A caller is not let in: what is to be changed, here or there. */
+static void say_of_caller(struct mc_tls *tls, unsigned reason, unsigned alert, const char *words)
+{
+    if (tls->hears_no_tls)
+        snprintf(tls->problem, sizeof(tls->problem),
+                 "%s speaks no TLS, and this port nothing else: turn TLS on there (%s)", tls->address,
+                 setting(tls->peer_is, "https://"));
+    else if (reason == MC_OPENSSL_REASON_NO_CERTIFICATE)
+        snprintf(tls->problem, sizeof(tls->problem),
+                 "%s shows no certificate, and this side asks for one (%s): set %s and %s there", tls->address,
+                 setting(tls->authority_is, "its authority"), setting(tls->certificate_is, "a certificate"),
+                 setting(tls->key_is, "its key"));
+    else if (reason == MC_OPENSSL_REASON_OLD_PROTOCOL || alert == MC_OPENSSL_ALERT_PROTOCOL_VERSION)
+        snprintf(tls->problem, sizeof(tls->problem), "%s has no TLS 1.3: upgrade it", tls->address);
+    else if (is_of_certificates(alert))
+        snprintf(tls->problem, sizeof(tls->problem),
+                 "%s refuses the certificate of this side (%s): its own log says why; here %s is to be one that is "
+                 "valid, for the name or address by which it is called, or there its authority is to be set (%s)",
+                 tls->address, words == NULL ? "" : words, setting(tls->certificate_is, "the certificate"),
+                 setting(tls->peer_is, "a setting of its own"));
+    else
+        snprintf(tls->problem, sizeof(tls->problem), "TLS with %s has failed: %s", tls->address,
+                 words == NULL ? "no reason is known" : words);
+}
+
+static void say_of_server(struct mc_tls *tls, unsigned reason, unsigned alert, const char *words)
+{
+    if (!tls->is_done && (reason == MC_OPENSSL_REASON_NOT_TLS || reason == MC_OPENSSL_REASON_TOO_LONG))
+        snprintf(tls->problem, sizeof(tls->problem), "%s does not speak TLS: turn it on there, or %s", tls->address,
+                 setting(tls->off, "use http:// (and no https://)"));
+    else if (reason == MC_OPENSSL_REASON_OLD_PROTOCOL || alert == MC_OPENSSL_ALERT_PROTOCOL_VERSION)
+        snprintf(tls->problem, sizeof(tls->problem), "%s has no TLS %s: upgrade it", tls->address,
+                 tls->is_strict ? "1.3" : "1.2 or later");
+    else if (is_of_certificates(alert) || alert == MC_OPENSSL_ALERT_ACCESS_DENIED ||
+             (alert == MC_OPENSSL_ALERT_FAILURE && !tls->has_certificate)) /* so TLS 1.2 says that one is required */
+        snprintf(
+            tls->problem, sizeof(tls->problem),
+            "%s refuses the certificate of this side, or that it has none (%s): set %s and %s to one that it trusts",
+            tls->address, words == NULL ? "" : words, setting(tls->certificate_is, "a certificate"),
+            setting(tls->key_is, "its key"));
+    else
+        snprintf(tls->problem, sizeof(tls->problem), "TLS with %s has failed: %s", tls->address,
+                 words == NULL ? "no reason is known" : words);
+}
+
+/* Who speaks no TLS is told in TLS all the same: an alert, by which ours know what to say (mc_tls_is_alert). */
+static void tell_no_tls(struct mc_tls *tls)
+{
+    static const uint8_t alert[] = {0x15, 0x03, 0x03, 0x00, 0x02, 0x02, MC_OPENSSL_ALERT_PROTOCOL_VERSION};
+    (void)tls->carrier.give(tls->carrier.context, alert,
+                            sizeof(alert)); /* it is let go, whether it hears that or not */
 }
 
 /* The first error is the cause. */
@@ -331,95 +543,74 @@ static void say(struct mc_tls *tls)
     const char *words = number == 0 ? NULL : tls->ssl->error_reason(number);
     if (reason == MC_OPENSSL_REASON_NOT_VERIFIED)
         say_not_verified(tls);
-    else if (!tls->is_done && (reason == MC_OPENSSL_REASON_NOT_TLS || reason == MC_OPENSSL_REASON_TOO_LONG))
-        snprintf(tls->problem, sizeof(tls->problem),
-                 "%s does not speak TLS: turn it on there, or use http:// (and no https://)", tls->address);
-    else if (reason == MC_OPENSSL_REASON_OLD_PROTOCOL || alert == MC_OPENSSL_ALERT_PROTOCOL_VERSION)
-        snprintf(tls->problem, sizeof(tls->problem), "%s has no TLS 1.2 or later: upgrade it", tls->address);
-    else if ((alert >= MC_OPENSSL_ALERT_BAD_CERTIFICATE && alert <= MC_OPENSSL_ALERT_ACCESS_DENIED) ||
-             alert == MC_OPENSSL_ALERT_CERTIFICATE_REQUIRED ||
-             (alert == MC_OPENSSL_ALERT_FAILURE && !tls->has_certificate)) /* so TLS 1.2 says that one is required */
-        snprintf(
-            tls->problem, sizeof(tls->problem),
-            "%s refuses the certificate of this side, or that it has none (%s): set %s and %s to one that it trusts",
-            tls->address, words == NULL ? "" : words,
-            tls->certificate_is[0] == 0 ? "a certificate" : tls->certificate_is,
-            tls->key_is[0] == 0 ? "its key" : tls->key_is);
+    else if (tls->is_server)
+        say_of_caller(tls, reason, alert, words);
     else
-        snprintf(tls->problem, sizeof(tls->problem), "TLS with %s has failed: %s", tls->address,
-                 words == NULL ? "no reason is known" : words);
+        say_of_server(tls, reason, alert, words);
+    if (tls->is_server && tls->hears_no_tls && !tls->is_done)
+        tell_no_tls(tls);
     tls->ssl->error_clear();
 }
 
 static int ended_early(struct mc_tls *tls)
 {
-    if (!tls->is_done && tls->problem[0] == 0)
+    if (!tls->is_done && tls->problem[0] == 0 && !tls->is_server)
         snprintf(tls->problem, sizeof(tls->problem),
                  "%s ended the connection in the middle of the handshake: is TLS turned on at that port?",
                  tls->address);
     return MC_ERR_RPC_FAIL;
 }
 
-/* ---- between the socket and the memories ---- */
-
-static int flush(struct mc_tls *tls, uint64_t deadline_ns)
+bool mc_tls_is_alert(const void *data, size_t length)
 {
-    char piece[PIECE_BYTES];
-    while (tls->ssl->bio_pending(tls->out) > 0) {
-        int got = tls->ssl->bio_read(tls->out, piece, sizeof(piece));
-        struct iovec part = {piece, got > 0 ? (size_t)got : 0};
-        int rc = got <= 0 ? MC_ERR_RPC_FAIL : mc_socket_send(tls->fd, &part, 1, deadline_ns);
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
+    return length >= 2 && memcmp(data, "\x15\x03", 2) == 0;
 }
 
-/* Takes what has arrived. 1: something; 0: nothing; negative: the end. */
-static int take_arrived(struct mc_tls *tls)
+bool mc_tls_is_hello(const void *data, size_t length)
 {
-    char piece[PIECE_BYTES];
-    ssize_t got;
-    if (tls->has_ended)
-        return MC_ERR_RPC_FAIL;
-    do
-        got = recv(tls->fd, piece, sizeof(piece), MSG_DONTWAIT);
-    while (got < 0 && errno == EINTR);
-    if (got < 0 && errno == EAGAIN)
-        return 0;
-    if (got <= 0) {
-        tls->has_ended = true;
-        return MC_ERR_RPC_FAIL;
-    }
-    return tls->ssl->bio_write(tls->in, piece, (int)got) == (int)got ? 1 : MC_ERR_NO_MEMORY;
+    return length >= 2 && memcmp(data, "\x16\x03", 2) == 0;
 }
 
-/* What OpenSSL's answer means. 1: it has done it; 0: more must arrive; negative: it is over. */
+/* ---- moving bytes ---- */
+
+enum { OUTCOME_DONE = 1, OUTCOME_TO_READ = 2, OUTCOME_TO_WRITE = 3 };
+
+/* What OpenSSL's answer means: one of these, or negative: it is over. */
 static int outcome_of(struct mc_tls *tls, int result)
 {
     if (result > 0)
-        return 1;
+        return OUTCOME_DONE;
     int error = tls->ssl->get_error(tls->connection, result);
-    if (error == MC_OPENSSL_ERROR_WANT_READ || error == MC_OPENSSL_ERROR_WANT_WRITE)
-        return 0;
-    if (error != MC_OPENSSL_ERROR_CLOSED)
+    if (error == MC_OPENSSL_ERROR_WANT_READ && !tls->has_ended)
+        return OUTCOME_TO_READ;
+    if (error == MC_OPENSSL_ERROR_WANT_WRITE && !tls->is_broken)
+        return OUTCOME_TO_WRITE;
+    if (error == MC_OPENSSL_ERROR_SSL)
         say(tls);
-    return MC_ERR_RPC_FAIL;
+    return tls->is_done ? MC_ERR_RPC_FAIL : ended_early(tls);
+}
+
+/* Until the carrier's socket may go on. */
+static int await(const struct mc_tls *tls, int outcome, uint64_t deadline_ns)
+{
+    return tls->fd < 0                   ? MC_ERR_RPC_TIMEOUT
+           : outcome == OUTCOME_TO_WRITE ? mc_socket_wait_write(tls->fd, deadline_ns)
+                                         : mc_socket_wait_read(tls->fd, deadline_ns, NULL);
 }
 
 int mc_tls_shake(struct mc_tls *tls, uint64_t deadline_ns)
 {
     for (;;) {
         tls->ssl->error_clear();
-        int done = outcome_of(tls, tls->ssl->do_handshake(tls->connection));
-        int rc = flush(tls, deadline_ns); /* an alert, too */
-        if (done == 1)
-            tls->is_done = true;
-        if (done != 0 || rc < 0)
-            return done < 0 ? done : rc < 0 ? rc : done;
-        rc = take_arrived(tls);
-        if (rc <= 0)
-            return rc < 0 ? ended_early(tls) : 0;
+        int outcome = outcome_of(tls, tls->ssl->do_handshake(tls->connection));
+        tls->is_done |= outcome == OUTCOME_DONE;
+        if (outcome <= OUTCOME_DONE)
+            return outcome;
+        if (outcome == OUTCOME_TO_READ || tls->fd < 0)
+            return 0;
+        int rc = await(tls, outcome, deadline_ns);
+        if (rc < 0)
+            return rc;
     }
 }
 
@@ -427,61 +618,146 @@ int mc_tls_handshake(struct mc_tls *tls, uint64_t deadline_ns)
 {
     int rc;
     while ((rc = mc_tls_shake(tls, deadline_ns)) == 0) {
-        rc = mc_socket_wait_read(tls->fd, deadline_ns, NULL);
+        rc = await(tls, OUTCOME_TO_READ, deadline_ns);
         if (rc < 0)
             return rc;
     }
     return rc == 1 ? 0 : rc;
 }
 
-int mc_tls_send(struct mc_tls *tls, const struct iovec *parts, size_t part_count, uint64_t deadline_ns)
+/* A handshake that is not done goes on first. OUTCOME_DONE, or what outcome_of says. */
+static int ensure_done(struct mc_tls *tls)
 {
-    for (size_t i = 0; i < part_count; i++) {
-        const char *at = parts[i].iov_base;
-        for (size_t left = parts[i].iov_len; left > 0;) {
-            int size = left < PIECE_BYTES ? (int)left : (int)PIECE_BYTES;
-            tls->ssl->error_clear();
-            int done = outcome_of(tls, tls->ssl->write(tls->connection, at, size));
-            int rc = done == 1 ? flush(tls, deadline_ns) : MC_ERR_RPC_FAIL; /* a memory takes all */
-            if (rc < 0)
-                return rc;
-            at += size;
-            left -= (size_t)size;
-        }
-    }
-    return 0;
+    if (tls->is_done)
+        return OUTCOME_DONE;
+    tls->ssl->error_clear();
+    int outcome = outcome_of(tls, tls->ssl->do_handshake(tls->connection));
+    tls->is_done |= outcome == OUTCOME_DONE;
+    return outcome;
 }
 
-int64_t mc_tls_receive(struct mc_tls *tls, void *data, size_t size, uint64_t deadline_ns)
+/* One record, of bytes that lie in several parts. As outcome_of; *length: the caller's bytes in it. */
+static int write_record(struct mc_tls *tls, const struct iovec *parts, size_t part_count, size_t skip, int *length)
 {
+    uint8_t gathered[RECORD_BYTES];
+    const void *data = gathered;
+    size_t used = 0;
+    if (tls->unsent == 0 && parts[0].iov_len - skip >= RECORD_BYTES) {
+        data = (const uint8_t *)parts[0].iov_base + skip;
+        used = RECORD_BYTES;
+    } else if (tls->unsent == 0) {
+        for (size_t i = 0; i < part_count && used < RECORD_BYTES; i++, skip = 0) {
+            size_t left = parts[i].iov_len - skip, take = left < RECORD_BYTES - used ? left : RECORD_BYTES - used;
+            if (take > 0)
+                memcpy(gathered + used, (const uint8_t *)parts[i].iov_base + skip, take);
+            used += take;
+        }
+    }
+    /* A record that has not gone out whole is made already: OpenSSL looks at nothing but its length. */
+    *length = tls->unsent > 0 ? tls->unsent : (int)used;
+    tls->ssl->error_clear();
+    int outcome = outcome_of(tls, tls->ssl->write(tls->connection, data, *length));
+    tls->unsent = outcome == OUTCOME_TO_WRITE ? *length : 0;
+    return outcome;
+}
+
+/* Where in parts the byte `at` is. */
+static void parts_skip(const struct iovec **parts, size_t *part_count, size_t *skip, size_t length)
+{
+    *skip += length;
+    while (*part_count > 0 && *skip >= (*parts)->iov_len) {
+        *skip -= (*parts)->iov_len;
+        ++*parts;
+        --*part_count;
+    }
+}
+
+/* Writes what goes without waiting; *done: how much of it that is. OUTCOME_DONE: all of it, or as outcome_of. */
+static int write_parts(struct mc_tls *tls, const struct iovec **parts, size_t *part_count, size_t *skip, size_t *done)
+{
+    int outcome = ensure_done(tls);
+    parts_skip(parts, part_count, skip, 0);
+    while (outcome == OUTCOME_DONE && *part_count > 0) {
+        int length;
+        outcome = write_record(tls, *parts, *part_count, *skip, &length);
+        if (outcome != OUTCOME_DONE)
+            break;
+        *done += (size_t)length;
+        parts_skip(parts, part_count, skip, (size_t)length);
+    }
+    return outcome;
+}
+
+int64_t mc_tls_write(struct mc_tls *tls, const struct iovec *parts, size_t part_count)
+{
+    size_t skip = 0, done = 0;
+    int outcome = write_parts(tls, &parts, &part_count, &skip, &done);
+    return done > 0 || outcome > 0 ? (int64_t)done : outcome;
+}
+
+int mc_tls_send(struct mc_tls *tls, const struct iovec *parts, size_t part_count, uint64_t deadline_ns)
+{
+    size_t skip = 0, done = 0;
     for (;;) {
-        tls->ssl->error_clear();
-        int got = tls->ssl->read(tls->connection, data, size < INT_MAX ? (int)size : INT_MAX);
-        int done = outcome_of(tls, got);
-        int rc = flush(tls, deadline_ns); /* keys that change, an alert */
-        if (done != 0)
-            return done < 0 ? done : got;
-        if (rc == 0)
-            rc = take_arrived(tls);
-        if (rc == 0)
-            rc = mc_socket_wait_read(tls->fd, deadline_ns, NULL);
+        int outcome = write_parts(tls, &parts, &part_count, &skip, &done);
+        if (outcome <= OUTCOME_DONE)
+            return outcome < 0 ? outcome : 0;
+        int rc = await(tls, outcome, deadline_ns);
         if (rc < 0)
             return rc;
     }
 }
 
+/* What is there, as far as it fits. As outcome_of; *length: how much. */
+static int read_all(struct mc_tls *tls, uint8_t *data, size_t size, size_t *length)
+{
+    int outcome = ensure_done(tls);
+    for (*length = 0; outcome == OUTCOME_DONE && *length < size;) {
+        size_t left = size - *length;
+        tls->ssl->error_clear();
+        int got = tls->ssl->read(tls->connection, data + *length, left < INT_MAX ? (int)left : INT_MAX);
+        outcome = outcome_of(tls, got);
+        *length += got > 0 ? (size_t)got : 0;
+    }
+    return outcome;
+}
+
+int64_t mc_tls_read(struct mc_tls *tls, void *data, size_t size)
+{
+    size_t length;
+    int outcome = read_all(tls, data, size, &length);
+    return length > 0 || outcome > 0 ? (int64_t)length : outcome;
+}
+
+int64_t mc_tls_receive(struct mc_tls *tls, void *data, size_t size, uint64_t deadline_ns)
+{
+    for (;;) {
+        size_t length;
+        int outcome = read_all(tls, data, size, &length);
+        if (length > 0 || outcome < 0)
+            return length > 0 ? (int64_t)length : outcome;
+        int rc = await(tls, outcome, deadline_ns);
+        if (rc < 0)
+            return rc;
+    }
+}
+
+void mc_tls_hold(struct mc_tls *tls, bool only_held)
+{
+    tls->only_held = only_held;
+}
+
+bool mc_tls_holds(struct mc_tls *tls)
+{
+    return tls->ssl->has_pending(tls->connection) == 1;
+}
+
 bool mc_tls_is_ready(struct mc_tls *tls)
 {
     char byte;
-    for (;;) {
-        tls->ssl->error_clear();
-        int done = outcome_of(tls, tls->ssl->peek(tls->connection, &byte, 1));
-        if (done != 0)
-            return true;
-        int rc = take_arrived(tls);
-        if (rc <= 0)
-            return rc < 0;
-    }
+    tls->ssl->error_clear();
+    int outcome = outcome_of(tls, tls->ssl->peek(tls->connection, &byte, 1));
+    return outcome == OUTCOME_DONE || outcome < 0;
 }
 
 void mc_tls_end(struct mc_tls *tls)
@@ -490,12 +766,18 @@ void mc_tls_end(struct mc_tls *tls)
         return;
     if (tls->connection != NULL) {
         tls->ssl->error_clear();
-        if (tls->is_done && !tls->has_ended && tls->problem[0] == 0) {
+        if (tls->is_done && !tls->has_ended && !tls->is_broken && tls->unsent == 0 && tls->problem[0] == 0)
             (void)tls->ssl->end(tls->connection);
-            (void)flush(tls, 0);
-        }
-        tls->ssl->free_connection(tls->connection);
-        tls->ssl->error_clear();
+        mc_tls_drop(tls);
+        return;
     }
+    free(tls);
+}
+
+void mc_tls_drop(struct mc_tls *tls)
+{
+    tls->is_broken = tls->has_ended = true; /* the carrier is not asked any more */
+    tls->ssl->free_connection(tls->connection);
+    tls->ssl->error_clear();
     free(tls);
 }
