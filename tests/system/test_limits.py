@@ -3,6 +3,7 @@ import os
 import resource
 import socket
 import struct
+import time
 
 import pytest
 
@@ -243,6 +244,16 @@ def ended(connection):
         return False
     except ConnectionError:
         return True
+
+
+def test_who_comes_after_one_that_left_is_heard():
+    """The kernel gives the number of a connection that has ended to the next one."""
+    with cluster.Master(metadata=True) as master:
+        for _ in range(30):
+            for headers, body in (({"Content-Length": str(1 << 40)}, b""), ({}, bytes((1 << 20) + 1))):
+                began = time.monotonic()
+                assert cluster.request(master.metadata_port, "PUT", "/metadata?key=k", body=body, headers=headers)[0] == 413
+                assert time.monotonic() - began < 5, "it was accepted, and nobody read it"
 
 
 def test_silent_connections_leave_a_master_its_last_descriptors():

@@ -8,17 +8,19 @@
 #include "env/thread.h"
 #include "store/master/http.h"
 
-#include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/listener.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define ALL_METHODS                                                                                                    \
@@ -28,6 +30,13 @@
 #define LOOKS_AT_ONCE 4      /* for one that has to go: many come at once */
 #define IN_USE_MS 1000u      /* whoever asked within this goes only when no other is seen */
 #define ACCEPTS_PER_TURN 64u /* then those that are there have theirs: who has just come is not the oldest soon */
+
+/* A connection. evhttp tells nobody when one ends. A reference to its bufferevent would keep that registered under a
+ * number that the next connection has, which would then not be read; so it is known by the inode of its socket. */
+struct place {
+    int fd;
+    uint64_t inode;
+};
 
 struct mc_http_server {
     struct event_base *base;
@@ -43,89 +52,103 @@ struct mc_http_server {
     int stop_fd;
     bool is_running;
     pthread_t thread;
-    /* A ring, the oldest first, with a reference of ours each; some may have ended. */
-    struct bufferevent *connections[MC_HTTP_CONNECTIONS_MAX];
+    struct bufferevent *latest; /* with a reference of ours until its descriptor is known, which evhttp gives it */
+    struct place places[MC_HTTP_CONNECTIONS_MAX]; /* a ring, the oldest first; some may have ended */
     size_t first, count;
 };
 
 /* ---- connections ---- */
 
-/* evhttp tells nobody when one ends, but takes its callbacks away then; the reference is ours, so that can be seen. */
-static bool has_ended(struct bufferevent *connection)
+/* 0: that is no socket. */
+static uint64_t inode_of(int fd)
 {
-    bufferevent_event_cb on_event;
-    bufferevent_getcb(connection, NULL, NULL, &on_event, NULL);
-    return on_event == NULL;
+    struct stat found;
+    return fd >= 0 && fstat(fd, &found) == 0 && S_ISSOCK(found.st_mode) ? (uint64_t)found.st_ino : 0;
+}
+
+static bool has_ended(struct place place)
+{
+    return inode_of(place.fd) != place.inode;
 }
 
 /* Since it sent something. */
-static uint32_t idle_ms(struct bufferevent *connection)
+static uint32_t idle_ms(struct place place)
 {
     struct tcp_info info = {0};
     socklen_t size = sizeof(info);
-    int rc = getsockopt(bufferevent_getfd(connection), IPPROTO_TCP, TCP_INFO, &info, &size);
+    int rc = getsockopt(place.fd, IPPROTO_TCP, TCP_INFO, &info, &size);
     return rc == 0 ? info.tcpi_last_data_recv : UINT32_MAX;
 }
 
-static void ring_add(struct mc_http_server *http, struct bufferevent *connection)
+static void ring_add(struct mc_http_server *http, struct place place)
 {
-    http->connections[(http->first + http->count++) % MC_HTTP_CONNECTIONS_MAX] = connection;
+    http->places[(http->first + http->count++) % MC_HTTP_CONNECTIONS_MAX] = place;
 }
 
-static struct bufferevent *ring_take(struct mc_http_server *http)
+static struct place ring_take(struct mc_http_server *http)
 {
-    struct bufferevent *oldest = http->connections[http->first];
+    struct place oldest = http->places[http->first];
     http->first = (http->first + 1) % MC_HTTP_CONNECTIONS_MAX;
     http->count--;
     return oldest;
 }
 
+/* Gives the latest one its place; there is one. */
+static void settle(struct mc_http_server *http)
+{
+    if (http->latest == NULL)
+        return;
+    struct place place = {.fd = bufferevent_getfd(http->latest)};
+    place.inode = inode_of(place.fd);
+    if (place.inode != 0)
+        ring_add(http, place);
+    (void)bufferevent_decref(http->latest);
+    http->latest = NULL;
+}
+
 static void forget_ended(struct mc_http_server *http)
 {
     for (size_t left = http->count; left > 0; left--) {
-        struct bufferevent *one = ring_take(http);
-        if (has_ended(one))
-            (void)bufferevent_decref(one);
-        else
+        struct place one = ring_take(http);
+        if (!has_ended(one))
             ring_add(http, one);
     }
 }
 
 /* Nothing has come that was not read yet, and no answer is on its way. */
-static bool waits_for_peer(struct bufferevent *connection)
+static bool waits_for_peer(struct place place)
 {
-    return evbuffer_get_length(bufferevent_get_output(connection)) == 0 &&
-           mc_socket_is_silent(bufferevent_getfd(connection));
+    int unsent = 0;
+    return mc_socket_is_silent(place.fd) && ioctl(place.fd, SIOCOUTQ, &unsent) == 0 && unsent == 0;
 }
 
 /* Of the oldest few, one that has ended, or one that has not asked lately and whose request has not just come; else any
  * that says nothing; else the oldest. Those that stay are looked at again after all others. */
-static struct bufferevent *take_one(struct mc_http_server *http)
+static struct place take_one(struct mc_http_server *http)
 {
-    struct bufferevent *silent = NULL;
+    struct place silent = {.fd = -1};
     for (size_t looked = 0; looked < LOOKS_AT_ONCE; looked++) {
-        struct bufferevent *one = ring_take(http);
-        bool is_silent = has_ended(one) || waits_for_peer(one);
-        if (has_ended(one) || (is_silent && idle_ms(one) > IN_USE_MS)) {
-            if (silent != NULL)
+        struct place one = ring_take(http);
+        bool is_over = has_ended(one), is_silent = !is_over && waits_for_peer(one);
+        if (is_over || (is_silent && idle_ms(one) > IN_USE_MS)) {
+            if (silent.fd >= 0)
                 ring_add(http, silent);
             return one;
         }
-        if (is_silent && silent == NULL)
+        if (is_silent && silent.fd < 0)
             silent = one;
         else
             ring_add(http, one);
     }
-    return silent != NULL ? silent : ring_take(http);
+    return silent.fd >= 0 ? silent : ring_take(http);
 }
 
 /* evhttp sees the end of a connection that is shut down, and frees it. Its place is given on at once. */
 static void make_place(struct mc_http_server *http)
 {
-    struct bufferevent *one = take_one(http);
+    struct place one = take_one(http);
     if (!has_ended(one))
-        (void)shutdown(bufferevent_getfd(one), SHUT_RDWR);
-    (void)bufferevent_decref(one);
+        (void)shutdown(one.fd, SHUT_RDWR);
 }
 
 static void on_turn(evutil_socket_t fd, short events, void *argument)
@@ -133,6 +156,7 @@ static void on_turn(evutil_socket_t fd, short events, void *argument)
     struct mc_http_server *http = argument;
     (void)fd, (void)events;
     http->accepted = 0;
+    settle(http);
     forget_ended(http);
     for (size_t i = 0; i < 2; i++)
         if (http->listeners[i] != NULL)
@@ -155,14 +179,13 @@ static struct bufferevent *on_connection(struct event_base *base, void *argument
 {
     struct mc_http_server *http = argument;
     accepted_one(http);
+    settle(http);
     if (http->count == MC_HTTP_CONNECTIONS_MAX)
         make_place(http);
-    struct bufferevent *connection = bufferevent_socket_new(base, -1, 0);
-    if (connection != NULL) {
-        bufferevent_incref(connection);
-        ring_add(http, connection);
-    }
-    return connection;
+    http->latest = bufferevent_socket_new(base, -1, 0);
+    if (http->latest != NULL)
+        bufferevent_incref(http->latest);
+    return http->latest;
 }
 
 static struct evhttp *create_server(struct mc_http_server *http, int fd, struct evconnlistener **listener,
@@ -289,8 +312,7 @@ void mc_http_destroy(struct mc_http_server *http)
         evhttp_free(http->admin_http);
     if (http->metadata_http != NULL)
         evhttp_free(http->metadata_http);
-    while (http->count > 0)
-        (void)bufferevent_decref(ring_take(http));
+    settle(http);
     if (http->stop_event != NULL)
         event_free(http->stop_event);
     if (http->turn_event != NULL)
