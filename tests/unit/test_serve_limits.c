@@ -156,16 +156,18 @@ static void test_many_greeters(void **state)
 {
     (void)state;
     struct rig rig;
-    struct peer *silent = calloc(MC_SERVE_GREETERS_MAX + 20, sizeof(*silent));
+    struct peer *silent = calloc(MC_SERVE_GREETERS_LEAST + 20, sizeof(*silent));
     assert_non_null(silent);
-    rig_start(&rig);
-    for (unsigned i = 0; i < MC_SERVE_GREETERS_MAX + 20; i++)
+    rig_prepare(&rig, true);
+    mc_serve_set_limits(rig.serve, 8, 5000, MC_SERVE_IDLE_MS);
+    assert_int_equal(mc_serve_start(rig.serve), 0);
+    for (unsigned i = 0; i < MC_SERVE_GREETERS_LEAST + 20; i++)
         silent[i] = connect_raw(&rig, true);
     struct peer honest = connect_peer(&rig, true);
     expect_pong(&honest, 1);
-    rig_wait_connections(&rig, MC_SERVE_GREETERS_MAX); /* one of which the honest one made room for */
+    rig_wait_connections(&rig, MC_SERVE_GREETERS_LEAST); /* one of which the honest one made room for */
     assert_true(peer_is_closed(&silent[0]));
-    for (unsigned i = 0; i < MC_SERVE_GREETERS_MAX + 20; i++)
+    for (unsigned i = 0; i < MC_SERVE_GREETERS_LEAST + 20; i++)
         peer_close(&silent[i]);
     peer_close(&honest);
     free(silent);

@@ -775,6 +775,15 @@ static bool greeters_limit(struct mc_server *server, uint32_t most)
     return is_above;
 }
 
+/* So many at most, now that one has that descriptor. */
+static uint32_t greeters_most(const struct mc_server *server, int fd)
+{
+    uint64_t half = mc_file_limit() / 2;
+    return is_crowded(server, fd)          ? MC_SERVER_GREETERS_CROWDED
+           : half < MC_SERVER_GREETERS_MAX ? (uint32_t)half
+                                           : MC_SERVER_GREETERS_MAX;
+}
+
 /* False: its address has its share of the places. */
 static bool share_take(struct mc_server *server, struct connection *connection)
 {
@@ -810,7 +819,7 @@ static bool connection_create(struct mc_server *server, int fd)
     connection->is_open = !server->wants_keys;
     server->connections[index] = connection;
     greeter_add(connection);
-    (void)greeters_limit(server, is_crowded(server, fd) ? MC_SERVER_GREETERS_CROWDED : MC_SERVER_GREETERS_MAX);
+    (void)greeters_limit(server, greeters_most(server, fd));
     mc_assert(event_assign(&connection->read_event, server->base, fd, EV_READ | EV_PERSIST, on_readable, connection) ==
               0);
     mc_assert(

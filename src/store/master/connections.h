@@ -18,7 +18,9 @@
 #include <stdatomic.h>
 
 #define MC_SERVER_CONNECTIONS_MAX 65536u
-#define MC_SERVER_GREETERS_MAX 4096u         /* that have not said hello; the oldest makes room */
+/* That have not said hello; half as many as there are descriptors when those are fewer. The oldest makes room. Who has
+ * no place comes again at once, which costs more than a place. */
+#define MC_SERVER_GREETERS_MAX 16384u
 #define MC_SERVER_GREETERS_CROWDED 16u       /* when descriptors or places are out */
 #define MC_SERVER_SHARE_PARTS 4u             /* an address may have all of these parts of the places but one */
 #define MC_SERVER_FRAMES_PER_TURN 64         /* of one connection, then the others have their turn */

@@ -11,7 +11,11 @@
 /* At most so many, and three quarters of the descriptors that the process may have. One more gets the place of one that
  * rests (serve_shares.h), or MC_ERR_BUSY as the answer to its hello. */
 #define MC_SERVE_CONNECTIONS_MAX 65536u
-#define MC_SERVE_GREETERS_MAX 1024u /* beside them, that have not said hello or were refused; the oldest makes room */
+/* Beside them, that have not said hello or were refused: two thirds as many, and fewer while guests have many places,
+ * but no fewer than the first of these and no more than the second; the oldest makes room. Who has no place comes again
+ * at once, which costs more than a place. */
+#define MC_SERVE_GREETERS_LEAST 1024u
+#define MC_SERVE_GREETERS_MAX 16384u
 #define MC_SERVE_HELLO_MS 5000u     /* a connection without a HELLO after so long is closed */
 #define MC_SERVE_SETTLE_MS 1000u    /* one that rests for so long gives its buffers back */
 #define MC_SERVE_IDLE_MS 300000u    /* and so long: it is closed. Clients let go earlier (MC_LANE_IDLE_MS) */

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define GREETERS_AT_ONCE 8    /* leave for one that comes, when there are too many */
 #define TURN_BYTES (1u << 20) /* a connection moves about so much before others have their turn */
 
 /* ---- lists ---- */
@@ -78,7 +79,9 @@ void mc_connections_close(struct mc_serve *serve)
 
 int mc_connections_limit(struct mc_serve *serve, uint32_t limit)
 {
-    uint32_t count = limit + MC_SERVE_GREETERS_MAX;
+    uint32_t greeters = limit / 3 * 2 > MC_SERVE_GREETERS_MAX ? MC_SERVE_GREETERS_MAX : limit / 3 * 2;
+    greeters = greeters < MC_SERVE_GREETERS_LEAST ? MC_SERVE_GREETERS_LEAST : greeters;
+    uint32_t count = limit + greeters;
     _Atomic int *fds = calloc(count, sizeof(*fds));
     uint32_t *places = malloc(count * sizeof(*places));
     if (fds == NULL || places == NULL) {
@@ -92,6 +95,7 @@ int mc_connections_limit(struct mc_serve *serve, uint32_t limit)
     serve->free_places = places;
     serve->place_count = count;
     serve->shares.limit = limit;
+    serve->greeters_max = greeters;
     return 0;
 }
 
@@ -462,10 +466,18 @@ static void greeter_drop(struct mc_serve *serve)
     mc_connection_close(one != NULL ? one : serve->greeters.first);
 }
 
+/* A sixth more than the guests' places are for both, so that other descriptors of the process stay free. */
+static uint32_t greeters_most(const struct mc_serve *serve)
+{
+    uint32_t all = serve->shares.limit + serve->shares.limit / 6, taken = serve->guests.count;
+    uint32_t room = all > taken + MC_SERVE_GREETERS_LEAST ? all - taken : MC_SERVE_GREETERS_LEAST;
+    return room < serve->greeters_max ? room : serve->greeters_max;
+}
+
 void mc_connection_open(struct mc_listener *listener, int fd)
 {
     struct mc_serve *serve = listener->serve;
-    if (serve->greeters.count == MC_SERVE_GREETERS_MAX)
+    for (int i = 0; i < GREETERS_AT_ONCE && serve->greeters.count >= greeters_most(serve); i++)
         greeter_drop(serve);
     if (!listener->is_unix)
         mc_socket_keep_alive(fd, 30, 10, 3); /* a host that vanished is found out after about a minute */

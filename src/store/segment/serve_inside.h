@@ -64,6 +64,7 @@ struct mc_serve {
     struct event *rest_timer;    /* runs while a connection rests */
     _Atomic int *connection_fds; /* descriptor + 1, 0 = free; a forked child closes them */
     uint32_t *free_places, free_count, places_used, place_count;
+    uint32_t greeters_max;
     struct mc_serve_cut *cuts;
     struct event *cut_timer; /* runs while a cut waits */
 
