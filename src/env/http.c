@@ -30,7 +30,9 @@ void mc_http_free(struct mc_http *http)
 
 static int receive_more(struct mc_http *http, uint64_t deadline_ns)
 {
-    mc_buffer_reserve(&http->in, RECEIVE_BYTES);
+    http->in.may_fail = true; /* a server chooses how much it says */
+    if (!mc_buffer_reserve(&http->in, RECEIVE_BYTES))
+        return MC_ERR_NO_MEMORY;
     char *end = (char *)http->in.data + http->in.length;
     int64_t got = http->tls != NULL ? mc_tls_receive(http->tls, end, RECEIVE_BYTES, deadline_ns)
                                     : mc_socket_receive(http->fd, end, RECEIVE_BYTES, deadline_ns, NULL);
@@ -66,6 +68,8 @@ static int receive_body(struct mc_http *http, struct mc_body *body, struct mc_bu
         int used = is_data ? (int)part : mc_body_line(body, (const char *)http->in.data, http->in.length);
         if (is_data) {
             mc_buffer_append(reply, http->in.data, part);
+            if (reply->failed)
+                return MC_ERR_NO_MEMORY;
             mc_body_took(body, part);
         }
         int rc = used < 0 ? MC_ERR_PROTOCOL : used == 0 ? receive_more(http, deadline_ns) : 0;
@@ -124,6 +128,7 @@ int mc_http_answer(struct mc_http *http, uint64_t deadline_ns, struct mc_buffer 
     struct mc_head head = {0};
     struct mc_body body;
     reply->length = 0;
+    reply->may_fail = true;
     int rc = receive_head(http, &head, deadline_ns);
     if (rc < 0)
         look_for_tls(http, rc);

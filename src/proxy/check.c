@@ -77,7 +77,8 @@ static struct mc_span answer_of(const struct question *question)
 {
     if (question->status != 200 || question->answer == NULL)
         return mc_span("", 0);
-    return mc_span(evbuffer_pullup(question->answer, -1), evbuffer_get_length(question->answer));
+    const void *all = evbuffer_pullup(question->answer, -1);
+    return mc_span(all == NULL ? "" : all, all == NULL ? 0 : evbuffer_get_length(question->answer));
 }
 
 static void forget(struct question *question)

@@ -330,6 +330,16 @@ static bool accept_head(struct mc_client *client)
     return true;
 }
 
+/* For want of memory of ours, or of what many may use of it. */
+static void refuse_busy(struct mc_client *client, const char *message)
+{
+    client->proxy->totals.refused++;
+    client->is_last = true;
+    client->is_refused = true;
+    client->state = CLIENT_BUSY;
+    mc_client_reply_error(client, 503, "ServiceUnavailableError", "%s", message);
+}
+
 /* 1: the body is there. 0: not yet, or the client was refused. */
 static int read_body(struct mc_client *client, struct evbuffer *in)
 {
@@ -343,11 +353,9 @@ static int read_body(struct mc_client *client, struct evbuffer *in)
     } else if (length > proxy->config->body_max) {
         refuse(client, 413, "the request is longer than --max_body_bytes");
     } else if (proxy->buffered > proxy->config->buffered_max) {
-        proxy->totals.refused++;
-        client->is_last = true;
-        client->is_refused = true;
-        client->state = CLIENT_BUSY;
-        mc_client_reply_error(client, 503, "ServiceUnavailableError", "too many bytes of requests are under way");
+        refuse_busy(client, "too many bytes of requests are under way");
+    } else if (rc > 0 && length > 0 && evbuffer_pullup(client->content, -1) == NULL) {
+        refuse_busy(client, "no memory for the request"); /* who looks at it wants it in one piece */
     } else if (rc > 0) {
         return 1;
     }

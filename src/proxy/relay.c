@@ -219,8 +219,9 @@ static bool send_leg(struct mc_relay *relay, struct leg *leg, struct mc_buffer *
                      const struct mc_upstream_events *events)
 {
     const struct mc_head *from = mc_client_head(relay->client);
-    struct mc_buffer head = {0};
-    struct evbuffer *content = evbuffer_new();
+    struct mc_buffer head = {.may_fail = true};
+    bool is_whole = !body->failed; /* as it is what a client or an instance has sent, memory may be out for it */
+    struct evbuffer *content = is_whole ? evbuffer_new() : NULL;
     const char *type = mc_head_find(from, "content-type");
     mc_relay_write_head(relay->proxy, &leg->instance->address, from, from->method, from->target, &head);
     mc_buffer_printf(&head, "X-Request-Id: %s\r\n", relay->request_id);
@@ -236,7 +237,7 @@ static bool send_leg(struct mc_relay *relay, struct leg *leg, struct mc_buffer *
     if (content != NULL && body->length > 0 &&
         evbuffer_add_reference(content, body->data, body->length, release_body, body->data) == 0)
         *body = (struct mc_buffer){0};
-    if (content != NULL && body->length == 0)
+    if (content != NULL && body->length == 0 && !head.failed)
         leg->upstream =
             mc_upstream_start(relay->proxy, &leg->instance->address, &head, content, strcmp(from->method, "HEAD") == 0,
                               relay->proxy->config->request_ms, events, relay);
@@ -327,10 +328,15 @@ static void end_answered(struct mc_relay *relay)
 
 /* ---- an answer made of both ---- */
 
-static struct mc_span all_of(struct evbuffer *from)
+/* In one piece. False: no memory. */
+static bool all_of(struct evbuffer *from, struct mc_span *all)
 {
-    size_t length = evbuffer_get_length(from);
-    return mc_span(length == 0 ? NULL : evbuffer_pullup(from, -1), length);
+    *all = mc_span(NULL, evbuffer_get_length(from));
+    if (all->length > 0)
+        all->data = evbuffer_pullup(from, -1);
+    if (all->length > 0 && all->data == NULL)
+        *all = mc_span(NULL, 0);
+    return all->data != NULL || evbuffer_get_length(from) == 0;
 }
 
 static bool joins(const struct mc_relay *relay)
@@ -341,9 +347,11 @@ static bool joins(const struct mc_relay *relay)
 /* Looks whether prefill's part is there: its whole answer, or the first event of its stream. */
 static void learn_prompt(struct mc_relay *relay, bool is_end)
 {
-    struct mc_span text = all_of(relay->kept);
+    struct mc_span text;
     if (relay->is_known)
         return;
+    if (!all_of(relay->kept, &text))
+        relay->prompt.failed = true;
     if (relay->is_stream)
         text.length = mc_join_event(text);
     if (!is_end && (!relay->is_stream || text.length == 0))
@@ -353,14 +361,15 @@ static void learn_prompt(struct mc_relay *relay, bool is_end)
     relay->is_known = true;
 }
 
-/* Sends what is held and whole. */
-static void send_joined(struct mc_relay *relay)
+/* Sends what is held and whole. False: the relay has ended. */
+static bool send_joined(struct mc_relay *relay)
 {
-    struct mc_buffer out = {0};
+    struct mc_buffer out = {.may_fail = true};
     struct mc_span text, before = mc_span(relay->prompt.data, relay->prompt.length);
     if (!relay->is_known || !(relay->is_stream || relay->is_decoded))
-        return;
-    while ((text = all_of(relay->held)).length > 0) {
+        return true;
+    bool has_memory;
+    while ((has_memory = all_of(relay->held, &text)) && text.length > 0) {
         size_t event = relay->is_stream ? mc_join_event(text) : 0;
         if (event == 0 && !relay->is_decoded)
             break;
@@ -368,6 +377,11 @@ static void send_joined(struct mc_relay *relay)
             text.length = event;
         mc_join_write(&relay->proxy->members, text, before, &out);
         (void)evbuffer_drain(relay->held, text.length);
+    }
+    if (!has_memory || out.failed || relay->prompt.failed) {
+        mc_buffer_free(&out);
+        relay_fail(relay, 503, "ServiceUnavailableError", "no memory for the answer");
+        return false;
     }
     if (out.length > 0 || relay->is_decoded) {
         relay->answer.framing = relay->is_stream ? MC_FRAMING_CHUNKED : MC_FRAMING_LENGTH;
@@ -379,6 +393,7 @@ static void send_joined(struct mc_relay *relay)
         mc_client_send(relay->client, relay->kept);
     }
     mc_buffer_free(&out);
+    return true;
 }
 
 /* False: the relay has ended. */
@@ -390,8 +405,7 @@ static bool hold_decode(struct mc_relay *relay, struct evbuffer *data)
         return false;
     }
     (void)evbuffer_add_buffer(relay->held, data);
-    send_joined(relay);
-    return true;
+    return send_joined(relay);
 }
 
 static void decode_head(void *context, struct mc_head *head)
@@ -435,8 +449,7 @@ static void decode_end(void *context, enum mc_upstream_end end, const char *prob
         end_leg(relay, leg, relay->answer.status >= 500 ? LEG_FAILED : LEG_DONE);
         relay->is_decoded = true;
         if (joins(relay)) {
-            send_joined(relay);
-            if (!relay->is_known)
+            if (!send_joined(relay) || !relay->is_known)
                 return; /* prefill's end comes */
         }
         begin_answer(relay);
@@ -472,7 +485,7 @@ static void write_room(struct mc_relay *relay, struct mc_buffer *body)
 static void start_decode(struct mc_relay *relay)
 {
     static const char *const replaced[] = {"kv_transfer_params", NULL};
-    struct mc_buffer body = {0}, more = {0};
+    struct mc_buffer body = {.may_fail = true}, more = {.may_fail = true};
     if (!choose(relay, &relay->decode))
         return;
     if (relay->mode == MC_PROXY_ROOM) {
@@ -481,7 +494,9 @@ static void start_decode(struct mc_relay *relay)
         mc_buffer_printf(&more, "\"kv_transfer_params\":");
         mc_buffer_append(&more, relay->kv_params.data, relay->kv_params.length);
         mc_buffer_put_u8(&more, 0);
-        mc_members_write(request_members(relay), replaced, (const char *)more.data, &body);
+        if (!more.failed)
+            mc_members_write(request_members(relay), replaced, (const char *)more.data, &body);
+        body.failed = body.failed || more.failed || relay->kv_params.failed;
     } else {
         struct evbuffer *content = mc_client_body(relay->client);
         mc_buffer_append(&body, evbuffer_pullup(content, -1), evbuffer_get_length(content));
@@ -519,17 +534,20 @@ static void prefill_data(void *context, struct evbuffer *data)
         (void)evbuffer_add_buffer(relay->kept, data);
     if (relay->is_joined && relay->prefill_status < 300) {
         learn_prompt(relay, false);
-        send_joined(relay);
+        (void)send_joined(relay); /* the last use of it */
     }
 }
 
 /* Keeps the kv_transfer_params out of prefill's answer. 0, or negative: it is not what an engine answers. */
 static int keep_params(struct mc_relay *relay)
 {
-    size_t at, length = evbuffer_get_length(relay->kept);
+    size_t at;
     const char *problem;
     struct mc_members *members = &relay->proxy->members;
-    if (mc_members_scan(members, mc_span(evbuffer_pullup(relay->kept, -1), length), &at, &problem) < 0)
+    struct mc_span answer;
+    if (!all_of(relay->kept, &answer))
+        return MC_ERR_NO_MEMORY;
+    if (mc_members_scan(members, answer, &at, &problem) < 0)
         return MC_ERR_INVALID_PARAMS;
     const struct mc_edit_member *params = mc_members_find(members, "kv_transfer_params");
     if (params == NULL || mc_span_equal(params->value, mc_span_string("null")) ||
@@ -542,7 +560,7 @@ static int keep_params(struct mc_relay *relay)
     if (params->value.length > KV_PARAMS_MAX)
         return MC_ERR_INVALID_PARAMS;
     mc_buffer_append(&relay->kv_params, params->value.data, params->value.length);
-    return 0;
+    return relay->kv_params.failed ? MC_ERR_NO_MEMORY : 0;
 }
 
 /* What prefill says is wrong with the request goes to the client as it is. */
@@ -613,8 +631,7 @@ static void prefill_end(void *context, enum mc_upstream_end end, const char *pro
         if (!relay->is_joined)
             return;
         learn_prompt(relay, true);
-        send_joined(relay);
-        if (relay->is_decoded)
+        if (send_joined(relay) && relay->is_decoded)
             end_answered(relay);
     } else if (end == MC_UPSTREAM_DONE)
         prefill_answered(relay);
@@ -667,7 +684,7 @@ static void write_bootstrap(struct mc_relay *relay)
 static void start_prefill(struct mc_relay *relay)
 {
     char id[REQUEST_ID_SIZE];
-    struct mc_buffer body = {0};
+    struct mc_buffer body = {.may_fail = true};
     if (!choose(relay, &relay->prefill))
         return;
     relay->mode = relay->prefill.instance->address.mode;
@@ -716,6 +733,7 @@ static struct mc_relay *create(struct mc_client *client, bool is_completion)
     if (relay != NULL) {
         relay->kept = evbuffer_new();
         relay->held = evbuffer_new();
+        relay->prompt.may_fail = relay->kv_params.may_fail = true;
         relay->proxy = proxy;
         relay->client = client;
         relay->is_completion = is_completion;

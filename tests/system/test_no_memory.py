@@ -1,4 +1,5 @@
 """Peers want more memory than there is: it costs their connections, not the process."""
+import json
 import os
 import resource
 import socket
@@ -7,6 +8,7 @@ import struct
 import pytest
 
 import cluster
+from proxy_engines import Engine, Proxy, post_bytes
 from python_cluster import SLOW, joined, wait_until
 from wire import ROLE_CALL, Connection, PUT_START
 
@@ -15,14 +17,18 @@ BODY = (4 << 20) - 64
 GREEDY = 24      # connections, each with nearly a whole frame of the largest size
 
 
+def leave_room(pid, room):
+    with open(f"/proc/{pid}/statm", encoding="ascii") as statm:
+        size = int(statm.read().split()[0]) * os.sysconf("SC_PAGESIZE")
+    resource.prlimit(pid, resource.RLIMIT_AS, (size + room, size + room))
+
+
 @pytest.mark.skipif(cluster.SANITIZED, reason="a sanitizer maps terabytes")
 def test_a_master_without_memory_closes_who_wants_it():
     with cluster.Master() as master:
         store = joined(master, 16 << 20)
         assert wait_until(lambda: store.put("key", b"value") == 0)
-        with open(f"/proc/{master.pid}/statm", encoding="ascii") as statm:
-            size = int(statm.read().split()[0]) * os.sysconf("SC_PAGESIZE")
-        resource.prlimit(master.pid, resource.RLIMIT_AS, (size + ROOM, size + ROOM))
+        leave_room(master.pid, ROOM)
         greedy = [Connection(master.port, ROLE_CALL, os.urandom(16)) for _ in range(GREEDY)]
         closed = 0
         for connection in greedy:
@@ -38,3 +44,24 @@ def test_a_master_without_memory_closes_who_wants_it():
             connection.close()
         assert wait_until(lambda: store.put("third", b"value") == 0)
         assert store.close() == 0
+
+
+@pytest.mark.skipif(cluster.SANITIZED, reason="a sanitizer maps terabytes")
+@pytest.mark.parametrize("room", [4, 10, 18, 26, 34, 42])
+def test_a_proxy_without_memory_refuses_who_wants_it(room):
+    """Whether it is out when the request comes, is looked at, or is written anew for prefill or decode."""
+    prefill, decode = Engine("p"), Engine("d")
+    prefill.kv_params = {"a": 1}
+    body = json.dumps({"model": "m", "prompt": "x" * (8 << 20)}).encode()
+    try:
+        with Proxy("--mode=sequential", "--prefill", prefill.address, "--decode", decode.address) as proxy:
+            wait_until(lambda: proxy.complete()[0] == 200)
+            leave_room(proxy.process.pid, room << 20)
+            for _ in range(3):
+                answer = proxy.raw(post_bytes("/v1/completions", body, headers="Connection: close\r\n"), timeout_s=20 * SLOW)
+                assert answer[:13] in (b"", b"HTTP/1.1 200 ", b"HTTP/1.1 503 "), answer[:200]
+            assert proxy.process.poll() is None, f"the proxy has ended: {proxy.log()[-2000:]}"
+            assert proxy.complete()[0] == 200
+    finally:
+        prefill.kill()
+        decode.kill()

@@ -114,7 +114,7 @@ static int64_t collect(const struct mc_admin *admin, struct evhttp_request *requ
                        struct mc_core_segment **segments)
 {
     struct segment_slice *slice = calloc(1, sizeof(*slice));
-    struct mc_buffer all = {0};
+    struct mc_buffer all = {.may_fail = true};
     int rc = slice == NULL ? MC_ERR_NO_MEMORY : 0;
     if (slice != NULL)
         slice->is_disks = is_disks;
@@ -122,6 +122,8 @@ static int64_t collect(const struct mc_admin *admin, struct evhttp_request *requ
         rc = ask(admin, ask_segments, slice);
         if (rc == 0)
             mc_buffer_append(&all, slice->segments, slice->count * sizeof(slice->segments[0]));
+        if (all.failed)
+            rc = MC_ERR_NO_MEMORY;
         if (rc == 0 && (slice->cursor == 0 || slice->count == 0))
             break;
     }
@@ -243,7 +245,7 @@ static void get_metrics(void *context, struct evhttp_request *request)
     struct mc_admin *admin = context;
     struct mc_core_statistics statistics;
     struct mc_core_segment *segments = NULL;
-    struct mc_buffer text = {0};
+    struct mc_buffer text = {.may_fail = true};
     struct accusers accusers = {.count = 0};
     int rc = ask(admin, ask_statistics, &statistics);
     if (rc < 0) {
@@ -282,7 +284,7 @@ static void get_summary(void *context, struct evhttp_request *request)
 {
     struct mc_admin *admin = context;
     struct mc_core_statistics statistics;
-    struct mc_buffer text = {0};
+    struct mc_buffer text = {.may_fail = true};
     uint64_t now_ms = mc_clock_ms();
     struct mc_election_role role;
     int rc = ask(admin, ask_statistics, &statistics);
@@ -314,7 +316,7 @@ static void reply_leader(struct evhttp_request *request, const struct mc_electio
 static void get_health(void *context, struct evhttp_request *request)
 {
     struct mc_admin *admin = context;
-    struct mc_buffer text = {0};
+    struct mc_buffer text = {.may_fail = true};
     struct mc_election_role role;
     struct mc_core_statistics statistics;
     int rc = mc_server_ask(admin->server, ask_statistics, &statistics, HEALTH_ASK_MS);
@@ -353,7 +355,7 @@ static void get_ha_status(void *context, struct evhttp_request *request)
 static void get_leader(void *context, struct evhttp_request *request)
 {
     struct mc_admin *admin = context;
-    struct mc_buffer text = {0};
+    struct mc_buffer text = {.may_fail = true};
     struct mc_election_role role;
     mc_server_describe(admin->server, &role);
     mc_buffer_printf(&text, "{\"present\":%s", role.leader[0] != 0 ? "true" : "false");
@@ -407,12 +409,14 @@ static void write_disk_replicas(struct mc_buffer *text, const struct query *quer
 static void query_key(void *context, struct evhttp_request *request)
 {
     struct mc_admin *admin = context;
-    struct mc_buffer key = {0}, text = {0};
+    struct mc_buffer key = {.may_fail = true}, text = {.may_fail = true};
     struct query query = {0};
     struct query_slice slice = {&query, 1};
     if (!mc_http_scope(request, &query.scope, NULL))
         return;
-    int rc = mc_http_parameter(request, "key", &key) && key.length > 0 ? 0 : MC_ERR_INVALID_PARAMS;
+    int rc = mc_http_parameter(request, "key", &key) && key.length > 0 ? 0
+             : key.failed                                              ? MC_ERR_NO_MEMORY
+                                                                       : MC_ERR_INVALID_PARAMS;
     query.key = mc_span(key.data, key.length);
     if (rc == 0)
         rc = ask(admin, ask_queries, &slice);
@@ -494,14 +498,16 @@ static int answer_keys(const struct mc_admin *admin, const struct mc_scope *scop
 
 static void query_keys(void *context, struct evhttp_request *request)
 {
-    struct mc_buffer list = {0}, text = {0};
+    struct mc_buffer list = {.may_fail = true}, text = {.may_fail = true};
     struct mc_scope scope;
     if (!mc_http_scope(request, &scope, NULL))
         return;
     struct mc_span *keys = calloc(QUERY_KEYS_MAX, sizeof(*keys));
     bool is_given = mc_http_parameter(request, "keys", &list);
     int64_t count = keys == NULL ? MC_ERR_NO_MEMORY : split_keys(&list, keys);
-    if (!is_given || count == 0) {
+    if (list.failed) {
+        mc_http_reply_error(request, MC_ERR_NO_MEMORY);
+    } else if (!is_given || count == 0) {
         mc_http_reply_text(request, 400, MC_HTTP_JSON,
                            "{\"success\":false,\"error\":\"No keys provided. Use ?keys=key1,key2,...\"}");
     } else if (count < 0) {
@@ -540,6 +546,8 @@ static int listing_fill(struct key_listing *listing)
         int rc = ask(listing->admin, ask_keys, &slice);
         if (rc < 0)
             return rc;
+        if (listing->text.failed)
+            return MC_ERR_NO_MEMORY;
         listing->cursor = slice.cursor;
         listing->has_more = slice.has_more;
     }
@@ -603,6 +611,7 @@ static void get_all_keys(void *context, struct evhttp_request *request)
         return;
     }
     listing->admin = context;
+    listing->text.may_fail = true;
     listing->request = request;
     listing->has_more = true;
     int rc = listing_fill(listing);
@@ -633,7 +642,7 @@ static const char *state_name(int state)
 static void get_all_segments(void *context, struct evhttp_request *request)
 {
     struct mc_core_segment *segments = NULL;
-    struct mc_buffer text = {0};
+    struct mc_buffer text = {.may_fail = true};
     int64_t count = collect_segments(context, request, &segments);
     if (count < 0)
         return;
@@ -723,7 +732,7 @@ static void get_segments_detail(void *context, struct evhttp_request *request)
 {
     struct mc_core_segment *segments = NULL, *disks = NULL;
     struct disks_off off = {.count = 0};
-    struct mc_buffer text = {0};
+    struct mc_buffer text = {.may_fail = true};
     int64_t count = collect_segments(context, request, &segments), disk_count;
     if (count < 0)
         return;

@@ -2,6 +2,7 @@
 #include "store/master/http.h"
 
 #include "base/error.h"
+#include "env/log.h"
 
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
@@ -12,18 +13,22 @@
 void mc_http_reply(struct evhttp_request *request, int code, const char *type, struct mc_buffer *body)
 {
     struct evbuffer *out = evhttp_request_get_output_buffer(request);
-    /* Fails without memory only; then the answer is short. */
-    (void)evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Type", type);
-    if (body != NULL && body->length > 0)
-        (void)evbuffer_add(out, body->data, body->length);
+    /* Fails without memory only; then there is none to what was asked. */
+    bool is_whole = evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Type", type) == 0;
+    if (body != NULL)
+        is_whole = is_whole && !body->failed && (body->length == 0 || evbuffer_add(out, body->data, body->length) == 0);
     if (body != NULL)
         mc_buffer_free(body);
+    if (!is_whole) {
+        mc_log_limited(ERROR, "out of memory: a request is answered 503");
+        code = 503;
+    }
     evhttp_send_reply(request, code, NULL, NULL);
 }
 
 void mc_http_reply_text(struct evhttp_request *request, int code, const char *type, const char *text)
 {
-    struct mc_buffer body = {0};
+    struct mc_buffer body = {.may_fail = true};
     mc_buffer_append(&body, text, strlen(text));
     mc_http_reply(request, code, type, &body);
 }
@@ -109,6 +114,7 @@ bool mc_http_parameter(const struct evhttp_request *request, const char *name, s
             char *encoded = strndup(at + name_length + 1, length - name_length - 1);
             char *decoded = encoded == NULL ? NULL : evhttp_uridecode(encoded, 1, &size);
             mc_buffer_append(value, decoded, decoded == NULL ? 0 : size);
+            value->failed = value->failed || decoded == NULL;
             free(encoded);
             free(decoded);
             return true;
@@ -122,11 +128,11 @@ bool mc_http_scope(struct evhttp_request *request, struct mc_scope *scope, bool 
 {
     const struct evkeyvalq *headers = evhttp_request_get_input_headers(request);
     struct mc_key key;
-    struct mc_buffer name = {0};
+    struct mc_buffer name = {.may_fail = true};
     bool is_asked = mc_http_parameter(request, "tenant_id", &name);
     (void)mc_keys_http_status_own(evhttp_find_header(headers, "Authorization"), 0, &key);
     struct mc_span who = key.tenant[0] != 0 ? mc_span_string(key.tenant) : mc_span(name.data, name.length);
-    bool is_name = mc_scope_make(scope, who);
+    bool is_name = !name.failed && mc_scope_make(scope, who); /* else it would be everybody's */
     if (is_said != NULL)
         *is_said = key.tenant[0] != 0 || (is_asked && name.length > 0);
     mc_buffer_free(&name);

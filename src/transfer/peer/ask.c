@@ -87,7 +87,8 @@ static bool is_given_up(void *context)
 static int64_t receive_some(int fd, struct mc_buffer *in, uint64_t deadline_ns, const _Atomic bool *is_closing,
                             struct mc_ask_watch *watch)
 {
-    mc_buffer_reserve(in, RECEIVE_BYTES);
+    if (!mc_buffer_reserve(in, RECEIVE_BYTES))
+        return MC_ERR_NO_MEMORY;
     for (;;) {
         uint64_t until_ns = mc_clock_ns() + MC_TRANSFER_LOOK_MS * 1000000ull;
         bool is_last = deadline_ns <= until_ns || *is_closing || is_useless(watch);
@@ -121,15 +122,18 @@ static int code_of(int rc)
 static int ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type type, struct mc_span json,
                   uint64_t deadline_ns, struct mc_ask_watch *watch, struct mc_buffer *reply)
 {
-    struct mc_buffer out = {0}, in = {0};
+    struct mc_buffer out = {0}, in = {.may_fail = true};
     struct mc_handshake frame = {0};
     mc_handshake_write(&out, type, false, json);
     struct iovec part = {out.data, out.length};
     int rc = mc_socket_send(fd, &part, 1, deadline_ns);
     if (rc == 0)
         rc = receive_frame(fd, deadline_ns, &engine->is_closing, watch, &in, &frame);
+    reply->may_fail = true; /* the peer chooses how much it says */
     if (rc == 1)
         mc_buffer_append(reply, frame.json.data, frame.json.length);
+    if (reply->failed)
+        rc = MC_ERR_NO_MEMORY;
     else if (rc == MC_ERR_PROTOCOL && mc_preface_is_refusal(mc_span(in.data, in.length)))
         mc_log_limited(ERROR, "a peer asks for a key that it knows: set MC_AUTH_FILE or MC_AUTH_TOKEN here");
     mc_buffer_free(&in);
