@@ -151,6 +151,72 @@ static void test_idle_is_closed(void **state)
     rig_stop(&rig);
 }
 
+/* One that stands still in the middle of a frame is closed after a while; one that goes on slowly is not, nor one whose
+ * peer has our memory mapped. */
+static void test_half_frames_end(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_wire_attach_reply reply;
+    int fds[3];
+    rig_prepare(&rig, true);
+    mc_serve_set_limits(rig.serve, 8, 5000, 5000);
+    assert_int_equal(mc_serve_start(rig.serve), 0);
+    struct peer head = connect_peer(&rig, false), payload = connect_peer(&rig, false), slow = connect_peer(&rig, false),
+                mapped = connect_peer(&rig, true);
+    assert_true(attach(&mapped, &reply, fds) > 0);
+    static const char part[] = "abcde";
+    assert_int_equal(send(head.fd, part, 5, MSG_NOSIGNAL), 5);
+    assert_int_equal(send(mapped.fd, part, 5, MSG_NOSIGNAL), 5);
+    put_write(&payload, 4, 20, 0, 1000);
+    assert_int_equal(peer_flush(&payload), 0);
+    put_write(&slow, 5, 20, 2048, 1000);
+    assert_int_equal(peer_flush(&slow), 0);
+    uint64_t start_ms = mc_clock_ms();
+    while (mc_clock_ms() - start_ms < 20000 && !(peer_is_closed_now(&head) && peer_is_closed_now(&payload))) {
+        assert_int_equal(send(slow.fd, part, 1, MSG_NOSIGNAL), 1);
+        usleep(50000);
+    }
+    assert_in_range(mc_clock_ms() - start_ms, 900, 15000);
+    assert_int_equal(rig_connections(&rig), 2);
+    assert_false(peer_is_closed_now(&slow));
+    for (int i = 0; i < 3; i++)
+        close(fds[i]);
+    peer_close(&head);
+    peer_close(&payload);
+    peer_close(&slow);
+    peer_close(&mapped);
+    rig_stop(&rig);
+}
+
+/* Where half frames have all places, one that has stood still for a while gives its own to who comes. */
+static void test_half_frames_make_room(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct peer half[8], one_more;
+    rig_prepare(&rig, true);
+    mc_serve_set_limits(rig.serve, 8, 5000, 30000);
+    assert_int_equal(mc_serve_start(rig.serve), 0);
+    for (unsigned i = 0; i < 8; i++) {
+        half[i] = connect_peer(&rig, false);
+        put_write(&half[i], 4, 20, 0, 1000);
+        assert_int_equal(peer_flush(&half[i]), 0);
+    }
+    int rc = MC_ERR_BUSY;
+    for (uint64_t end_ms = mc_clock_ms() + 20000; rc == MC_ERR_BUSY && mc_clock_ms() < end_ms; usleep(100000)) {
+        rc = try_hello(&rig, false, mc_random_id(), &one_more);
+        if (rc == MC_ERR_BUSY)
+            peer_close(&one_more);
+    }
+    assert_int_equal(rc, 0);
+    expect_pong(&one_more, 1);
+    peer_close(&one_more);
+    for (unsigned i = 0; i < 8; i++)
+        peer_close(&half[i]);
+    rig_stop(&rig);
+}
+
 /* Those that say nothing make room among themselves, and take no place of those that do. */
 static void test_many_greeters(void **state)
 {
@@ -205,6 +271,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_limits),          cmocka_unit_test(test_full_of_idle),
         cmocka_unit_test(test_shares_of_peers), cmocka_unit_test(test_idle_is_closed),
+        cmocka_unit_test(test_half_frames_end), cmocka_unit_test(test_half_frames_make_room),
         cmocka_unit_test(test_many_greeters),   cmocka_unit_test(test_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -318,7 +318,8 @@ int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, u
     serve->posted = event_new(serve->base, serve->post_fd, EV_READ | EV_PERSIST, on_posted, serve);
     serve->cut_timer = evtimer_new(serve->base, on_cut_timer, serve);
     serve->rest_timer = evtimer_new(serve->base, mc_connections_on_rest_timer, serve);
-    if (serve->posted == NULL || serve->cut_timer == NULL || serve->rest_timer == NULL ||
+    serve->stall_timer = evtimer_new(serve->base, mc_connections_on_stall_timer, serve);
+    if (serve->posted == NULL || serve->cut_timer == NULL || serve->rest_timer == NULL || serve->stall_timer == NULL ||
         event_add(serve->posted, NULL) != 0)
         goto fail;
     serve->tcp_port = port;
@@ -523,6 +524,8 @@ void mc_serve_end(struct mc_serve *serve)
         event_free(serve->cut_timer);
     if (serve->rest_timer != NULL)
         event_free(serve->rest_timer);
+    if (serve->stall_timer != NULL)
+        event_free(serve->stall_timer);
     if (serve->base != NULL)
         event_base_free(serve->base);
     int fd = serve->post_fd;

@@ -16,9 +16,13 @@
  * at once, which costs more than a place. */
 #define MC_SERVE_GREETERS_LEAST 1024u
 #define MC_SERVE_GREETERS_MAX 16384u
-#define MC_SERVE_HELLO_MS 5000u     /* a connection without a HELLO after so long is closed */
-#define MC_SERVE_SETTLE_MS 1000u    /* one that rests for so long gives its buffers back */
-#define MC_SERVE_IDLE_MS 300000u    /* and so long: it is closed. Clients let go earlier (MC_LANE_IDLE_MS) */
+#define MC_SERVE_HELLO_MS 5000u  /* a connection without a HELLO after so long is closed */
+#define MC_SERVE_SETTLE_MS 1000u /* one that rests for so long gives its buffers back */
+/* Whose half frame, or whose answer, has not moved for this part of MC_SERVE_IDLE_MS is closed, and for a twelfth of
+ * that when its place is needed. */
+#define MC_SERVE_STALL_PART 5u
+#define MC_SERVE_HELD_MAX ((size_t)256 << 20) /* bytes of all half frames; beyond it the one that stands longest goes */
+#define MC_SERVE_IDLE_MS 300000u              /* and so long: it is closed. Clients let go earlier (MC_LANE_IDLE_MS) */
 
 struct event_base;
 struct mc_rdma;

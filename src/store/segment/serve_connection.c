@@ -52,6 +52,7 @@ void mc_connection_close(struct mc_serve_connection *connection)
     event_free(connection->writable);
     if (connection->hello_timer != NULL)
         event_free(connection->hello_timer);
+    serve->held -= connection->held;
     mc_lane_free(&connection->lane); /* first: the end of the connection tells the peer that its link has ended */
     atomic_store(&serve->connection_fds[connection->place], 0);
     serve->free_places[serve->free_count++] = connection->place;
@@ -158,6 +159,85 @@ void mc_connection_where(const struct mc_serve_lane *lane, char text[MC_ADDRESS_
     mc_socket_peer_text(connection_with(lane)->fd, text);
 }
 
+/* ---- those that stand still ---- */
+
+static uint64_t stall_ms(const struct mc_serve *serve)
+{
+    return serve->idle_ms / MC_SERVE_STALL_PART;
+}
+
+/* In the middle of a frame, or of an answer that its peer does not take. */
+static bool is_stalled(const struct mc_serve_connection *connection, uint64_t for_ms, uint64_t now_ms)
+{
+    const struct mc_serve_lane *lane = &connection->lane;
+    bool is_untaken = connection->is_writing && lane->attached == NULL && lane->served == NULL;
+    return now_ms - connection->moved_ms >= for_ms &&
+           (is_untaken || (mc_lane_is_owed(lane) && mc_socket_is_silent(connection->fd)));
+}
+
+static void stall_timer_set(struct mc_serve *serve)
+{
+    uint64_t wait_ms = stall_ms(serve) / 4;
+    struct timeval wait = {.tv_sec = (time_t)(wait_ms / 1000), .tv_usec = (suseconds_t)(wait_ms % 1000) * 1000};
+    if (serve->guests.count > 0 && !evtimer_pending(serve->stall_timer, NULL))
+        mc_assert(evtimer_add(serve->stall_timer, &wait) == 0);
+}
+
+static void stalled_close(struct mc_serve_connection *connection, const char *why)
+{
+    mc_log_limited(INFO, "a data connection that stands still in the middle of a frame is closed: %s", why);
+    mc_connection_close(connection);
+}
+
+void mc_connections_on_stall_timer(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct mc_serve *serve = argument;
+    uint64_t now_ms = mc_clock_ms();
+    for (struct mc_serve_connection *one = serve->guests.first, *next; one != NULL; one = next) {
+        next = one->next;
+        if (is_stalled(one, stall_ms(serve), now_ms))
+            stalled_close(one, "for too long");
+    }
+    stall_timer_set(serve);
+}
+
+/* False: there is none that another could have the place of. */
+static bool stalled_give(struct mc_serve *serve)
+{
+    uint64_t now_ms = mc_clock_ms();
+    uint32_t looks = 0;
+    for (struct mc_serve_connection *one = serve->guests.first; one != NULL && looks < MC_SHARES_LOOKS; looks++) {
+        if (is_stalled(one, stall_ms(serve) / 12, now_ms)) {
+            stalled_close(one, "its place is needed");
+            return true;
+        }
+        one = one->next;
+    }
+    return false;
+}
+
+/* What is not whole takes memory as it comes; of all together no more than there is for it. May end any connection. */
+static void held_limit(struct mc_serve_connection *connection)
+{
+    struct mc_serve *serve = connection->serve;
+    struct mc_serve_connection *oldest = NULL;
+    serve->held += connection->lane.in.capacity - connection->held;
+    connection->held = connection->lane.in.capacity;
+    if (serve->held <= MC_SERVE_HELD_MAX)
+        return;
+    uint32_t looks = 0;
+    for (struct mc_serve_connection *one = serve->guests.first; one != NULL && looks < MC_SHARES_LOOKS; looks++) {
+        if (one->held > 0 && mc_lane_is_owed(&one->lane) && (oldest == NULL || one->moved_ms < oldest->moved_ms))
+            oldest = one;
+        one = one->next;
+    }
+    oldest = oldest == NULL ? connection : oldest;
+    stalled_close(oldest, "too much is not whole");
+}
+
+/* ---- coming in ---- */
+
 int mc_connection_admit(struct mc_serve_lane *lane, struct mc_id peer)
 {
     struct mc_serve_connection *connection = connection_with(lane);
@@ -165,6 +245,8 @@ int mc_connection_admit(struct mc_serve_lane *lane, struct mc_id peer)
     struct mc_id host = host_of(connection);
     for (struct mc_guest *victim;;) {
         if (!mc_shares_ask(&serve->shares, peer, host, mc_clock_ms(), &victim)) {
+            if (stalled_give(serve))
+                continue;
             mc_log_limited(WARNING,
                            "all %" PRIu32 " data connections are in use by %" PRIu32 " nodes of %" PRIu32
                            " hosts: one more is told to come later",
@@ -180,6 +262,8 @@ int mc_connection_admit(struct mc_serve_lane *lane, struct mc_id peer)
     list_remove(&serve->greeters, connection);
     list_append(&serve->guests, connection);
     connection->is_guest = true;
+    connection->moved_ms = mc_clock_ms();
+    stall_timer_set(serve);
     return 0;
 }
 
@@ -330,6 +414,7 @@ static int connection_send(struct mc_serve_connection *connection)
             break;
         }
         connection->serve->activity++;
+        connection->moved_ms = mc_clock_ms();
         int rc = mc_lane_sent(&connection->lane, (uint64_t)sent);
         if (rc < 0)
             return rc;
@@ -355,8 +440,10 @@ static int connection_turn(struct mc_serve_connection *connection)
             break; /* commits that came before the end are still told */
         moved += (uint64_t)rc;
     }
-    if (moved > 0)
+    if (moved > 0) {
         connection->serve->activity++;
+        connection->moved_ms = mc_clock_ms();
+    }
     flush_commits(connection->serve);
     if (rc < 0)
         return (int)rc;
@@ -406,6 +493,8 @@ static void on_readable(evutil_socket_t fd, short what, void *argument)
     int rc = connection_turn(connection);
     if (rc < 0)
         connection_fail(connection, rc);
+    else
+        held_limit(connection); /* the last use of it */
 }
 
 static void on_writable(evutil_socket_t fd, short what, void *argument)

@@ -34,6 +34,8 @@ struct mc_serve_connection {
     bool is_reading, is_writing; /* events are added */
     bool is_at_end;              /* the peer has closed its side */
     bool is_draining;            /* we have closed ours: input is thrown away until the peer's end */
+    uint64_t moved_ms;           /* of a guest: bytes came or went last */
+    size_t held;                 /* bytes of lane.in that are in serve->held */
     bool is_guest;               /* its hello was accepted: among serve->guests, else among serve->greeters */
     struct mc_serve_lane lane;
     struct mc_guest guest;
@@ -62,6 +64,8 @@ struct mc_serve {
     struct mc_connections guests, greeters;
     struct mc_shares shares;     /* of the guests; its limit is the server's */
     struct event *rest_timer;    /* runs while a connection rests */
+    struct event *stall_timer;   /* runs while there are guests */
+    size_t held;                 /* bytes of all frames that are not whole */
     _Atomic int *connection_fds; /* descriptor + 1, 0 = free; a forked child closes them */
     uint32_t *free_places, free_count, places_used, place_count;
     uint32_t greeters_max;
@@ -84,6 +88,7 @@ struct mc_serve {
 
 /* Room for so many guests. 0 or MC_ERR_NO_MEMORY: as it was. */
 int mc_connections_limit(struct mc_serve *serve, uint32_t limit);
+void mc_connections_on_stall_timer(evutil_socket_t fd, short what, void *argument);
 /* Takes the accepted descriptor, whatever comes of it. */
 void mc_connection_open(struct mc_listener *listener, int fd);
 /* Whether one more of that peer may come in: 0 or MC_ERR_BUSY (mc_lane_server.admit). */

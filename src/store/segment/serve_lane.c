@@ -616,6 +616,12 @@ bool mc_lane_is_resting(const struct mc_serve_lane *lane)
            lane->write.left == 0 && lane->queue_count == 0 && !lane->read.active && lane->out.length == 0;
 }
 
+bool mc_lane_is_owed(const struct mc_serve_lane *lane)
+{
+    return lane->attached == NULL && lane->served == NULL &&
+           (lane->write.left > 0 || (lane->in.length > 0 && mc_lane_wants_input(lane)));
+}
+
 void mc_lane_settle(struct mc_serve_lane *lane)
 {
     mc_assert(mc_lane_is_resting(lane));

@@ -107,6 +107,8 @@ bool mc_lane_has_ended(const struct mc_serve_lane *lane);
 /* Nothing is under way or held, and it is no more than a way to ask: neither an entry in the table of writers nor a
  * link hangs on it. */
 bool mc_lane_is_resting(const struct mc_serve_lane *lane);
+/* The peer is in the middle of a frame, and nothing of ours hangs on the connection. */
+bool mc_lane_is_owed(const struct mc_serve_lane *lane);
 /* Gives its buffers back; they come again when they are needed. Only while it rests. */
 void mc_lane_settle(struct mc_serve_lane *lane);
 
