@@ -1,5 +1,6 @@
 """What a peer may do at most that only reaches a port: docs/limits.md."""
 import os
+import re
 import resource
 import socket
 import struct
@@ -13,6 +14,7 @@ from cluster import wait_until
 from idle_peers import ROLE_DATA, hello, raise_limit, segments
 from service_process import REST, Service
 from store_process import StoreProcess
+from test_engine import Near, Peer
 
 BUSY, PING, ROLE_HEARTBEAT = -1900, 67, 1
 
@@ -266,3 +268,27 @@ def test_silent_connections_leave_a_master_its_last_descriptors():
         assert master.get("/health")[0] == 200
         for one in (heartbeat, *silent):
             one.close()
+
+
+def test_an_engine_keeps_as_many_as_it_has_places(monkeypatch, tmp_path):
+    """Three quarters of its descriptors, and of one address three quarters of those; the oldest that has asked nothing goes, and work goes on."""
+    monkeypatch.setenv("MC_TCP_BIND_ADDRESS", "127.0.0.1")
+    monkeypatch.setenv("MC_FORCE_TCP", "1")
+    with open(tmp_path / "log", "w", encoding="utf-8") as log, Peer(log=log, MC_LOG_LEVEL="INFO") as peer:
+        data = int(re.search(r"data on port (\d+)", (tmp_path / "log").read_text()).group(1))
+        resource.prlimit(peer.process.pid, resource.RLIMIT_NOFILE, (400, 400))
+        near = Near()
+
+        def writes(near):
+            return near.engine.transfer_sync_write(peer.target, near.address, peer.address, 4096) == 0
+        assert writes(near)  # over a connection that has asked
+        for port in (data, peer.port):
+            first = [connect(("127.0.0.1", port), "127.0.0.2") for _ in range(240)]
+            first[0].settimeout(5)
+            assert is_closed(first[0]) and not is_over(first[-1])
+            others = [connect(("127.0.0.1", port), "127.0.0.3") for _ in range(200)]
+            for one in others[:100]:
+                one.sendall(b"x" * 7)  # the beginning of something
+            assert writes(Near()) and writes(near) and not is_over(others[-1])
+            for one in (*first, *others):
+                one.close()

@@ -72,6 +72,11 @@ static inline bool mc_inbound_is_done(const struct mc_inbound *inbound)
 {
     return inbound->is_over && inbound->count == 0;
 }
+/* Has a whole header come? */
+static inline bool mc_inbound_has_asked(const struct mc_inbound *inbound)
+{
+    return inbound->header_used == 0 || inbound->region != NULL || inbound->count > 0 || inbound->bytes > 0;
+}
 bool mc_inbound_holds_leaving(const struct mc_inbound *inbound);
 
 #endif

@@ -8,7 +8,9 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/limits.h"
 #include "env/log.h"
+#include "env/socket.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -22,6 +24,7 @@
 
 #define EVENTS_PER_TURN 64
 #define ACCEPTS_PER_TURN 64u
+#define ROOM_LOOKS 64u /* connections that are looked at for one that has to go */
 #define TICK_MS 500u
 #define ANSWER_LOOK_MS 20 /* while offers are being answered */
 #define SEND_PARTS 64u
@@ -84,9 +87,9 @@ static void drop(struct mc_service_connection *connection, bool is_abort)
     else
         mc_transfer_close_fd(connection->fd);
     *(connection->previous == NULL ? &service->connections : &connection->previous->next) = connection->next;
-    if (connection->next != NULL)
-        connection->next->previous = connection->previous;
+    *(connection->next == NULL ? &service->oldest : &connection->next->previous) = connection->previous;
     service->connection_count--;
+    service->shares[connection->share]--;
     connection->next = service->dead;
     service->dead = connection;
 }
@@ -137,8 +140,36 @@ static bool begin_shut(struct mc_service_connection *connection, enum mc_preface
     return connection->preface != NULL;
 }
 
+/* Of that counter, or (MC_SERVICE_SHARES) of any. */
+static bool make_room(struct mc_service *service, uint32_t share)
+{
+    struct mc_service_connection *one = service->oldest;
+    for (unsigned looks = 0; one != NULL && looks < ROOM_LOOKS; one = one->previous, looks++) {
+        if (one->has_asked || one->kind == MC_CONNECTION_HOST || (share != MC_SERVICE_SHARES && one->share != share) ||
+            !mc_socket_is_silent(one->fd))
+            continue;
+        drop(one, true);
+        return true;
+    }
+    return false;
+}
+
+static bool has_place(struct mc_service *service, uint32_t share)
+{
+    uint64_t parts = mc_file_limit() / 4 * 3;
+    uint32_t most = parts < MC_SERVICE_CONNECTIONS_MAX ? (uint32_t)parts : MC_SERVICE_CONNECTIONS_MAX;
+    uint32_t of_one = most - most / MC_SERVICE_SHARE_PARTS;
+    return (service->shares[share] < of_one || make_room(service, share)) &&
+           (service->connection_count < most || make_room(service, MC_SERVICE_SHARES));
+}
+
 static bool add_connection(struct mc_service *service, int fd, enum mc_connection_kind kind, enum mc_preface_port port)
 {
+    uint32_t share = (uint32_t)(mc_socket_peer_key(fd) % MC_SERVICE_SHARES);
+    if (kind != MC_CONNECTION_HOST && !has_place(service, share)) {
+        mc_log_limited(WARNING, "a peer's connection is refused: there are %u", service->connection_count);
+        return false;
+    }
     struct mc_service_connection *connection = calloc(1, sizeof(*connection));
     if (connection == NULL)
         return false;
@@ -156,10 +187,11 @@ static bool add_connection(struct mc_service *service, int fd, enum mc_connectio
         mc_socket_keep_alive(fd, KEEPALIVE_IDLE_S, 0, 0); /* a vanished host's place is free again some time */
     mc_transfer_note_fd(fd);
     connection->next = service->connections;
-    if (service->connections != NULL)
-        service->connections->previous = connection;
+    *(service->connections != NULL ? &service->connections->previous : &service->oldest) = connection;
     service->connections = connection;
     service->connection_count++;
+    connection->share = share;
+    service->shares[share]++;
     return true;
 }
 
@@ -175,15 +207,18 @@ static void on_listener(struct mc_service_connection *listener)
     for (unsigned i = 0; i < ACCEPTS_PER_TURN; i++) {
         int fd = mc_socket_accept(listener->fd);
         if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            int error = errno;
+            if (error == EMFILE && make_room(service, MC_SERVICE_SHARES))
+                continue;
+            errno = error;
+            if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
                 mc_log_limited(ERROR, "cannot accept a peer: %s", strerror(errno));
                 service->pause_until_ms = mc_clock_ms() + TICK_MS;
                 wants(listener, 0);
             }
             return;
         }
-        if (service->connection_count >= MC_SERVICE_CONNECTIONS_MAX ||
-            !add_connection(service, fd, kinds[listener->kind], ports[listener->kind]))
+        if (!add_connection(service, fd, kinds[listener->kind], ports[listener->kind]))
             close(fd);
     }
 }
@@ -311,6 +346,7 @@ static void on_data(struct mc_service_connection *connection, uint32_t events)
         }
         if (received > 0)
             mc_inbound_received(connection->data, (size_t)received);
+        connection->has_asked = connection->has_asked || (received > 0 && mc_inbound_has_asked(connection->data));
     }
     if ((connection->data->count > 0 || connection->data->is_over) && !data_send(connection))
         return;

@@ -8,8 +8,12 @@
 #include "transfer/wire/handshake.h"
 #include "transfer/wire/preface.h"
 
-#define MC_SERVICE_CONNECTIONS_MAX 16384u /* one more is closed at once */
-#define MC_SERVICE_HANDSHAKE_MS 5000u     /* a question has so long to come, and its answer to be taken */
+/* Three quarters of the descriptors, if those are fewer; of one address all of these parts but one. For one more the
+ * oldest leaves that has not asked anything yet and says nothing; without such a one it is closed at once. */
+#define MC_SERVICE_CONNECTIONS_MAX 16384u
+#define MC_SERVICE_SHARE_PARTS 4u
+#define MC_SERVICE_SHARES 4096u       /* counters of addresses; those that meet in one are counted together */
+#define MC_SERVICE_HANDSHAKE_MS 5000u /* a question has so long to come, and its answer to be taken */
 #define MC_SERVICE_DRAIN_MS 2000u
 #define MC_SERVICE_KEPT_BYTES (256u << 20) /* of questions that are not whole, of all connections, */
 #define MC_SERVICE_KEPT_EACH (64u << 10)   /* but for so much of each */
@@ -37,6 +41,8 @@ struct mc_service_connection {
     unsigned rights;      /* of its key, enum mc_right; all, where nobody is asked for one */
     uint64_t deadline_ms; /* 0: none */
     struct mc_service_connection *previous, *next;
+    uint32_t share;                    /* of which counter */
+    bool has_asked;                    /* a whole question, or the head of one, has come */
     struct mc_preface *preface;        /* SHUT */
     struct mc_key_proved *proved;      /* where keys are wanted, from then on */
     struct mc_buffer in, out;          /* RPC */
@@ -64,7 +70,8 @@ struct mc_service {
     pid_t process;
     struct mc_service_connection listeners[4];
     size_t listener_count;
-    struct mc_service_connection *connections, *dead;
+    struct mc_service_connection *connections, *oldest, *dead; /* the newest first */
+    uint16_t shares[MC_SERVICE_SHARES];
     size_t kept_bytes;                       /* of all `in` */
     struct mc_service_connection *answering; /* whose offers are being answered; in `connections`, too */
     uint32_t connection_count;

@@ -299,6 +299,7 @@ void mc_rpc_serve(struct mc_service_connection *connection, uint32_t events)
     }
     int rc = mc_handshake_read(mc_span(connection->in.data, connection->in.length), limit, &frame);
     if (rc == 1) {
+        connection->has_asked = true;
         int said = answer(connection, &frame);
         rc = said == 0 ? 1 : said;
     }
