@@ -1,4 +1,5 @@
 """mooncake_http_metadata_server and python -m mooncake.http_metadata_server: the master's metadata service alone."""
+import http.client
 import json
 import os
 import re
@@ -83,6 +84,35 @@ def test_address_of_one_that_is_gone(server, host):
         server.call("DELETE", path)
         assert server.call("PUT", path, odd)[0] == 200
         assert server.call("PUT", path, b"two")[0] == 400, odd
+
+
+def test_addresses_that_are_not_looked_at(server):
+    """Whoever stores an address has the server connect there, and learns whether somebody listens: not at ports of other services."""
+    path = "/metadata?key=mooncake/rpc_meta/looked"
+    for port, code in ((22, 400), (1023, 400), (1024, 200)):  # where nobody is
+        server.call("DELETE", path)
+        assert server.call("PUT", path, meta("127.0.0.1", port)) == (200, b"metadata updated")
+        assert server.call("PUT", path, b"two")[0] == code, port
+
+
+def test_nobody_else_has_a_server_look_at_its_own_host():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this host has no way to another")
+        own = probe.getsockname()[0]
+    running = Server(NATIVE, "--host=0.0.0.0")
+    path = "/metadata?key=mooncake/rpc_meta/looked"
+    for target, asked_of, code in (("127.0.0.1", own, 400), ("0.0.0.0", own, 400), ("::1", own, 400), ("::ffff:127.0.0.1", own, 400), (own, own, 200),
+                                   ("127.0.0.1", "127.0.0.1", 200)):
+        for body, expected in ((meta(target, 1024), 200), (b"two", code)):
+            connection = http.client.HTTPConnection(asked_of, running.port, timeout=20)
+            connection.request("PUT", path, body)
+            assert connection.getresponse().status == expected, (target, asked_of, body)
+            connection.close()
+        running.call("DELETE", path)
+    assert running.stop() == 0
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])

@@ -16,8 +16,10 @@
 #define METADATA_KEY_MAX 4096u
 #define METADATA_VALUE_MAX (1u << 20)
 #define BUCKETS_MIN 256u
-#define LOOK_MS 2500u /* one lost packet of a connection's beginning costs a second; askers have 3 s */
-#define LOOKS_MAX 64u /* under way at once */
+#define LOOK_MS 2500u       /* one lost packet of a connection's beginning costs a second; askers have 3 s */
+#define LOOKS_MAX 64u       /* under way at once */
+#define LOOKS_OF_ONE 16u    /* of one asker's address */
+#define LOOK_PORT_MIN 1024u /* engines listen at none below, and who asks us to look chose the address */
 
 struct value_entry {
     struct value_entry *next;
@@ -31,6 +33,7 @@ struct
     struct mc_metadata_store *metadata;
     struct address_look *next, **at;
     struct evhttp_request *request;
+    uint64_t asker; /* by its address */
     struct bufferevent *socket;
     struct value_entry *entry; /* what shall stand there */
     size_t old_length;         /* of the value that stood there; it lies behind the entry's own */
@@ -152,6 +155,11 @@ static void trim(struct mc_buffer *key)
 static bool take_key(struct evhttp_request *request, struct mc_buffer *key)
 {
     bool is_there = mc_http_parameter(request, "key", key);
+    if (key->failed) {
+        mc_buffer_free(key);
+        mc_http_reply_error(request, MC_ERR_NO_MEMORY);
+        return false;
+    }
     trim(key);
     if (!is_there || key->length == 0) {
         mc_http_reply_text(request, 400, MC_HTTP_TEXT,
@@ -170,7 +178,7 @@ static bool take_key(struct evhttp_request *request, struct mc_buffer *key)
 static void get_metadata(void *context, struct evhttp_request *request)
 {
     struct mc_metadata_store *metadata = context;
-    struct mc_buffer key = {0}, value = {0};
+    struct mc_buffer key = {.may_fail = true}, value = {.may_fail = true};
     if (!take_key(request, &key))
         return;
     const struct value_entry *entry = *entry_find(metadata, &key, mc_hash(key.data, key.length).low);
@@ -198,7 +206,7 @@ static bool read_address(const struct value_entry *entry, struct sockaddr_storag
     struct mc_span value, document = mc_span(entry->bytes + entry->key_length, entry->value_length);
     uint64_t port = 0;
     if (mc_json_find(document, "ip_or_host_name", &value) != 1 || value.length >= sizeof(host) ||
-        mc_json_find_number(document, "rpc_port", &port) != 1 || port == 0 || port > UINT16_MAX)
+        mc_json_find_number(document, "rpc_port", &port) != 1 || port < LOOK_PORT_MIN || port > UINT16_MAX)
         return false;
     memcpy(host, value.data, value.length);
     host[value.length] = 0;
@@ -259,6 +267,34 @@ static void on_looked(struct bufferevent *socket, short events, void *argument)
     look_end(look);
 }
 
+/* This host itself, in whatever way it is written. */
+static bool is_inward(const struct sockaddr *address)
+{
+    struct in_addr four = {0};
+    if (address->sa_family == AF_INET6) {
+        const struct in6_addr *six = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+        if (!IN6_IS_ADDR_V4MAPPED(six))
+            return IN6_IS_ADDR_LOOPBACK(six) || IN6_IS_ADDR_UNSPECIFIED(six);
+        memcpy(&four, &six->s6_addr[12], sizeof(four));
+    } else {
+        four = ((const struct sockaddr_in *)(const void *)address)->sin_addr;
+    }
+    return ntohl(four.s_addr) >> 24 == 127 || four.s_addr == 0;
+}
+
+/* Whoever stores an address has us connect there. Nothing is sent, and the answer says whether somebody listens: so not
+ * at this host for others, and few at a time for each. */
+static bool may_look(const struct mc_metadata_store *metadata, int asker_fd, uint64_t asker, const struct sockaddr *to)
+{
+    struct sockaddr_storage from;
+    socklen_t length = sizeof(from);
+    unsigned count = 0;
+    for (const struct address_look *look = metadata->looks; look != NULL; look = look->next)
+        count += look->asker == asker;
+    return count < LOOKS_OF_ONE && (!is_inward(to) || (getpeername(asker_fd, (struct sockaddr *)&from, &length) == 0 &&
+                                                       is_inward((struct sockaddr *)&from)));
+}
+
 /* The request is answered once it is known whether anybody takes connections at the old entry's address; a process that
  * is stopped still does. False: that cannot be found out, so the old entry stays. entry has room for the old value. */
 static bool look_begin(struct mc_metadata_store *metadata, struct evhttp_request *request,
@@ -270,7 +306,10 @@ static bool look_begin(struct mc_metadata_store *metadata, struct evhttp_request
     struct address_look *look = metadata->look_count < LOOKS_MAX ? calloc(1, sizeof(*look)) : NULL;
     if (look == NULL)
         return false;
-    look->socket = read_address(old, &to, &to_length, look->address, sizeof(look->address))
+    int asker_fd = (int)bufferevent_getfd(evhttp_connection_get_bufferevent(evhttp_request_get_connection(request)));
+    look->asker = mc_socket_peer_key(asker_fd);
+    look->socket = read_address(old, &to, &to_length, look->address, sizeof(look->address)) &&
+                           may_look(metadata, asker_fd, look->asker, (struct sockaddr *)&to)
                        ? bufferevent_socket_new(metadata->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS)
                        : NULL;
     if (look->socket == NULL) {
@@ -328,7 +367,7 @@ static void store(struct mc_metadata_store *metadata, struct evhttp_request *req
 
 static void put_metadata(void *context, struct evhttp_request *request)
 {
-    struct mc_buffer key = {0};
+    struct mc_buffer key = {.may_fail = true};
     struct evbuffer *body = evhttp_request_get_input_buffer(request);
     if (!take_key(request, &key))
         return;
@@ -342,7 +381,7 @@ static void put_metadata(void *context, struct evhttp_request *request)
 static void delete_metadata(void *context, struct evhttp_request *request)
 {
     struct mc_metadata_store *metadata = context;
-    struct mc_buffer key = {0};
+    struct mc_buffer key = {.may_fail = true};
     if (!take_key(request, &key))
         return;
     struct value_entry **link = entry_find(metadata, &key, mc_hash(key.data, key.length).low);
