@@ -68,16 +68,23 @@ static void say_scope(struct mc_doctor *doctor)
     bool is_capable = has_capability(doctor, CAP_SYS_PTRACE_BIT);
     if (scope < 0)
         mc_doctor_say(doctor, MC_VERDICT_FINE, "ptrace scope", 0, NULL, "not restricted (no Yama)");
-    else if (scope <= 1)
+    else if (scope == 0 || (scope == 1 && is_capable))
         mc_doctor_say(doctor, MC_VERDICT_FINE, "ptrace scope", 0, NULL, "%" PRId64 ": %s", scope,
-                      scope == 0 ? "processes of one user reach each other" : "engines of this build allow each other");
+                      scope == 0 ? "processes of one user reach each other" : "this process has CAP_SYS_PTRACE");
+    else if (scope == 1)
+        mc_doctor_say(doctor, MC_VERDICT_WARNING, "ptrace scope", 0,
+                      "MC_SAME_HOST=ptrace for engines, which lets all processes of their user trace them; or memory "
+                      "that is allocated with the engine; or kernel.yama.ptrace_scope=0",
+                      "1: engines of one machine map what the other has allocated with its engine, and use tcp for "
+                      "other memory");
     else
         mc_doctor_say(doctor, scope == 2 && is_capable ? MC_VERDICT_FINE : MC_VERDICT_WARNING, "ptrace scope", 0,
                       scope == 2 && is_capable ? NULL
                       : scope == 2
-                          ? "sysctl kernel.yama.ptrace_scope=1, or CAP_SYS_PTRACE; else engines of one machine use tcp"
+                          ? "sysctl kernel.yama.ptrace_scope=1, or CAP_SYS_PTRACE; else engines of one machine use tcp "
+                            "for memory that they did not allocate"
                           : "nobody may reach into a process: kernel.yama.ptrace_scope=1 at the next boot; until then "
-                            "engines of one machine use tcp",
+                            "engines of one machine use tcp for memory that they did not allocate",
                       "%" PRId64 "%s", scope, scope == 2 && is_capable ? ": this process has CAP_SYS_PTRACE" : "");
 }
 

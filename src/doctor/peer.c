@@ -69,8 +69,9 @@ static const char *fix_of_host(const struct mc_trial *trial)
     switch (trial->error) {
     case EPERM:
     case EACCES:
-        return "sysctl kernel.yama.ptrace_scope=1 or 0 on this machine; in containers --cap-add SYS_PTRACE, and the "
-               "same user namespace";
+        return "MC_SAME_HOST=ptrace for the engine there with kernel.yama.ptrace_scope=1, or 0 on this machine; in "
+               "containers --cap-add SYS_PTRACE, and the same user namespace; memory that it allocates with its engine "
+               "is mapped without";
     case ESRCH:
         return "its process is not visible from here: share the pid namespace (docker --pid, hostPID, "
                "shareProcessNamespace)";

@@ -3,7 +3,7 @@
     engine_peer.py HOST METADATA SIZE [NAME]
 says "CODE PORT ADDRESS", then answers: crc OFFSET SIZE; fill OFFSET SIZE BYTE; read|write TARGET ADDRESS SIZE; first TARGET; allocate SIZE; free ADDRESS SIZE; zero ADDRESS SIZE; crc_at ADDRESS SIZE;
 bytes TEXT; notes; graceful; unregister.
-ENGINE_PROTOCOL and ENGINE_DEVICES: instead of tcp. MC_PYTHONPATH is where the package lies; without it the one that is installed is taken (the original, in its environment).
+ENGINE_PROTOCOL and ENGINE_DEVICES: instead of tcp. ENGINE_NO_REACH: it may not reach into other processes' memory. MC_PYTHONPATH is where the package lies; without it the one that is installed is taken (the original, in its environment).
 """
 import ctypes
 import mmap
@@ -15,8 +15,11 @@ if os.environ.get("MC_PYTHONPATH"):
     sys.path.insert(0, os.environ["MC_PYTHONPATH"])
 
 import fake_device  # noqa: E402
+import forbidden  # noqa: E402
 from mooncake.engine import TransferEngine  # noqa: E402
 
+if os.environ.get("ENGINE_NO_REACH"):
+    forbidden.forbid_reaching()
 engine = TransferEngine()
 host, metadata, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
 code = engine.initialize(host, metadata, os.environ.get("ENGINE_PROTOCOL", "tcp"), os.environ.get("ENGINE_DEVICES", ""))

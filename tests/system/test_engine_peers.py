@@ -1,4 +1,5 @@
 """One engine against many peers that come, are killed and come back; peers that are stopped; a link that loses packets; the commands that measure."""
+import ctypes
 import json
 import os
 import pathlib
@@ -292,6 +293,38 @@ def test_allocated_memory(monkeypatch):
         assert near.engine.transfer_sync_write(peer.target, near.address, far, 4) == -1
         assert size not in [length for length, _ in maps_of()]
     wait_until(lambda: maps_of() == [])  # those of a peer that has ended
+
+
+def test_allocated_memory_where_processes_are_out_of_reach(monkeypatch):
+    """As under Yama's ptrace scope 1 without MC_SAME_HOST=ptrace: what the peer has allocated is mapped, the rest goes by tcp."""
+    set_path(monkeypatch, "host")
+    with Peer() as owner, Peer(ENGINE_NO_REACH="1") as initiator:
+        size = 2 * MIB
+        far = int(owner.ask("allocate", size))
+        initiator.ask("fill", 0, size, 7)
+        assert initiator.ask("write", owner.target, far, size) == "0"
+        assert int(owner.ask("crc_at", far, size)) == zlib.crc32(b"\7" * size)
+        assert maps_of(initiator.process.pid) == [(size, size)]
+        assert initiator.ask("write", owner.target, owner.address, size) == "0"
+        assert int(owner.ask("crc", 0, size)) == zlib.crc32(b"\7" * size)
+        owner.ask("fill", 0, size, 8)
+        assert initiator.ask("read", owner.target, owner.address, size) == "0"
+        assert int(initiator.ask("crc", 0, size)) == zlib.crc32(b"\10" * size)
+        owner.ask("zero", far, size)
+        assert initiator.ask("read", owner.target, far, size) == "0"
+        assert int(initiator.ask("crc", 0, size)) == zlib.crc32(bytes(size))
+        assert owner.ask("free", far, size) == "0"
+        assert initiator.ask("write", owner.target, far, size) != "0"
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/sys/kernel/yama/ptrace_scope").exists() or pathlib.Path("/proc/sys/kernel/yama/ptrace_scope").read_text() != "1\n"
+                    or os.geteuid() == 0, reason="needs a kernel with Yama's ptrace scope 1, and another user than root")
+@pytest.mark.parametrize("value, is_reached", [("1", False), ("ptrace", True)])
+def test_processes_are_reached_when_that_is_asked_for(value, is_reached):
+    with Peer(MC_SAME_HOST=value) as owner:
+        byte, libc = ctypes.create_string_buffer(1), ctypes.CDLL(None)
+        near, far = (ctypes.c_size_t * 2)(ctypes.addressof(byte), 1), (ctypes.c_size_t * 2)(owner.address, 1)
+        assert (libc.process_vm_readv(owner.process.pid, near, 1, far, 1, 0) == 1) == is_reached
 
 
 @pytest.mark.parametrize("path", ["host", "tcp"])

@@ -305,7 +305,8 @@ static void test_ptrace(void **state)
         const char *scope, *capabilities;
         enum mc_verdict verdict;
     } cases[] = {{"0\n", "0", MC_VERDICT_FINE},
-                 {"1\n", "0", MC_VERDICT_FINE},
+                 {"1\n", "0", MC_VERDICT_WARNING},
+                 {"1\n", "0000000000080000", MC_VERDICT_FINE},
                  {"2\n", "0", MC_VERDICT_WARNING},
                  {"2\n", "0000000000080000", MC_VERDICT_FINE}, /* CAP_SYS_PTRACE */
                  {"3\n", "000001ffffffffff", MC_VERDICT_WARNING}};

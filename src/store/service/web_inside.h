@@ -36,8 +36,8 @@ struct mc_web_connection {
     uint32_t share;          /* of which counter */
     enum mc_web_place place; /* with the lock */
     bool is_dead;            /* of the loop: it is freed when the events at hand are seen */
-    /* With the lock: in its list, where since_ns is its last byte, when it came into the queue, or since when its thread
-     * waits for the peer (0: it does not). The first two are in order. */
+    /* With the lock: in its list, where since_ns is its last byte, when it came into the queue, or since when its
+     * thread waits for the peer (0: it does not). The first two are in order. */
     struct mc_web_connection *older, *newer;
     uint64_t since_ns;
     bool is_sending;     /* with the lock: its thread waits for the peer to take something */

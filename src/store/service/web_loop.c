@@ -1,4 +1,4 @@
-/* The connections of the HTTP server: those that wait for a request, in a loop, and the threads that serve the others. */
+/* The connections of the HTTP server: those that wait for a request, in a loop, and the threads that serve the rest. */
 #include "store/service/web_inside.h"
 
 #include "base/error.h"

@@ -264,11 +264,14 @@ static void try_host(struct mc_trial_session *session, struct mc_trial *trial)
         set(trial, MC_TRIAL_FAILS, trouble.step, trouble.error);
         return;
     }
+    bool is_map_only = path->is_map_only;
     mc_host_path_release(path);
     bool allowed = session->engine->settings.allow_host;
     session->engine->settings.allow_host = true;
     try_reading(session, MC_TRANSFER_PATH_HOST, trial);
     session->engine->settings.allow_host = allowed;
+    if (is_map_only && trial->result == MC_TRIAL_FAILS)
+        trial->error = EPERM; /* what it has allocated with its engine is mapped all the same */
 }
 
 static void try_tcp(struct mc_trial_session *session, struct mc_trial *trial)

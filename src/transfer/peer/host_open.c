@@ -11,9 +11,11 @@
 #include "env/clock.h"
 #include "env/log.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -105,8 +107,27 @@ static bool is_troubled(struct mc_host_trouble *trouble, const char *step, int e
     return false;
 }
 
-/* Is the process with the socket's credentials the one whose memory holds the proof? */
-static bool prove(struct mc_host_path *path, const struct mc_host_welcome *welcome, struct mc_host_trouble *trouble)
+/* Has that process the table open? Looking at its descriptors needs less than reaching into its memory. */
+static bool has_open(pid_t pid, int table_fd)
+{
+    char name[64];
+    struct stat table, one;
+    struct dirent *entry;
+    bool is_found = false;
+    snprintf(name, sizeof(name), "/proc/%d/fd", (int)pid);
+    DIR *all = fstat(table_fd, &table) == 0 ? opendir(name) : NULL;
+    while (all != NULL && !is_found && (entry = readdir(all)) != NULL)
+        is_found = entry->d_name[0] != '.' && fstatat(dirfd(all), entry->d_name, &one, 0) == 0 &&
+                   one.st_dev == table.st_dev && one.st_ino == table.st_ino;
+    if (all != NULL)
+        (void)closedir(all);
+    return is_found;
+}
+
+/* Is the process with the socket's credentials the one whose memory holds the proof, or, where that may not be read,
+ * the one that has made the table? */
+static bool prove(struct mc_host_path *path, const struct mc_host_welcome *welcome, int table_fd,
+                  struct mc_host_trouble *trouble)
 {
     struct ucred credentials;
     socklen_t length = sizeof(credentials);
@@ -118,6 +139,12 @@ static bool prove(struct mc_host_path *path, const struct mc_host_welcome *welco
     path->pid = credentials.pid;
     struct iovec near = {&proof, sizeof(proof)}, far = {(void *)(uintptr_t)welcome->proof_address, sizeof(proof)};
     ssize_t length_read = process_vm_readv(path->pid, &near, 1, &far, 1, 0);
+    bool is_forbidden = length_read < 0 && (errno == EPERM || errno == EACCES || errno == ENOSYS);
+    int error = errno;
+    path->is_map_only = is_forbidden && has_open(path->pid, table_fd);
+    if (path->is_map_only)
+        return true;
+    errno = error;
     if (length_read != (ssize_t)sizeof(proof))
         return is_troubled(trouble, "reading its memory", length_read < 0 ? errno : EFAULT);
     if (!mc_id_equal(proof, welcome->proof) || mc_id_is_zero(proof))
@@ -148,7 +175,8 @@ static bool greet(struct mc_host_path *path, struct mc_id owner, struct mc_host_
     if (is_fine) {
         int64_t received = mc_unix_receive_fds(path->fd, &welcome, sizeof(welcome), &table_fd, 1, &fd_count, until_ns);
         is_fine = received == (int64_t)sizeof(welcome) && fd_count == 1 && welcome.magic == MC_HOST_MAGIC &&
-                  mc_id_equal(welcome.owner, owner) && map_table(path, table_fd) && prove(path, &welcome, trouble);
+                  mc_id_equal(welcome.owner, owner) && map_table(path, table_fd) &&
+                  prove(path, &welcome, table_fd, trouble);
     }
     if (fd_count == 1)
         close(table_fd);
@@ -186,6 +214,11 @@ struct mc_host_path *mc_host_path_get(struct mc_peer *peer)
     /* Under the lock: another thread would only do the same, and it is bounded by HELLO_MS. */
     if (path == NULL && is_possible && mc_clock_ms() >= peer->host_retry_ms) {
         path = peer->host = mc_host_path_open(peer->document.unix_name, peer->document.id, &trouble);
+        if (path != NULL && path->is_map_only)
+            mc_log(DEBUG,
+                   "%s is on this machine: what it has allocated is mapped, but its other memory cannot be "
+                   "reached from here, and goes by tcp",
+                   peer->name);
         if (path == NULL) {
             peer->host_retry_ms = mc_clock_ms() + RETRY_MS;
             engine->count.fallbacks++;
@@ -324,6 +357,8 @@ static int copy_once(const struct mc_host_path *path, enum mc_transfer_opcode op
                 opcode == MC_TRANSFER_WRITE ? copy->near[i].iov_base : copy->far[i].iov_base, copy->near[i].iov_len);
     if (copy->is_mapped)
         return 0;
+    if (path->is_map_only)
+        return 1;
     ssize_t moved = opcode == MC_TRANSFER_WRITE
                         ? process_vm_writev(path->pid, copy->near, copy->parts, copy->far, copy->parts, 0)
                         : process_vm_readv(path->pid, copy->near, copy->parts, copy->far, copy->parts, 0);

@@ -12,8 +12,9 @@ struct mc_host_map;
 struct mc_host_path { /* to a peer of this machine; reference counted */
     _Atomic uint32_t references;
     _Atomic bool is_broken;
-    int fd;    /* its end of file ends the path */
-    pid_t pid; /* proved to be the peer's */
+    int fd;           /* its end of file ends the path */
+    pid_t pid;        /* proved to be the peer's */
+    bool is_map_only; /* the kernel lets us map what the peer has allocated, but not reach into its process */
     const struct mc_host_table *table;
     struct mc_host_intents *intents;
     _Atomic uint64_t taken; /* intents in use, a bit each */

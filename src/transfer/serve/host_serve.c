@@ -24,22 +24,26 @@
 /* What a peer reads at welcome.proof_address to prove that the process it means is the one that answered. */
 static struct mc_id proof_of_process;
 
-/* Under the usual ptrace scope a process must allow others to reach its memory. */
-static void allow_peers(void)
+/* Under the usual ptrace scope no other process reaches our memory unless we allow it, and we can allow it to all of
+ * our user only, who may then do whatever a debugger may. So it is done when it is asked for; what was allocated with
+ * the engine is mapped without it (host_map.c). */
+static void allow_tracers(void)
 {
     char scope = '0';
     int fd = open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return;
     if (read(fd, &scope, 1) == 1 && scope == '1' && prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) != 0)
-        mc_log(DEBUG, "PR_SET_PTRACER is refused; peers of this machine will use tcp");
+        mc_log(WARNING, "MC_SAME_HOST=ptrace: PR_SET_PTRACER is refused; peers of this machine will use tcp for memory "
+                        "that they cannot map");
     close(fd);
 }
 
 int mc_host_table_create(struct mc_transfer_engine *engine)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, allow_peers);
+    if (engine->settings.allow_tracers)
+        pthread_once(&once, allow_tracers);
     size_t size = sizeof(struct mc_host_table);
     int fd = memfd_create("mooncake-transfer-regions", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)

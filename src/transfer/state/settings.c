@@ -43,6 +43,12 @@ static bool is_off(enum mc_variable variable)
                             strcasecmp(text, "off") == 0);
 }
 
+static bool is_ptrace(enum mc_variable variable)
+{
+    const char *text = mc_variable_value(variable);
+    return text != NULL && strcasecmp(text, "ptrace") == 0;
+}
+
 void mc_settings_read(struct mc_settings *settings)
 {
     uint64_t seconds = mc_settings_number(MC_VARIABLE_MC_TRANSFER_TIMEOUT, 30, 0, 1000000);
@@ -66,6 +72,7 @@ void mc_settings_read(struct mc_settings *settings)
         .use_ipv6 = mc_variable(MC_USE_IPV6) != NULL, /* as in the original: there at all is on */
         .allow_local = mc_variable(MC_FORCE_TCP) == NULL && !is_off(MC_VARIABLE_MC_SAME_PROCESS),
         .allow_host = mc_variable(MC_FORCE_TCP) == NULL && !is_off(MC_VARIABLE_MC_SAME_HOST),
+        .allow_tracers = mc_variable(MC_FORCE_TCP) == NULL && is_ptrace(MC_VARIABLE_MC_SAME_HOST),
     };
     bool is_said = mc_variable(MC_TCP_LANES_PER_PEER) != NULL || mc_variable(MC_TCP_MAX_CONNECTIONS_PER_PEER) != NULL;
     settings->lanes = (unsigned)mc_settings_number(

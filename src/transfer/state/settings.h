@@ -18,6 +18,7 @@ struct mc_settings { /* from the environment */
     unsigned lanes, lanes_near; /* of one call; near: to peers of this machine, where more gain nothing */
     unsigned tcp_version;       /* 1: never speak version 2 */
     bool use_ipv6, allow_local, allow_host;
+    bool allow_tracers; /* processes of this user may reach into ours where the kernel asks for our word */
     char bind_address[MC_ADDRESS_MAX];
 };
 
