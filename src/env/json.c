@@ -17,6 +17,13 @@ struct scan {
     size_t depth;
 };
 
+/* Nothing may lie nowhere, where there is no going on. */
+static struct scan scan_of(struct mc_span text)
+{
+    const char *at = text.length == 0 ? "" : text.data;
+    return (struct scan){.at = at, .end = at + text.length};
+}
+
 static bool scan_fail(struct scan *scan, const char *problem)
 {
     scan->problem = problem;
@@ -198,8 +205,8 @@ static int cursor_fail(struct mc_json_cursor *cursor, const char *at, const char
 
 int mc_json_open(struct mc_span text, char kind, struct mc_json_cursor *cursor)
 {
-    struct scan scan = {.at = text.data, .end = (const char *)text.data + text.length};
-    *cursor = (struct mc_json_cursor){.start = text.data, .end = scan.end, .is_object = kind == '{'};
+    struct scan scan = scan_of(text);
+    *cursor = (struct mc_json_cursor){.start = scan.at, .end = scan.end, .is_object = kind == '{'};
     skip_space(&scan);
     if (text.length == 0 || !next_is(&scan, kind))
         return cursor_fail(cursor, scan.at, kind == '{' ? "an object was expected" : "a list was expected");
@@ -299,7 +306,7 @@ static bool is_named(const struct mc_json_cursor *cursor, uint64_t index, struct
 /* Recursion is bounded by the path. */
 int mc_json_find(struct mc_span text, const char *path, struct mc_span *value)
 {
-    struct scan scan = {.at = text.data, .end = (const char *)text.data + text.length};
+    struct scan scan = scan_of(text);
     struct mc_json_cursor cursor;
     struct mc_span found = mc_span(NULL, 0), whole;
     size_t length = strcspn(path, ".");

@@ -7,10 +7,10 @@
 int mc_members_scan(struct mc_members *members, struct mc_span text, size_t *at, const char **problem)
 {
     struct mc_json_cursor cursor;
-    const char *start = text.data;
     members->text = text;
     members->count = 0;
     bool is_open = mc_json_open(text, '{', &cursor) == 0;
+    const char *start = cursor.start;
     while (is_open && mc_json_next(&cursor) == 1) {
         if (members->count == MC_EDIT_MEMBERS_MAX) {
             cursor.at = cursor.from;

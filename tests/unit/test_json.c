@@ -34,6 +34,18 @@ static void the_last_of_a_name_counts(void **state)
     assert_false(mc_json_is_again(mc_span_string(text), &all)); /* an inner object's names are its own */
 }
 
+/* As a request without a body has it. */
+static void nothing_that_lies_nowhere(void **state)
+{
+    struct mc_json_cursor cursor;
+    struct mc_span value;
+    (void)state;
+    assert_int_equal(mc_json_open(mc_span(NULL, 0), '{', &cursor), MC_ERR_PROTOCOL);
+    assert_ptr_equal(cursor.at, cursor.start);
+    assert_string_equal(cursor.problem, "an object was expected");
+    assert_int_equal(mc_json_find(mc_span(NULL, 0), "a", &value), MC_ERR_PROTOCOL);
+}
+
 /* What is behind the member that was asked for is looked at, too. */
 static void what_is_wrong_has_a_place(void **state)
 {
@@ -142,6 +154,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_of_a_name_counts),
+        cmocka_unit_test(nothing_that_lies_nowhere),
         cmocka_unit_test(what_is_wrong_has_a_place),
         cmocka_unit_test(numbers),
         cmocka_unit_test(texts),

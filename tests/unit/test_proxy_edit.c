@@ -63,6 +63,8 @@ static void bad(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         assert_true(scan(texts[i], strlen(texts[i])) < 0);
+    assert_true(mc_members_scan(&members, mc_span(NULL, 0), &at, &problem) < 0); /* a request without a body */
+    assert_int_equal(at, 0);
     assert_true(scan("{\"a\":\"\\\0\"}", 10) < 0);
     assert_true(scan("{\"a\":1}\0", 8) < 0);
 }
