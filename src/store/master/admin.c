@@ -458,16 +458,15 @@ static int compare_keys(const void *a, const void *b)
 static int64_t split_keys(const struct mc_buffer *list, struct mc_span *keys)
 {
     size_t count = 0, unique = 0;
-    const char *at = (const char *)list->data, *end = at + list->length;
-    while (at < end) {
-        const char *comma = memchr(at, ',', (size_t)(end - at));
-        size_t length = (size_t)((comma == NULL ? end : comma) - at);
+    for (size_t from = 0; from < list->length;) { /* an empty list may lie nowhere */
+        const uint8_t *at = list->data + from, *comma = memchr(at, ',', list->length - from);
+        size_t length = comma == NULL ? list->length - from : (size_t)(comma - at);
         if (length > 0) {
             if (count == QUERY_KEYS_MAX)
                 return MC_ERR_INVALID_PARAMS;
             keys[count++] = mc_span(at, length);
         }
-        at += length + 1;
+        from += length + 1;
     }
     qsort(keys, count, sizeof(keys[0]), compare_keys);
     for (size_t i = 0; i < count; i++) {
