@@ -57,6 +57,10 @@ static void the_summary_line(void **state)
     statistics.put_start_failures = 10;
     statistics.get_items = 50;
     statistics.get_misses = 50;
+    statistics.exist_items = 300;
+    statistics.exist_hits = 60;
+    statistics.lookups = 400;
+    statistics.lookup_hits = 103;
     statistics.eviction_attempts = 4;
     statistics.eviction_successes = 3;
     statistics.evicted_objects = 70;
@@ -65,7 +69,8 @@ static void the_summary_line(void **state)
     mc_metrics_summary(&line, &statistics, &window);
     mc_buffer_put_u8(&line, 0);
     assert_non_null(strstr((const char *)line.data, "Storage: 26.96 GB / 30.00 GB (89.9%) | Keys: 219474 "));
-    assert_non_null(strstr((const char *)line.data, "PutStart=9.00/10.00, Get=0.00/5.00, "));
+    assert_non_null(strstr((const char *)line.data, " | Clients: 0 | Hit ratio: 25.8% | Requests "));
+    assert_non_null(strstr((const char *)line.data, "PutStart=9.00/10.00, Get=0.00/5.00, Exist=6.00/30.00, "));
     assert_non_null(strstr((const char *)line.data, "Eviction: Success/Attempts=3/4, keys=70, size=0 B"));
     mc_buffer_free(&line);
 }

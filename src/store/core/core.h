@@ -183,8 +183,8 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
 /* clang-format off */
 #define MC_CORE_COUNTERS(X)                                                                                            \
     X(put_start_requests) X(put_start_items) X(put_start_failures) X(put_start_partial) X(put_end_items)               \
-    X(put_revokes) X(get_requests) X(get_items) X(get_misses) X(get_hits) X(exist_requests) X(exist_items)             \
-    X(remove_requests) X(remove_items) X(remove_failures) X(remove_regex_requests) X(remove_all_requests)              \
+    X(put_revokes) X(get_requests) X(get_items) X(get_misses) X(get_hits) X(get_waits) X(exist_requests)                 \
+    X(exist_items) X(exist_hits) X(remove_requests) X(remove_items) X(remove_failures) X(remove_regex_requests) X(remove_all_requests)              \
     X(mount_requests) X(mount_failures) X(unmount_requests) X(heartbeats) X(evicted_objects) X(evicted_bytes)          \
     X(eviction_attempts) X(eviction_successes) X(allocation_failures) X(cuts) X(clears) X(suspects) X(members_lost)    \
     X(protocol_errors) X(foreign_connections) X(put_bytes) X(stale_refused) X(recovered_objects) X(recovered_replicas)                         \
@@ -198,6 +198,9 @@ struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;
     MC_CORE_COUNTERS(MC_CORE_COUNTER)
 #undef MC_CORE_COUNTER
+    /* Keys that were looked for and found: an existence check and the get of what it has found are one look. Who checks
+     * and who gets without that are told apart by their sums alone, so of the smaller of the two too little is seen. */
+    uint64_t lookups, lookup_hits;
     uint64_t tenants_unknown; /* puts that were refused for they have no quota */
     uint64_t objects, soft_pinned, members, segments, connections, recovering, tombstones, clusters_torn;
     uint64_t capacity, populated, used, clearing_bytes,

@@ -7,9 +7,18 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Both sums only grow. */
+static void count_lookups(struct mc_core_statistics *statistics)
+{
+    uint64_t checked = statistics->exist_hits, asked = statistics->get_items - statistics->get_waits;
+    statistics->lookups = statistics->exist_items - checked + (asked > checked ? asked : checked);
+    statistics->lookup_hits = statistics->get_hits > checked ? statistics->get_hits : checked;
+}
+
 void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *statistics)
 {
     *statistics = core->statistics;
+    count_lookups(statistics);
     statistics->objects = core->visible_count;
     statistics->soft_pinned = core->soft_count;
     statistics->members = core->members_by_id.count;

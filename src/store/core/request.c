@@ -212,6 +212,7 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
     for (uint32_t i = 0; i < count; i++) {
         core->statistics.get_hits += found[i].code == 0;
         core->statistics.get_misses += found[i].code != 0;
+        core->statistics.get_waits += found[i].code == MC_ERR_PUT_IN_PROGRESS; /* asked again */
         mc_wire_found_write(out, &found[i]);
     }
     mc_list_end(out, list, count);
@@ -243,9 +244,11 @@ static void prefetch_neighbours(const struct mc_core *core, const struct mc_obje
         __builtin_prefetch(mc_segment_node(segment, node->list_next), 1);
 }
 
-static void exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results)
+/* Returns how many there are. */
+static uint32_t exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results)
 {
     struct mc_replica replica;
+    uint32_t hits = 0;
     for (uint32_t i = 0; i < count; i++)
         prefetch_node(core, objects[i]);
     for (uint32_t i = 0; i < count; i++)
@@ -253,9 +256,11 @@ static void exist_group(struct mc_core *core, struct mc_object *const *objects, 
     for (uint32_t i = 0; i < count; i++) {
         results[i] = objects[i] != NULL &&
                      (mc_object_stored(core, objects[i]) || mc_object_coming(core, objects[i], &replica, 1) > 0);
+        hits += results[i];
         if (results[i] && objects[i]->visible)
             mc_object_touch(core, objects[i]);
     }
+    return hits;
 }
 
 void mc_request_exist(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
@@ -272,10 +277,12 @@ void mc_request_exist(struct mc_core *core, struct mc_connection *connection, co
         return;
     }
     find_keys(core, keys, count, objects);
+    uint32_t hits = 0;
     for (uint32_t i = 0; i < count; i += PREFETCH_GROUP)
-        exist_group(core, &objects[i], count - i < PREFETCH_GROUP ? count - i : PREFETCH_GROUP, &results[i]);
+        hits += exist_group(core, &objects[i], count - i < PREFETCH_GROUP ? count - i : PREFETCH_GROUP, &results[i]);
     core->statistics.exist_requests++;
     core->statistics.exist_items += count;
+    core->statistics.exist_hits += hits;
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out == NULL)
         return;

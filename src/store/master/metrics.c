@@ -55,6 +55,10 @@ static const struct metric metrics[] = {
     {COUNTER, "master_get_replica_list_failures_total", FROM(get_misses), "Lookups that found nothing readable."},
     NO_CALLS("master_get_replica_list_by_regex"),
     {COUNTER, "master_exist_key_requests_total", FROM(exist_items), "Existence checks, one per key."},
+    {COUNTER, "mooncake_get_waits_total", FROM(get_waits), "Lookups of a value that is on its way; they are asked again."},
+    {COUNTER, "mooncake_exist_hits_total", FROM(exist_hits), "Keys that existence checks have found."},
+    {COUNTER, "mooncake_lookups_total", FROM(lookups), "Keys that were looked for; an existence check and the get of what it has found are one look."},
+    {COUNTER, "mooncake_lookup_hits_total", FROM(lookup_hits), "Keys that were looked for and found."},
     {COUNTER, "master_exist_key_failures_total", NOTHING, ABSENT},
     {COUNTER, "master_remove_requests_total", FROM(remove_items), "Removes, one per key."},
     {COUNTER, "master_remove_failures_total", FROM(remove_failures), "Removes refused or of absent keys."},
@@ -229,7 +233,10 @@ void mc_metrics_window_move(struct mc_metrics_window *window, const struct mc_co
         window->put = rate(now->put_start_items, last->put_start_items, now->put_start_failures,
                            last->put_start_failures, seconds);
         window->get = rate(now->get_items, last->get_items, now->get_misses, last->get_misses, seconds);
-        window->exist = rate(now->exist_items, last->exist_items, 0, 0, seconds);
+        window->exist = rate(now->exist_items, last->exist_items, now->exist_items - now->exist_hits,
+                             last->exist_items - last->exist_hits, seconds);
+        window->lookup = rate(now->lookups, last->lookups, now->lookups - now->lookup_hits,
+                              last->lookups - last->lookup_hits, seconds);
         window->remove =
             rate(now->remove_items, last->remove_items, now->remove_failures, last->remove_failures, seconds);
     }
@@ -295,6 +302,8 @@ void mc_metrics_summary(struct mc_buffer *out, const struct mc_core_statistics *
     put_disks(out, s);
     mc_buffer_printf(out, " | Keys: %llu (soft-pinned: %llu) | Clients: %llu", (unsigned long long)s->objects,
                      (unsigned long long)s->soft_pinned, (unsigned long long)s->members);
+    if (window->lookup.total > 0)
+        mc_buffer_printf(out, " | Hit ratio: %.1f%%", 100 * window->lookup.success / window->lookup.total);
     mc_buffer_printf(
         out, " | Requests (Success/Total per sec): PutStart=%.2f/%.2f, Get=%.2f/%.2f, Exist=%.2f/%.2f, Del=%.2f/%.2f",
         window->put.success, window->put.total, window->get.success, window->get.total, window->exist.success,

@@ -13,7 +13,7 @@ struct mc_metrics_window {
     uint64_t last_ms;
     struct mc_metrics_rate { /* per second */
         double success, total;
-    } put, get, exist, remove;
+    } put, get, exist, remove, lookup;
 };
 /* Computes the rates since the last move, and begins the next window. */
 void mc_metrics_window_move(struct mc_metrics_window *window, const struct mc_core_statistics *now, uint64_t now_ms);
