@@ -362,7 +362,8 @@ struct mc_store_statistics {
     uint64_t scrubbed_bytes, rotten_slots; /* what lies in the segment, read and compared in the background; rotten ones
                                               were dropped. MC_SCRUB_MB_PER_S (64) a second, 0 = off */
     uint64_t places_hits;                  /* gets served from remembered places while no master could be reached */
-    uint64_t get_loads; /* gets that waited until their value had come from a disk, and then had it */
+    uint64_t get_loads;    /* gets that waited until their value had come from a disk, and then had it */
+    uint64_t tags_refused; /* what peers asked of the segment without having been granted it; with keys only */
 };
 MC_API void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *statistics);
 

@@ -50,6 +50,10 @@ MUTATIONS = [
      SEGMENT + "memory.c", READ_LAST, READ_LAST.replace("state_read(slot) == MC_SLOT_LIVE && ", ""),
      SEGMENT + "memory.c", READ_AGAIN, READ_AGAIN.replace("state_read(slot) == MC_SLOT_LIVE && ", "")),
     ("epoch_raises_no_floor", SEGMENT + "memory.c", "atomic_store(&memory->file.header->floor, epoch << MC_EPOCH_SHIFT);", ""),
+    # Tags of places. Here nobody asks for what is not his, so that an owner looks at them, and at each part of a place, is shown by
+    # tests/unit/test_tag.c; that the master makes them of the key that was told last, by test_core_tag.c. What honest peers need:
+    ("tags_for_readers_name_no_reader", CORE + "describe.c", "{.holder = holder, .slot = place->slot, .generation = place->generation};", "{.slot = place->slot, .generation = place->generation};\n    (void)holder;"),
+    ("commits_repeat_no_tag", PATH + "gather.c", ".tag = transfer->place.tag", ".tag = 0"),
     # Copies
     ("reader_believes_without_checksum", PATH + "gather.c", "return rc < 0 ? rc : crc == slot->crc ? 0 : MC_ERR_CHECKSUM_MISMATCH;", "return rc < 0 ? rc : 0;"),
     ("reader_looks_no_second_time_nor_at_checksum", PATH + "gather.c", "if (rc == 0 || rc == MC_ERR_CHECKSUM_MISMATCH)", "if (rc == MC_ERR_CHECKSUM_MISMATCH)\n        rc = 0;\n    if (0)"),

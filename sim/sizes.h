@@ -25,6 +25,10 @@
 #undef MC_RESOLVE_BUCKETS
 #define MC_RESOLVE_BUCKETS 4u
 
+/* There are no keys here; places have tags all the same, which every connection is to repeat. */
+#undef MC_SERVE_TAGS_ALWAYS
+#define MC_SERVE_TAGS_ALWAYS true
+
 /* Few places, and short patience with connections that rest: so they are taken, given up and opened anew in every run.
  */
 #undef MC_SERVE_CONNECTIONS_MAX

@@ -18,6 +18,7 @@ from service_process import REST as SERVICE, Service, run
 from store_process import StoreProcess
 
 RIGHTS = ("read", "read,write", "node", "read,write,node,admin")
+TAGS = 1 << 3  # the feature, in hellos of data connections
 
 
 @pytest.fixture
@@ -387,37 +388,20 @@ def test_strangers_may_not_drain_without_keys(mode, refused):
 
 # ---- data connections ----
 
-class Told:
-    """What the master tells who holds that key of the segment that there is."""
+class Owner:
+    """A segment's owner, as a SEGMENT_REPLY has told that node of it."""
 
-    def __init__(self, master, key):
-        self.node = os.urandom(16)
-        connection, right = proved(master, key)
-        with connection:
-            connection.sendall(right + wire.frame(wire.HELLO, 7, wire.record(struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, wire.ROLE_CALL, 0, self.node, 1, 0) +
-                                                                             wire.data(b"t") + wire.data(b"") + struct.pack("<QI", 0, 0xFFFFFFFF))))
-            assert keyed.receive(connection)[0] == wire.HELLO_REPLY
-            connection.sendall(wire.frame(wire.SEGMENTS, 8, wire.record(struct.pack("<Q16s", 0, bytes(16)))))
-            kind, body = keyed.receive(connection)
-            assert kind == wire.SEGMENTS_REPLY
-            connection.sendall(wire.frame(wire.GET, 9, wire.record(struct.pack("<I", 0)) + wire.records([wire.data(b"probe")])))
-            kind, found = keyed.receive(connection)
-            assert kind == wire.GET_FOUND
-        reader = wire.Reader(body)
-        reader.record()
-        record = reader.list()[0]
+    def __init__(self, node, record):
+        self.node = node
         self.owner, self.incarnation = struct.unpack_from("<16sQ", record, struct.calcsize("<iI"))
+        self.segment, = struct.unpack_from("<I", record, 4)
         self.nonce, = struct.unpack_from("<Q", record, struct.calcsize("<iI16sQ16sQI"))
         at, texts = struct.calcsize("<iI16sQ16sQIQ16s"), []
         while at < len(record):
             size, = struct.unpack_from("<H", record, at)
             texts.append(record[at + 2:at + 2 + size])
             at += 2 + size
-        self.address, self.unix, self.ticket, self.secret = texts[1].decode(), texts[2].decode(), texts[3], texts[4]
-        reader = wire.Reader(found)
-        reader.record()
-        reader.list()
-        self.slot, self.generation, self.offset = struct.unpack_from("<IQQ", reader.list()[0], 4)
+        self.name, self.address, self.unix, self.ticket, self.secret = texts[0], texts[1].decode(), texts[2].decode(), texts[3], texts[4]
 
     def connect(self):
         host, port = self.address.rsplit(":", 1)
@@ -426,7 +410,7 @@ class Told:
         return connection
 
     def hello(self, node=None):
-        return wire.frame(wire.HELLO, 0, wire.record(struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, 3, 0, node or self.node, 1, self.nonce) +
+        return wire.frame(wire.HELLO, 0, wire.record(struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, 3, TAGS, node or self.node, 1, self.nonce) +
                                                      wire.data(b"") + wire.data(b"") + struct.pack("<QI", 0, 0xFFFFFFFF)))
 
     def prove(self, connection, ticket=None):
@@ -449,10 +433,35 @@ class Told:
         assert kind == wire.HELLO_REPLY and struct.unpack_from("<i", body, 2)[0] == 0
         return connection
 
+
+class Told(Owner):
+    """What the master tells who holds that key of the segment that there is."""
+
+    def __init__(self, master, key):
+        node = os.urandom(16)
+        connection, right = proved(master, key)
+        with connection:
+            connection.sendall(right + wire.frame(wire.HELLO, 7, wire.record(struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, wire.ROLE_CALL, 0, node, 1, 0) +
+                                                                             wire.data(b"t") + wire.data(b"") + struct.pack("<QI", 0, 0xFFFFFFFF))))
+            assert keyed.receive(connection)[0] == wire.HELLO_REPLY
+            connection.sendall(wire.frame(wire.SEGMENTS, 8, wire.record(struct.pack("<Q16s", 0, bytes(16)))))
+            kind, body = keyed.receive(connection)
+            assert kind == wire.SEGMENTS_REPLY
+            connection.sendall(wire.frame(wire.GET, 9, wire.record(struct.pack("<I", 0)) + wire.records([wire.data(b"probe")])))
+            kind, found = keyed.receive(connection)
+            assert kind == wire.GET_FOUND
+        reader = wire.Reader(body)
+        reader.record()
+        super().__init__(node, reader.list()[0])
+        reader = wire.Reader(found)
+        reader.record()
+        reader.list()
+        self.slot, self.generation, self.offset, self.tag = struct.unpack_from("<IQQxQ", reader.list()[0], 4)
+
     def read(self):
         """The first bytes of the probe; None: the connection was closed."""
         with self.open() as connection:
-            connection.sendall(wire.frame(64, 5, wire.record(struct.pack("<IBQQQI", self.slot, 0, self.generation, 0, 10, 0))))
+            connection.sendall(wire.frame(64, 5, wire.record(struct.pack("<IBQQQIQ", self.slot, 0, self.generation, 0, 10, 0, self.tag))))
             answer = keyed.receive(connection)
             if answer is None:
                 return None

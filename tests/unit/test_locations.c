@@ -34,8 +34,9 @@ static void what_was_told_is_known_under_its_epoch(void **state)
 {
     struct mc_locations places = {NULL};
     struct mc_known known;
-    struct mc_place told[3] = {
-        {UINT32_MAX, 7, UINT64_MAX, 1ull << 60, MC_REPLICA_COUNT_MAX - 1}, {5, UINT32_MAX, 6, 0, 0}, {9, 1, 2, 192, 1}};
+    struct mc_place told[3] = {{UINT32_MAX, 7, UINT64_MAX, 1ull << 60, MC_REPLICA_COUNT_MAX - 1, 0},
+                               {5, UINT32_MAX, 6, 0, 0, 0},
+                               {9, 1, 2, 192, 1, 0}};
     (void)state;
     mc_locations_put(&places, key_of(3, 4), 9, UINT64_MAX, told, 1);
     assert_true(mc_locations_get(&places, key_of(3, 4), 9, &known));
@@ -66,6 +67,16 @@ static void what_was_told_is_known_under_its_epoch(void **state)
     mc_locations_put(&places, key_of(3, 4), 9, 5, told, 1);
     assert_true(mc_locations_get(&places, key_of(3, 4), 9, &known));
     assert_int_equal(known.count, 1);
+    /* With the tag that was told last. */
+    for (uint64_t tag = 1; tag < 4; tag++) {
+        told[0].tag = tag;
+        told[1].tag = ~tag;
+        mc_locations_put(&places, key_of(3, 4), 9, 5, told, 1 + tag % 2);
+        assert_true(mc_locations_get(&places, key_of(3, 4), 9, &known));
+        assert_int_equal(known.count, 1 + tag % 2);
+        for (uint32_t i = 0; i < known.count; i++)
+            assert_true(known.places[i].tag == (known.places[i].segment == told[0].segment ? tag : ~tag));
+    }
     /* The last one told has the entry. */
     mc_locations_put(&places, key_of(3 + MC_LOCATIONS_ENTRIES, 4), 9, 5, told, 1);
     assert_false(mc_locations_get(&places, key_of(3, 4), 9, &known));
@@ -95,14 +106,16 @@ static void *work(void *argument)
         if ((random & 6) == 0)
             mc_locations_drop(worker->places, key);
         else if ((random & 2) != 0) {
-            struct mc_place place = {(uint32_t)value, (uint32_t)(value >> 1), value, value * 192, value % 16};
+            struct mc_place place = {(uint32_t)value, (uint32_t)(value >> 1),     value, value * 192,
+                                     value % 16,      value % 3 == 0 ? 0 : ~value};
             mc_locations_put(worker->places, key, 1, value * 5, &place, 1);
         } else if (mc_locations_get(worker->places, key, 1, &known)) {
             value = known.places[0].generation;
             worker->hits++;
             worker->torn += known.count != 1 || known.length != value * 5 || known.places[0].offset != value * 192 ||
                             known.places[0].replica != value % 16 || known.places[0].segment != (uint32_t)value ||
-                            known.places[0].slot != (uint32_t)(value >> 1);
+                            known.places[0].slot != (uint32_t)(value >> 1) ||
+                            known.places[0].tag != (value % 3 == 0 ? 0 : ~value);
         }
     }
     return NULL;

@@ -272,7 +272,7 @@ int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, bool wi
     for (size_t i = 0; i < place_count && i < MC_REPLICA_COUNT_MAX; i++) {
         struct mc_wire_place place;
         mc_wire_place_read(&reader, &place);
-        places[i] = (struct mc_place){place.segment, place.slot, place.generation, place.offset, place.replica};
+        places[i] = mc_place_of(&place);
         *described = (struct mc_described){.version = place.generation - place.replica, .pins = found.pins};
     }
     rc = reader.bad || place_count > MC_REPLICA_COUNT_MAX || found.disk.length >= sizeof(disk.segment_name)

@@ -158,7 +158,7 @@ static int read_found(struct get_work *work, struct mc_reader *reader)
         return MC_ERR_NO_MEMORY;
     for (size_t i = 0; i < place_count; i++) {
         mc_wire_place_read(reader, &place);
-        work->places[i] = (struct mc_place){place.segment, place.slot, place.generation, place.offset, place.replica};
+        work->places[i] = mc_place_of(&place);
     }
     if (reader->bad)
         return MC_ERR_PROTOCOL;
@@ -437,7 +437,7 @@ static void read_known(struct get_work *work)
 static bool is_final(const struct get_work *work, const struct get_one *one)
 {
     (void)work;
-    return one->code != MC_ERR_REPLICA_IS_GONE && one->code != MC_ERR_TRANSFER_FAIL &&
+    return one->code != MC_ERR_REPLICA_IS_GONE && one->code != MC_ERR_TRANSFER_FAIL && one->code != MC_ERR_STALE &&
            one->code != MC_ERR_PUT_IN_PROGRESS;
 }
 
@@ -553,7 +553,7 @@ static int get_known_or_asked(struct get_work *work)
     struct get_wait wait = {.is_one = work->count == 1};
     if (work->session)
         read_known(work);
-    bool asked_failed = false;
+    bool asked_failed = false, asked_stale = false;
     for (unsigned asked = 0; work->count > 0; asked++) {
         int rc = mc_master_is_away(store) ? MC_ERR_RPC_FAIL
                                           : mc_link_try(store, work->deadline_ns, build_get, work, MC_MESSAGE_GET_FOUND,
@@ -588,9 +588,12 @@ static int get_known_or_asked(struct get_work *work)
         bool is_gone_there = any_is(work, MC_ERR_REPLICA_IS_GONE);
         /* Its owner has failed: what the master says now may be of other replicas. Once. */
         bool is_failed = work->failed && !asked_failed && any_is(work, MC_ERR_TRANSFER_FAIL);
+        /* Its owner does not take the tag: what the master says now has another. Once. */
+        bool is_stale = !asked_stale && any_is(work, MC_ERR_STALE);
         bool is_troubled = any_troubled(work);
         asked_failed = asked_failed || is_failed;
-        if (is_late || (!changed && !is_gone_there && !is_replaced && !is_failed && !is_troubled))
+        asked_stale = asked_stale || is_stale;
+        if (is_late || (!changed && !is_gone_there && !is_replaced && !is_failed && !is_stale && !is_troubled))
             return 0;
         if (is_replaced && !wait_coming(store, &wait, work->ones, work->count, work->deadline_ns))
             return 0;
@@ -610,9 +613,8 @@ static int64_t final_code(const struct get_one *one, int trouble)
         return MC_ERR_OBJECT_NOT_FOUND;
     if (code == MC_ERR_TRANSFER_FAIL && trouble != 0)
         return trouble == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS ? MC_ERR_TRANSFER_FAIL : trouble;
-    return code == MC_ERR_REPLICA_IS_GONE || code == MC_ERR_TRANSFER_FAIL ? MC_ERR_OBJECT_NOT_FOUND
-           : code == MC_ERR_PUT_IN_PROGRESS                               ? MC_ERR_REPLICA_IS_NOT_READY
-                                                                          : code;
+    bool is_missed = code == MC_ERR_REPLICA_IS_GONE || code == MC_ERR_TRANSFER_FAIL || code == MC_ERR_STALE;
+    return is_missed ? MC_ERR_OBJECT_NOT_FOUND : code == MC_ERR_PUT_IN_PROGRESS ? MC_ERR_REPLICA_IS_NOT_READY : code;
 }
 
 void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)

@@ -3,15 +3,24 @@
 
 #include <stdlib.h>
 
-enum { LOW, HIGH, EPOCH, LENGTH, FIRST, PLACE_WORDS = 3, WORDS = FIRST + (int)MC_LOCATIONS_REPLICAS * PLACE_WORDS };
+enum {
+    LOW,
+    HIGH,
+    EPOCH,
+    LENGTH,
+    FIRST,
+    PLACE_WORDS = 3,
+    TAGS = FIRST + (int)MC_LOCATIONS_REPLICAS * PLACE_WORDS, /* a word for each place */
+    WORDS = TAGS + (int)MC_LOCATIONS_REPLICAS
+};
 
 #define HEAD_WORDS (FIRST + PLACE_WORDS)
 #define LINE_BYTES 64u
 #define WRITING 1u  /* bits of a sequence number */
-#define HAS_TAIL 2u /* more than one replica */
+#define HAS_TAIL 2u /* more than one replica, or a tag */
 #define STEP 4u
 
-/* An entry is a cache line, and a tail that is looked at only when there is more than one replica. */
+/* An entry is a cache line, and a tail that is looked at only when there is more than one replica, or a tag. */
 struct head {
     _Atomic uint64_t sequence; /* 0: empty */
     _Atomic uint64_t words[HEAD_WORDS];
@@ -126,10 +135,13 @@ bool mc_locations_put(struct mc_locations *places, struct mc_hash key, uint64_t 
         count = choose(chosen, found, count);
         found = chosen;
     }
-    for (size_t i = 0; i < MC_LOCATIONS_REPLICAS; i++)
-        place_pack(words + FIRST + i * PLACE_WORDS, i < count ? &found[i] : NULL);
-    struct cache_entry entry = entry_of(table, key);
     uint64_t has_tail = count > 1 ? HAS_TAIL : 0;
+    for (size_t i = 0; i < MC_LOCATIONS_REPLICAS; i++) {
+        place_pack(words + FIRST + i * PLACE_WORDS, i < count ? &found[i] : NULL);
+        words[TAGS + i] = i < count ? found[i].tag : 0;
+        has_tail |= words[TAGS + i] != 0 ? HAS_TAIL : 0;
+    }
+    struct cache_entry entry = entry_of(table, key);
     if (holds(entry, words, has_tail))
         return false;
     entry_write(entry, words, has_tail);
@@ -166,9 +178,12 @@ bool mc_locations_get(struct mc_locations *places, struct mc_hash key, uint64_t 
     for (size_t i = 0; i < MC_LOCATIONS_REPLICAS; i++) {
         const uint64_t *place = words + FIRST + i * PLACE_WORDS;
         if (place[1] != 0)
-            known->places[known->count++] =
-                (struct mc_place){(uint32_t)(place[0] >> 32), (uint32_t)place[0], place[1],
-                                  place[2] / MC_EXTENT_UNIT * MC_EXTENT_UNIT, (uint8_t)(place[2] % MC_EXTENT_UNIT)};
+            known->places[known->count++] = (struct mc_place){(uint32_t)(place[0] >> 32),
+                                                              (uint32_t)place[0],
+                                                              place[1],
+                                                              place[2] / MC_EXTENT_UNIT * MC_EXTENT_UNIT,
+                                                              (uint8_t)(place[2] % MC_EXTENT_UNIT),
+                                                              words[TAGS + i]};
     }
     return known->count > 0;
 }

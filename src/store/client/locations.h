@@ -12,7 +12,7 @@
 
 #include <stdatomic.h>
 
-#define MC_LOCATIONS_ENTRIES 16384u /* 1.5 MiB, allocated when the first object is found */
+#define MC_LOCATIONS_ENTRIES 16384u /* 1.7 MiB, allocated when the first object is found */
 #define MC_LOCATIONS_REPLICAS 2u
 
 struct mc_locations_table;

@@ -110,19 +110,18 @@ static void add_transfer(struct put_work *work, const struct put_one *one, const
                          uint64_t group)
 {
     const struct mc_put_item *item = one->item;
-    work->transfers[work->transfer_count++] =
-        (struct mc_transfer){.kind = MC_TRANSFER_WRITE,
-                             .place = {place->segment, place->slot, place->generation, place->offset, place->replica},
-                             .object_length = one->length,
-                             .hash_low = one->hash.low,
-                             .hash_high = one->hash.high,
-                             .key = mc_span(item->key.data, item->key.length),
-                             .flags = pins(work->config),
-                             .group = group,
-                             .replica = place->replica,
-                             .length = one->length,
-                             .parts = item->parts,
-                             .part_count = item->part_count};
+    work->transfers[work->transfer_count++] = (struct mc_transfer){.kind = MC_TRANSFER_WRITE,
+                                                                   .place = mc_place_of(place),
+                                                                   .object_length = one->length,
+                                                                   .hash_low = one->hash.low,
+                                                                   .hash_high = one->hash.high,
+                                                                   .key = mc_span(item->key.data, item->key.length),
+                                                                   .flags = pins(work->config),
+                                                                   .group = group,
+                                                                   .replica = place->replica,
+                                                                   .length = one->length,
+                                                                   .parts = item->parts,
+                                                                   .part_count = item->part_count};
     work->granted_bytes += one->length;
 }
 

@@ -82,5 +82,6 @@ void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *sta
         statistics->segment_capacity = mc_owner_capacity(owner);
         statistics->segment_populated = mc_owner_populated(owner);
         mc_owner_scrubbed(owner, &statistics->scrubbed_bytes, &statistics->rotten_slots);
+        statistics->tags_refused = mc_owner_tags_refused(owner);
     }
 }

@@ -1,6 +1,8 @@
 /* What clients are told of segments: where one lies, by number and by name, and which they should know ahead. */
+#include "base/checksum.h"
 #include "store/core/limits.h"
 #include "store/core/member.h"
+#include "store/core/object.h"
 #include "store/core/place.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
@@ -34,6 +36,29 @@ static struct mc_wire_segment_reply described(const struct mc_segment *segment, 
         .ticket = text,
         .ticket_secret = mc_span(ticket->secret, segment->has_ticket_key ? sizeof(ticket->secret) : 0),
     };
+}
+
+uint64_t mc_segment_tag_read(const struct mc_segment *segment, struct mc_id holder, const struct mc_wire_place *place)
+{
+    const struct mc_tagged what = {.holder = holder, .slot = place->slot, .generation = place->generation};
+    return segment->has_tag_key ? mc_tag_read(segment->tag_key, &what) : 0;
+}
+
+uint64_t mc_segment_tag_write(const struct mc_segment *segment, struct mc_id holder, const struct mc_wire_place *place,
+                              const struct mc_object *object)
+{
+    if (!segment->has_tag_key)
+        return 0;
+    struct mc_span key = mc_object_key(object);
+    struct mc_hash hash = mc_hash(key.data, key.length);
+    return mc_tag_write(segment->tag_key, &(struct mc_tagged){.holder = holder,
+                                                              .slot = place->slot,
+                                                              .key_length = (uint16_t)key.length,
+                                                              .generation = place->generation,
+                                                              .offset = place->offset,
+                                                              .length = object->length,
+                                                              .hash_low = hash.low,
+                                                              .hash_high = hash.high});
 }
 
 /* segment NULL: there is none of that number. */

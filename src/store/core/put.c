@@ -376,6 +376,7 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
         .offset = (uint64_t)node->offset * MC_EXTENT_UNIT,
         .replica = node->replica,
     };
+    place.tag = mc_segment_tag_write(segment, start->connection->member->id, &place, object);
     mc_wire_place_write(&core->scratch, &place);
     start->places++;
 }

@@ -86,7 +86,8 @@ void mc_request_renew(struct mc_core *core, struct mc_connection *connection, co
 
 /* ---- GET ---- */
 
-static void write_places(struct mc_core *core, const struct mc_replica *replicas, uint32_t count, uint32_t taken)
+static void write_places(struct mc_core *core, struct mc_id reader, const struct mc_replica *replicas, uint32_t count,
+                         uint32_t taken)
 {
     uint32_t start = core->rotation++ % count;
     for (uint32_t i = 0; i < taken; i++) {
@@ -99,6 +100,7 @@ static void write_places(struct mc_core *core, const struct mc_replica *replicas
             .offset = (uint64_t)node->offset * MC_EXTENT_UNIT,
             .replica = node->replica,
         };
+        place.tag = mc_segment_tag_read(replica->segment, reader, &place);
         mc_wire_place_write(&core->scratch, &place);
     }
 }
@@ -127,9 +129,9 @@ static struct mc_span disk_of(const struct mc_core *core, const struct mc_object
     return mc_span_string(is_there ? disk.segment->name : "");
 }
 
-/* What is said of one key; at most `places_left` of its replicas. leased: it will be read. */
-static struct mc_wire_found find_one(struct mc_core *core, struct mc_span key, const struct mc_object *object,
-                                     bool leased, uint32_t places_left)
+/* What the reader is told of one key; at most `places_left` of its replicas. leased: it will be read. */
+static struct mc_wire_found find_one(struct mc_core *core, struct mc_id reader, struct mc_span key,
+                                     const struct mc_object *object, bool leased, uint32_t places_left)
 {
     struct mc_replica replicas[MC_REPLICA_COUNT_MAX];
     uint32_t count;
@@ -154,7 +156,7 @@ static struct mc_wire_found find_one(struct mc_core *core, struct mc_span key, c
     if (count == 0)
         return (struct mc_wire_found){.code = MC_ERR_OBJECT_NOT_FOUND};
     uint32_t taken = count < places_left ? count : places_left;
-    write_places(core, replicas, count, taken);
+    write_places(core, reader, replicas, count, taken);
     return (struct mc_wire_found){.code = 0, .replica_count = (uint8_t)taken, .length = object->length, .pins = pins};
 }
 
@@ -197,7 +199,8 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
     core->scratch.length = 0;
     for (uint32_t i = 0; i < count; i++) {
         /* The list of places is as long as any list may be: every key gets one, more while some are left. */
-        found[i] = find_one(core, keys[i], objects[i], leased, MC_BATCH_MAX - places - (count - i - 1));
+        found[i] = find_one(core, connection->member->id, keys[i], objects[i], leased,
+                            MC_BATCH_MAX - places - (count - i - 1));
         places += found[i].replica_count;
         if (found[i].code == 0 && leased)
             reading_add(core, connection, objects[i]);

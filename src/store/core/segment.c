@@ -292,12 +292,14 @@ static void aliases_remove(struct mc_core *core, struct mc_segment *segment)
 }
 
 /* Without keys there are no tickets, whoever asks for them: nothing may be needed here to make them by. */
-static void copy_ticket_key(struct mc_segment *segment, const struct mc_wire_mount *mount,
-                            const struct mc_member *member)
+static void copy_keys(struct mc_segment *segment, const struct mc_wire_mount *mount)
 {
-    segment->has_ticket_key = member->key != 0 && mount->ticket_key.length == sizeof(segment->ticket_key);
+    segment->has_ticket_key = segment->member->key != 0 && mount->ticket_key.length == sizeof(segment->ticket_key);
     if (segment->has_ticket_key)
         memcpy(segment->ticket_key, mount->ticket_key.data, sizeof(segment->ticket_key));
+    segment->has_tag_key = mount->tag_key.length == sizeof(segment->tag_key);
+    if (segment->has_tag_key)
+        memcpy(segment->tag_key, mount->tag_key.data, sizeof(segment->tag_key));
 }
 
 static struct mc_segment *segment_create(struct mc_core *core, const struct mc_wire_mount *mount, uint32_t index)
@@ -355,7 +357,6 @@ static struct mc_segment *segment_add(struct mc_core *core, struct mc_member *me
     segment->member = member;
     segment->owner_id = member->id;
     segment->incarnation = member->incarnation;
-    copy_ticket_key(segment, mount, member);
     mc_link_append(&member->segments, &segment->of_member);
     core->segments[index] = segment;
     core->segment_uses[index]++;
@@ -389,7 +390,6 @@ static bool take_over(struct mc_core *core, struct mc_segment *segment, struct m
     segment->reporter_count = 0;
     copy_text(segment->tcp_address, mount->tcp_address);
     copy_text(segment->unix_path, mount->unix_path);
-    copy_ticket_key(segment, mount, member);
     aliases_remove(core, segment);
     copy_text(segment->name, mount->name);
     copy_directory(segment, mount);
@@ -540,6 +540,7 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
         return;
     }
     struct mc_segment *segment = mounting.segment;
+    copy_keys(segment, mount);
     /* The owner remembers a mount as contact: a master after us must not think that we may have acted on its silence.
      */
     mc_member_seen(core, segment->member);

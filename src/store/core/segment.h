@@ -9,6 +9,7 @@
 #include "store/core/recover.h"
 #include "store/core/space.h"
 #include "store/wire/proof.h"
+#include "store/wire/tag.h"
 
 struct mc_job;
 
@@ -62,6 +63,8 @@ struct mc_segment {
     char directory[MC_SEGMENT_TEXT_MAX + 1]; /* of a disk, at its owner; may be cut */
     uint8_t ticket_key[MC_KEY_SECRET_BYTES]; /* by which its owner knows tickets; has_ticket_key: it wants them */
     bool has_ticket_key;
+    uint8_t tag_key[MC_TAG_KEY_BYTES]; /* by which it knows the tags of places; has_tag_key: it wants them */
+    bool has_tag_key;
     uint64_t capacity, populated; /* bytes */
     uint64_t populated_ms;        /* when it last grew */
     uint32_t slot_count;
@@ -135,6 +138,10 @@ void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, 
 void mc_segment_tell_keys(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* The tag of a place there, for that node: to read it, or to write that object. 0 where the owner wants none. */
+uint64_t mc_segment_tag_read(const struct mc_segment *segment, struct mc_id holder, const struct mc_wire_place *place);
+uint64_t mc_segment_tag_write(const struct mc_segment *segment, struct mc_id holder, const struct mc_wire_place *place,
+                              const struct mc_object *object);
 void mc_segment_describe_named(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_report(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 /* Looks at the way to an owner: whether what is missing may be under way still, as packets were lost there of late, or

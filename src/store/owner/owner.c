@@ -313,6 +313,11 @@ void mc_owner_scrubbed(const struct mc_owner *owner, uint64_t *bytes, uint64_t *
     mc_scrub_counters(owner->scrub, bytes, rotten);
 }
 
+uint64_t mc_owner_tags_refused(const struct mc_owner *owner)
+{
+    return mc_serve_tags_refused(owner->serve);
+}
+
 bool mc_owner_segment(const struct mc_owner *owner, uint32_t *segment)
 {
     *segment = atomic_load(&owner->segment);

@@ -88,6 +88,8 @@ void mc_owner_disk_remount(struct mc_owner *owner, uint32_t segment);
 bool mc_owner_holds(struct mc_owner *owner, struct mc_id *cluster);
 /* What the scrubber has read and found rotten so far. */
 void mc_owner_scrubbed(const struct mc_owner *owner, uint64_t *bytes, uint64_t *rotten);
+/* How often a peer had not the tag of what it asked for (store/wire/tag.h). */
+uint64_t mc_owner_tags_refused(const struct mc_owner *owner);
 /* How its disks are: fills up to `capacity`, returns how many there are. Any thread; takes no lock that anybody holds
  * for long, or that whoever moves bytes takes. */
 int mc_owner_disks_seen(struct mc_owner *owner, struct mc_store_disk *disks, size_t capacity);

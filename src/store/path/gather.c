@@ -216,7 +216,8 @@ void mc_commit_fill(struct mc_wire_commit_item *commit, const struct mc_transfer
                                            .block_shift = mc_block_shift(transfer->object_length),
                                            .flags = transfer->flags,
                                            .replica = transfer->replica,
-                                           .group = transfer->group};
+                                           .group = transfer->group,
+                                           .tag = transfer->place.tag};
 }
 
 int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc_motion *motion,

@@ -217,7 +217,12 @@ static void write_begin(struct mc_tcp_lane *lane, struct mc_tcp_job *job)
     struct mc_wire_write head = {.slot = transfer->place.slot,
                                  .generation = transfer->place.generation,
                                  .offset = transfer->place.offset,
-                                 .payload_length = mc_key_offset(transfer->object_length) + transfer->key.length};
+                                 .payload_length = mc_key_offset(transfer->object_length) + transfer->key.length,
+                                 .length = transfer->object_length,
+                                 .hash_low = transfer->hash_low,
+                                 .hash_high = transfer->hash_high,
+                                 .key_length = (uint16_t)transfer->key.length,
+                                 .tag = transfer->place.tag};
     struct mc_buffer out = head_begin(lane);
     size_t start = mc_frame_begin(&out, MC_MESSAGE_WRITE, ++lane->request_id);
     mc_wire_write_write(&out, &head);
@@ -288,7 +293,8 @@ static void read_ask(struct mc_tcp_run *run, struct mc_tcp_lane *lane, const str
                                 .generation = place->generation,
                                 .offset = piece->start,
                                 .length = piece->end - piece->start,
-                                .contact_age_max_ms = run->motion->run->contact_age_max_ms};
+                                .contact_age_max_ms = run->motion->run->contact_age_max_ms,
+                                .tag = place->tag};
     struct mc_buffer out = head_begin(lane);
     size_t frame = mc_frame_begin(&out, MC_MESSAGE_READ, piece->request_id);
     mc_wire_read_write(&out, &head);
@@ -607,8 +613,11 @@ static int reply_handle(struct mc_tcp_run *run, struct mc_tcp_lane *lane, const 
     if (reply.code < 0) { /* out of its bounds: the slot holds something else too */
         bool is_gone =
             reply.code == MC_ERR_REPLICA_IS_GONE || reply.code == MC_ERR_STALE || reply.code == MC_ERR_INVALID_PARAMS;
+        int code = is_gone                              ? MC_ERR_REPLICA_IS_GONE
+                   : reply.code == MC_ERR_NOT_PERMITTED ? MC_ERR_STALE /* the tag is not one of its key any more */
+                                                        : MC_ERR_TRANSFER_FAIL;
         if (job != NULL)
-            job_fail(run, job, is_gone ? MC_ERR_REPLICA_IS_GONE : MC_ERR_TRANSFER_FAIL);
+            job_fail(run, job, code);
         piece_pop(run, lane);
         return 0;
     }

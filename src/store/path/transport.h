@@ -36,7 +36,12 @@ struct mc_place { /* one replica, from the master */
     uint32_t segment, slot;
     uint64_t generation, offset;
     uint8_t replica;
+    uint64_t tag; /* which its owner wants to hear again (store/wire/tag.h) */
 };
+static inline struct mc_place mc_place_of(const struct mc_wire_place *told)
+{
+    return (struct mc_place){told->segment, told->slot, told->generation, told->offset, told->replica, told->tag};
+}
 /* The same for all replicas of a value, and of no other value. */
 static inline uint64_t mc_place_version(const struct mc_place *place)
 {
@@ -69,7 +74,8 @@ struct mc_transfer {
     struct mc_source *source; /* WRITE only: instead of what lies in the parts; NULL: they can be read */
     /* Out. 0: READ: bytes are in parts and verified (slot, hash, checksum). WRITE: written and the commit is on its way
      * (or done: local). MC_ERR_REPLICA_IS_GONE: the slot holds something else (a miss). MC_ERR_CHECKSUM_MISMATCH.
-     * MC_ERR_STALE: of a WRITE: the grant is void, or it is spent (its connection was reset by an owner that lives).
+     * MC_ERR_STALE: of a WRITE: the grant is void, or it is spent (its connection was reset by an owner that lives);
+     * of a READ: the owner does not take the place's tag.
      * MC_ERR_TRANSFER_FAIL: path broken, or its owner silent for MC_STALL_NS. MC_ERR_RPC_TIMEOUT: deadline, patience,
      * or (shm, rdma) a stall. MC_ERR_BUSY, MC_ERR_NO_MEMORY, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS,
      * MC_ERR_INVALID_PARAMS: our own trouble (mc_socket_is_own), or BUSY: no place for one more

@@ -292,6 +292,26 @@ const uint8_t *mc_serve_ticket_key(const struct mc_serve *serve)
     return serve->server.wants_tickets ? serve->server.ticket_key : NULL;
 }
 
+const uint8_t *mc_serve_tag_key(const struct mc_serve *serve)
+{
+    return serve->server.wants_tags ? serve->server.tag_key : NULL;
+}
+
+uint64_t mc_serve_tags_refused(const struct mc_serve *serve)
+{
+    return atomic_load_explicit(&serve->server.tags_refused, memory_order_relaxed);
+}
+
+static void keys_draw(struct mc_lane_server *server)
+{
+    uint8_t drawn[MC_KEY_SECRET_BYTES];
+    server->wants_tickets = mc_keys_are_wanted();
+    server->wants_tags = server->wants_tickets || MC_SERVE_TAGS_ALWAYS;
+    mc_key_draw(server->ticket_key);
+    mc_key_draw(drawn);
+    memcpy(server->tag_key, drawn, sizeof(server->tag_key));
+}
+
 int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, uint16_t port, bool unix_allowed,
                     const struct mc_serve_hooks *hooks, struct mc_serve **result)
 {
@@ -303,8 +323,7 @@ int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, u
                                             .admit = mc_connection_admit,
                                             .where = mc_connection_where,
                                             .hooks = hooks == NULL ? (struct mc_serve_hooks){0} : *hooks};
-    serve->server.wants_tickets = mc_keys_are_wanted();
-    mc_key_draw(serve->server.ticket_key);
+    keys_draw(&serve->server);
     serve->tcp.fd = serve->local.fd = -1;
     serve->hello_ms = MC_SERVE_HELLO_MS;
     serve->idle_ms = MC_SERVE_IDLE_MS;

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "store/segment/memory.h"
 #include "env/socket.h"
+#include "store/wire/tag.h"
 
 /* At most so many, and three quarters of the descriptors that the process may have. One more gets the place of one that
  * rests (serve_shares.h), or MC_ERR_BUSY as the answer to its hello. */
@@ -23,6 +24,7 @@
 #define MC_SERVE_STALL_PART 5u
 #define MC_SERVE_HELD_MAX ((size_t)256 << 20) /* bytes of all half frames; beyond it the one that stands longest goes */
 #define MC_SERVE_IDLE_MS 300000u              /* and so long: it is closed. Clients let go earlier (MC_LANE_IDLE_MS) */
+#define MC_SERVE_TAGS_ALWAYS false /* of places: with keys only, without them nobody knows whom they are for */
 
 struct event_base;
 struct mc_rdma;
@@ -43,6 +45,10 @@ int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, u
                     const struct mc_serve_hooks *hooks, struct mc_serve **serve);
 /* The key of the tickets that it wants, MC_KEY_SECRET_BYTES of them; NULL: it wants none. */
 const uint8_t *mc_serve_ticket_key(const struct mc_serve *serve);
+/* The key of the tags that it wants, MC_TAG_KEY_BYTES of them; NULL: it wants none. */
+const uint8_t *mc_serve_tag_key(const struct mc_serve *serve);
+/* How often a tag was not that of what was asked for. */
+uint64_t mc_serve_tags_refused(const struct mc_serve *serve);
 uint16_t mc_serve_tcp_port(const struct mc_serve *serve);
 const char *mc_serve_unix_path(const struct mc_serve *serve); /* "" when none */
 struct event_base *mc_serve_base(struct mc_serve *serve);

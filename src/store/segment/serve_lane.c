@@ -103,6 +103,26 @@ static bool may(const struct mc_serve_lane *lane, unsigned type)
     return false;
 }
 
+/* ---- tags ---- */
+
+/* Is it the tag that the master gave the peer for that? The holder is filled in here. */
+static bool tag_fits(struct mc_serve_lane *lane, uint64_t tag, unsigned type, struct mc_tagged *what)
+{
+    struct mc_lane_server *server = lane->server;
+    char address[MC_ADDRESS_MAX];
+    if (!server->wants_tags)
+        return true;
+    what->holder = lane->peer;
+    uint64_t ours = (type == MC_MESSAGE_READ ? mc_tag_read : mc_tag_write)(server->tag_key, what);
+    if (mc_tag_equal(ours, tag))
+        return true;
+    atomic_fetch_add_explicit(&server->tags_refused, 1, memory_order_relaxed);
+    where(lane, address);
+    mc_log_limited(WARNING, "a data connection of %s is refused a %s: it does not have the tag of that place", address,
+                   mc_message_name(type));
+    return false;
+}
+
 /* ---- hello ---- */
 
 static int hello_code(struct mc_serve_lane *lane, const struct mc_wire_hello *hello)
@@ -114,6 +134,8 @@ static int hello_code(struct mc_serve_lane *lane, const struct mc_wire_hello *he
         return MC_ERR_ILLEGAL_CLIENT;
     if (lane->is_proved && !mc_id_equal(lane->peer, hello->node)) /* the ticket is another's */
         return MC_ERR_NOT_PERMITTED;
+    if (server->wants_tickets && server->wants_tags && !mc_wire_can(&lane->agreed, MC_FEATURE_TAGS))
+        return MC_ERR_NOT_PERMITTED; /* it is of a release that could ask for nothing */
     if (server->memory == NULL || hello->nonce != mc_segment_memory_nonce(server->memory))
         return MC_ERR_STALE;
     struct mc_id ours = mc_segment_memory_cluster(server->memory);
@@ -201,6 +223,16 @@ static int commit_handle(struct mc_serve_lane *lane, const struct mc_frame *fram
     for (; count > 0; count--) {
         struct mc_wire_commit_item item;
         mc_wire_commit_item_read(reader, &item);
+        struct mc_tagged what = {.slot = item.slot,
+                                 .key_length = item.key_length,
+                                 .generation = item.generation,
+                                 .offset = item.offset,
+                                 .length = item.length,
+                                 .hash_low = item.hash_low,
+                                 .hash_high = item.hash_high};
+        if (!tag_fits(lane, item.tag, frame->type,
+                      &what)) /* the master hears nothing of it: it may be another's grant */
+            return MC_ERR_NOT_PERMITTED;
         int code = mc_segment_memory_commit(server->memory, &item);
         if (code < 0)
             mc_log_limited(WARNING, "commit of slot %" PRIu32 " generation %" PRIu64 " refused: %s", item.slot,
@@ -218,6 +250,17 @@ static int write_handle(struct mc_serve_lane *lane, struct mc_reader *reader)
     mc_wire_write_read(reader, &head);
     if (reader->bad || mc_reader_left(reader) != 0)
         return MC_ERR_PROTOCOL;
+    struct mc_tagged what = {.slot = head.slot,
+                             .key_length = head.key_length,
+                             .generation = head.generation,
+                             .offset = head.offset,
+                             .length = head.length,
+                             .hash_low = head.hash_low,
+                             .hash_high = head.hash_high};
+    if (!tag_fits(lane, head.tag, MC_MESSAGE_WRITE, &what))
+        return MC_ERR_NOT_PERMITTED;
+    if (lane->server->wants_tags && head.payload_length > mc_key_offset(head.length) + head.key_length)
+        return MC_ERR_INVALID_PARAMS; /* more than was granted */
     int code =
         mc_segment_memory_may_write(lane->server->memory, head.slot, head.generation, head.offset, head.payload_length);
     if (code == MC_ERR_INVALID_PARAMS) /* outside of the segment: no honest writer has a grant for that */
@@ -236,7 +279,9 @@ static int read_handle(struct mc_serve_lane *lane, uint64_t request_id, struct m
     mc_wire_read_read(reader, &head);
     if (reader->bad || mc_reader_left(reader) != 0)
         return MC_ERR_PROTOCOL;
+    struct mc_tagged what = {.slot = head.slot, .generation = head.generation};
     return queue_push(lane, (struct mc_lane_request){.request_id = request_id,
+                                                     .is_refused = !tag_fits(lane, head.tag, MC_MESSAGE_READ, &what),
                                                      .type = MC_MESSAGE_READ,
                                                      .slot = head.slot,
                                                      .generation = head.generation,
@@ -438,6 +483,8 @@ static int end_code(const struct mc_serve_lane *lane, const struct mc_lane_reque
 
 static int read_find(const struct mc_serve_lane *lane, const struct mc_lane_request *request, struct mc_slot *slot)
 {
+    if (request->is_refused)
+        return MC_ERR_NOT_PERMITTED;
     if (request->slot >= mc_segment_memory_slot_count(lane->server->memory))
         return MC_ERR_INVALID_PARAMS;
     if (!mc_slot_read(request_slot(lane, request), request->generation, slot) ||

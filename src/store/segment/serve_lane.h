@@ -14,7 +14,7 @@
 
 #include <sys/uio.h>
 
-#define MC_LANE_BODY_MAX (256u << 10) /* bytes of a frame: a COMMIT of MC_BATCH_MAX items fits four times */
+#define MC_LANE_BODY_MAX (256u << 10) /* bytes of a frame: a COMMIT of MC_BATCH_MAX items fits three times */
 #define MC_LANE_QUEUE_MAX 1024u       /* requests that wait for their answer */
 #define MC_LANE_OUT_MAX (128u << 10)  /* answers are not made beyond so many bytes unsent */
 /* Smaller payloads are copied behind their header, larger ones are sent from the segment */
@@ -35,6 +35,9 @@ struct mc_lane_server {                            /* what all lanes of a server
     void (*where)(const struct mc_serve_lane *lane, char text[MC_ADDRESS_MAX]); /* its other end, for a log. NULL: ? */
     bool wants_tickets;                                                         /* who comes has to prove one: */
     uint8_t ticket_key[MC_KEY_SECRET_BYTES];
+    bool wants_tags; /* what is asked of places has to repeat their tag: */
+    uint8_t tag_key[MC_TAG_KEY_BYTES];
+    _Atomic uint64_t tags_refused;
     bool committed; /* hooks.committed was called and hooks.flush not yet */
 };
 
@@ -43,6 +46,7 @@ struct mc_lane_request {
     uint32_t slot, contact_age_max_ms;
     uint16_t type; /* enum mc_message */
     bool table;
+    bool is_refused; /* its tag is not that of what it asks for */
 };
 
 struct mc_serve_lane {

@@ -470,6 +470,7 @@ static void metrics(struct mc_rest *rest, struct mc_web_request *request, size_t
         {"segment_populated_bytes", "gauge", "Of it, ready for objects", now.segment_populated},
         {"scrubbed_bytes_total", "counter", "Bytes read and compared in the background", now.scrubbed_bytes},
         {"rotten_slots_total", "counter", "Objects dropped because their bytes had changed", now.rotten_slots},
+        {"tags_refused_total", "counter", "Asked for by peers that had not been granted it", now.tags_refused},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         mc_buffer_printf(&text,

@@ -1,0 +1,364 @@
+/* Tags of places: the MAC, and an owner's connection that looks at it: what was granted, to whom, and nothing else. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "env/log.h"
+#include "store/segment/serve_lane.h"
+
+#include <stdlib.h>
+
+#define CAPACITY (512u << 10)
+#define LENGTH 1000u
+#define KEY_LENGTH 8u
+#define PAYLOAD (LENGTH + KEY_LENGTH) /* of one block: nothing is between value and key */
+
+static const uint8_t key[MC_TAG_KEY_BYTES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+static const struct mc_id writer = {11, 12}, stranger = {11, 13};
+
+/* ---- the MAC ---- */
+
+/* From the appendix of the paper, and of the authors' own list. */
+static void test_known_hashes(void **state)
+{
+    uint8_t message[64];
+    (void)state;
+    for (uint8_t i = 0; i < sizeof(message); i++)
+        message[i] = i;
+    assert_int_equal(mc_siphash(key, message, 0), 0x726fdb47dd0e0e31u);
+    assert_int_equal(mc_siphash(key, message, 8), 0x93f5f5799a932462u);
+    assert_int_equal(mc_siphash(key, message, 15), 0xa129ca6149be45e5u);
+    assert_int_equal(mc_siphash(key, message, 63), 0x958a324ceb064572u);
+}
+
+static struct mc_tagged granted(void)
+{
+    return (struct mc_tagged){.holder = writer,
+                              .slot = 7,
+                              .key_length = KEY_LENGTH,
+                              .generation = 5,
+                              .offset = 4096,
+                              .length = LENGTH,
+                              .hash_low = 21,
+                              .hash_high = 22};
+}
+
+static void test_each_part_counts(void **state)
+{
+    struct mc_tagged what = granted(), other[9];
+    uint8_t other_key[MC_TAG_KEY_BYTES];
+    (void)state;
+    for (size_t i = 0; i < 9; i++)
+        other[i] = what;
+    other[0].slot++;
+    other[1].generation++;
+    other[2].generation += UINT64_C(1) << 40; /* another epoch */
+    other[3].holder.low++;
+    other[4].holder.high++;
+    other[5].offset += 64;
+    other[6].length++;
+    other[7].key_length++;
+    other[8].hash_high++;
+    for (size_t i = 0; i < 9; i++) {
+        assert_false(mc_tag_equal(mc_tag_write(key, &what), mc_tag_write(key, &other[i])));
+        if (i < 5)
+            assert_false(mc_tag_equal(mc_tag_read(key, &what), mc_tag_read(key, &other[i])));
+    }
+    assert_false(mc_tag_equal(mc_tag_write(key, &what), mc_tag_read(key, &what)));
+    memcpy(other_key, key, sizeof(key));
+    other_key[15] ^= 1;
+    assert_false(mc_tag_equal(mc_tag_write(key, &what), mc_tag_write(other_key, &what)));
+    assert_true(mc_tag_equal(mc_tag_write(key, &what), mc_tag_write(key, &what)));
+    assert_int_equal((mc_tag_write(key, &what) | mc_tag_read(key, &what)) & 1, 0);
+}
+
+/* ---- at the owner ---- */
+
+struct side { /* an owner that wants tags, and one connection to it */
+    struct mc_lane_server server;
+    struct mc_serve_lane lane;
+    struct mc_buffer out;
+    unsigned told;
+};
+
+static void on_committed(void *context, struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, int code)
+{
+    struct side *side = context;
+    (void)memory, (void)slot, (void)generation;
+    assert_int_equal(code, 0);
+    side->told++;
+}
+
+/* As it is sent. Returns what the lane says. */
+static int say(struct side *side)
+{
+    int rc = mc_lane_input(&side->lane, side->out.data, side->out.length);
+    side->out.length = 0;
+    return rc;
+}
+
+static void connect_as(struct side *side, struct mc_id node, bool is_unix)
+{
+    struct mc_wire_hello hello = {
+        .role = MC_ROLE_DATA, .node = node, .nonce = mc_segment_memory_nonce(side->server.memory)};
+    mc_wire_hello_sign(&hello);
+    mc_lane_init(&side->lane, &side->server, is_unix, is_unix);
+    mc_wire_hello_frame(&side->out, mc_frame_begin(&side->out, MC_MESSAGE_HELLO, 1), &hello);
+    assert_int_equal(say(side), 0);
+    assert_true(side->lane.is_open);
+    side->lane.out.length = 0;
+}
+
+static void again(struct side *side, struct mc_id node)
+{
+    mc_lane_free(&side->lane);
+    connect_as(side, node, false);
+}
+
+static void begin(struct side *side)
+{
+    *side = (struct side){.server = {.node = {3, 4}, .incarnation = 1, .wants_tags = true}};
+    side->server.hooks = (struct mc_serve_hooks){.context = side, .committed = on_committed};
+    memcpy(side->server.tag_key, key, sizeof(key));
+    mc_log_set_level(MC_LOG_ERROR);
+    assert_int_equal(mc_segment_memory_create(CAPACITY, &side->server.memory), 0);
+    memset(mc_segment_memory_data(side->server.memory), 'o', CAPACITY); /* of others */
+    connect_as(side, writer, false);
+}
+
+static void end(struct side *side)
+{
+    mc_lane_free(&side->lane);
+    mc_segment_memory_release(side->server.memory);
+    mc_buffer_free(&side->out);
+}
+
+static struct mc_wire_write write_of(const struct mc_tagged *what)
+{
+    return (struct mc_wire_write){.slot = what->slot,
+                                  .generation = what->generation,
+                                  .offset = what->offset,
+                                  .payload_length = PAYLOAD,
+                                  .length = what->length,
+                                  .hash_low = what->hash_low,
+                                  .hash_high = what->hash_high,
+                                  .key_length = what->key_length,
+                                  .tag = mc_tag_write(key, what)};
+}
+
+static int say_write(struct side *side, const struct mc_wire_write *head)
+{
+    static const uint8_t bytes[PAYLOAD] = {1};
+    mc_wire_write_frame(&side->out, mc_frame_begin(&side->out, MC_MESSAGE_WRITE, 2), head);
+    mc_buffer_append(&side->out, bytes, sizeof(bytes));
+    return say(side);
+}
+
+static struct mc_wire_commit_item commit_of(const struct mc_tagged *what)
+{
+    return (struct mc_wire_commit_item){.slot = what->slot,
+                                        .generation = what->generation,
+                                        .offset = what->offset,
+                                        .length = what->length,
+                                        .hash_low = what->hash_low,
+                                        .hash_high = what->hash_high,
+                                        .key_length = what->key_length,
+                                        .block_shift = mc_block_shift(what->length),
+                                        .tag = mc_tag_write(key, what)};
+}
+
+static int say_commit(struct side *side, const struct mc_wire_commit_item *item)
+{
+    size_t frame = mc_frame_begin(&side->out, MC_MESSAGE_COMMIT, 3);
+    size_t list = mc_wire_none_head(&side->out, &(struct mc_wire_none){0});
+    mc_wire_commit_item_write(&side->out, item);
+    mc_frame_end_list(&side->out, frame, list, 1);
+    return say(side);
+}
+
+/* The code of the answer. */
+static int say_read(struct side *side, uint32_t slot, uint64_t generation, uint64_t tag)
+{
+    struct mc_wire_read head = {.slot = slot, .generation = generation, .length = 10, .tag = tag};
+    struct iovec parts[MC_LANE_PARTS_MAX];
+    struct mc_frame frame = {0};
+    struct mc_wire_read_reply reply;
+    bool with_fds;
+    size_t used;
+    mc_wire_read_frame(&side->out, mc_frame_begin(&side->out, MC_MESSAGE_READ, 4), &head);
+    assert_int_equal(say(side), 0);
+    assert_true(mc_lane_output(&side->lane, parts, 65536, &with_fds) > 0);
+    assert_int_equal(mc_frame_parse(parts[0].iov_base, parts[0].iov_len, &frame, &used), 1);
+    assert_int_equal(frame.type, MC_MESSAGE_READ_REPLY);
+    struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+    mc_wire_read_reply_read(&reader, &reply);
+    if (reply.code < 0)
+        assert_int_equal(used, parts[0].iov_len); /* and not a byte behind it */
+    assert_int_equal(mc_lane_sent(&side->lane, parts[0].iov_len), 0);
+    return reply.code;
+}
+
+static bool is_untouched(const struct side *side)
+{
+    const uint8_t *data = mc_segment_memory_data(side->server.memory);
+    for (size_t i = 0; i < CAPACITY; i++)
+        if (data[i] != 'o')
+            return false;
+    return mc_segment_memory_live(side->server.memory) == 0;
+}
+
+static void test_what_was_granted_is_done(void **state)
+{
+    struct side side;
+    struct mc_tagged what = granted();
+    (void)state;
+    begin(&side);
+    struct mc_wire_write head = write_of(&what);
+    struct mc_wire_commit_item item = commit_of(&what);
+    assert_int_equal(say_write(&side, &head), 0);
+    assert_int_equal(mc_segment_memory_data(side.server.memory)[what.offset], 1);
+    assert_int_equal(say_commit(&side, &item), 0);
+    assert_int_equal(side.told, 1);
+    assert_int_equal(say_read(&side, what.slot, what.generation, mc_tag_read(key, &what)), 0);
+    assert_int_equal(side.server.tags_refused, 0);
+    end(&side);
+}
+
+/* Each with the tag of the grant: the connection ends, and the master hears nothing of what may be another's grant. */
+static void test_a_foreign_place_is_not_written(void **state)
+{
+    struct side side;
+    struct mc_tagged what = granted();
+    struct mc_wire_write wrong[9];
+    (void)state;
+    begin(&side);
+    for (size_t i = 0; i < 9; i++)
+        wrong[i] = write_of(&what);
+    wrong[0].slot++;
+    wrong[1].generation++;
+    wrong[2].generation += UINT64_C(1) << 40;
+    wrong[3].offset += 64;
+    wrong[4].length++;
+    wrong[5].key_length++;
+    wrong[6].hash_low++;
+    wrong[7].tag = mc_tag_read(key, &what);
+    wrong[8].tag = 0;
+    for (size_t i = 0; i < 9; i++) {
+        assert_int_equal(say_write(&side, &wrong[i]), MC_ERR_NOT_PERMITTED);
+        assert_true(is_untouched(&side));
+        assert_int_equal(side.server.tags_refused, i + 1);
+        again(&side, writer);
+    }
+    wrong[0] = write_of(&what); /* beyond the end of what was granted */
+    wrong[0].payload_length++;
+    assert_int_equal(say_write(&side, &wrong[0]), MC_ERR_INVALID_PARAMS);
+    assert_true(is_untouched(&side));
+    again(&side, stranger); /* the right one, by another holder */
+    wrong[0] = write_of(&what);
+    assert_int_equal(say_write(&side, &wrong[0]), MC_ERR_NOT_PERMITTED);
+    assert_true(is_untouched(&side));
+    assert_int_equal(side.told, 0);
+    end(&side);
+}
+
+static void test_a_foreign_slot_is_not_committed(void **state)
+{
+    struct side side;
+    struct mc_tagged what = granted();
+    struct mc_wire_commit_item wrong[9];
+    (void)state;
+    begin(&side);
+    for (size_t i = 0; i < 9; i++)
+        wrong[i] = commit_of(&what);
+    wrong[0].slot++;
+    wrong[1].generation++;
+    wrong[2].generation = UINT64_MAX;
+    wrong[3].offset += 64;
+    wrong[4].length--;
+    wrong[5].key_length--;
+    wrong[6].hash_high++;
+    wrong[7].tag = mc_tag_read(key, &what);
+    wrong[8].tag = 0;
+    for (size_t i = 0; i < 9; i++) {
+        assert_int_equal(say_commit(&side, &wrong[i]), MC_ERR_NOT_PERMITTED);
+        assert_true(is_untouched(&side));
+        again(&side, i == 0 ? stranger : writer);
+        if (i == 0) { /* also not what is right for another */
+            struct mc_wire_commit_item right = commit_of(&what);
+            assert_int_equal(say_commit(&side, &right), MC_ERR_NOT_PERMITTED);
+            again(&side, writer);
+        }
+    }
+    mc_lane_free(&side.lane);
+    connect_as(&side, writer, true); /* nor by the socket of those who map the memory */
+    assert_int_equal(say_commit(&side, &wrong[0]), MC_ERR_NOT_PERMITTED);
+    assert_true(is_untouched(&side));
+    assert_int_equal(side.told, 0);
+    assert_int_equal(side.server.tags_refused, 11);
+    end(&side);
+}
+
+/* Who guesses learns not even whether something is there. */
+static void test_a_guessed_slot_is_not_read(void **state)
+{
+    struct side side;
+    struct mc_tagged what = granted();
+    (void)state;
+    begin(&side);
+    struct mc_wire_write head = write_of(&what);
+    struct mc_wire_commit_item item = commit_of(&what);
+    assert_int_equal(say_write(&side, &head), 0);
+    assert_int_equal(say_commit(&side, &item), 0);
+    uint64_t tag = mc_tag_read(key, &what);
+    assert_int_equal(say_read(&side, what.slot, what.generation, 0), MC_ERR_NOT_PERMITTED);
+    assert_int_equal(say_read(&side, what.slot, what.generation, tag ^ 2), MC_ERR_NOT_PERMITTED);
+    assert_int_equal(say_read(&side, what.slot, what.generation, mc_tag_write(key, &what)), MC_ERR_NOT_PERMITTED);
+    assert_int_equal(say_read(&side, what.slot + 1, what.generation, tag), MC_ERR_NOT_PERMITTED);
+    assert_int_equal(say_read(&side, UINT32_MAX, what.generation, tag), MC_ERR_NOT_PERMITTED);
+    assert_int_equal(say_read(&side, what.slot, what.generation + 1, tag), MC_ERR_NOT_PERMITTED);
+    assert_int_equal(say_read(&side, what.slot, what.generation, tag), 0); /* who asked wrongly may ask again */
+    again(&side, stranger);
+    assert_int_equal(say_read(&side, what.slot, what.generation, tag), MC_ERR_NOT_PERMITTED);
+    assert_int_equal(side.server.tags_refused, 7);
+    end(&side);
+}
+
+/* A release before tags has nothing to repeat: it is told so at once, where there are keys. */
+static void test_who_knows_no_tags(void **state)
+{
+    struct side side;
+    (void)state;
+    begin(&side);
+    for (unsigned i = 0; i < 2; i++) {
+        struct mc_wire_hello hello = {
+            .role = MC_ROLE_DATA, .node = writer, .nonce = mc_segment_memory_nonce(side.server.memory)};
+        mc_wire_hello_sign(&hello);
+        hello.features &= ~(UINT64_C(1) << MC_FEATURE_TAGS);
+        mc_lane_free(&side.lane);
+        mc_lane_init(&side.lane, &side.server, false, false);
+        side.server.wants_tickets = i > 0;
+        side.lane.is_proved = true;
+        side.lane.peer = writer;
+        mc_wire_hello_frame(&side.out, mc_frame_begin(&side.out, MC_MESSAGE_HELLO, 1), &hello);
+        assert_int_equal(say(&side), 0);
+        assert_int_equal(side.lane.is_open, i == 0);
+    }
+    end(&side);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_known_hashes),
+        cmocka_unit_test(test_each_part_counts),
+        cmocka_unit_test(test_what_was_granted_is_done),
+        cmocka_unit_test(test_a_foreign_place_is_not_written),
+        cmocka_unit_test(test_a_foreign_slot_is_not_committed),
+        cmocka_unit_test(test_a_guessed_slot_is_not_read),
+        cmocka_unit_test(test_who_knows_no_tags),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
