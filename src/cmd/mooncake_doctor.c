@@ -39,7 +39,8 @@ static const char help_head[] =
 static int take_keys(const struct mc_options *options, char *error, size_t error_size)
 {
     mc_keys_use(mc_options_text(options, "auth_file"));
-    return mc_keys_check(error, error_size);
+    int rc = mc_keys_check(error, error_size);
+    return rc < 0 ? rc : mc_secure_check(false, error, error_size);
 }
 
 static int examine(const struct mc_options *options, const char *peer, struct mc_buffer *text)

@@ -20,6 +20,8 @@ static int serve(const struct mc_master_config *config, char *error, size_t erro
     if (rc == 0)
         rc = mc_keys_check(error, error_size);
     if (rc == 0)
+        rc = mc_secure_check(true, error, error_size);
+    if (rc == 0)
         rc = mc_server_create(config, &server, error, error_size);
     if (rc < 0)
         return rc;

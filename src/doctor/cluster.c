@@ -136,6 +136,12 @@ void mc_check_master(struct mc_doctor *doctor)
     errno = 0;
     uint64_t start_ns = mc_clock_ns();
     int fd = mc_tcp_connect(address, deadline_of());
+    if (fd >= 0 && mc_secure_connect(fd, address, deadline_of()) < 0) { /* the log says why */
+        mc_fd_close(fd);
+        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "master", 0, "what the log says of TLS", "%s: no TLS with it",
+                      address);
+        return;
+    }
     if (fd < 0) {
         int error = fd == MC_ERR_RPC_TIMEOUT ? ETIMEDOUT : errno;
         doctor->master_host[0] = 0;
@@ -144,7 +150,7 @@ void mc_check_master(struct mc_doctor *doctor)
         return;
     }
     say_hello(fd, &said);
-    close(fd);
+    mc_fd_close(fd);
     say_answer(doctor, address, &said);
     if (said.code == 0)
         mc_doctor_say(doctor, MC_VERDICT_FINE, "its answer", 0, NULL, "after %.1f ms, with connecting",

@@ -122,11 +122,18 @@ int mc_secure_call(int fd, const char *address)
     return mc_secure_is_called() ? attach(&settings, fd, address) : 0;
 }
 
+int mc_secure_call_like(int fd, int other)
+{
+    const struct mc_tls *tls = mc_secure_of(other);
+    return tls == NULL ? 0 : mc_secure_call(fd, mc_tls_address(tls));
+}
+
 int mc_secure_accept(int fd)
 {
     const struct mc_tls_settings settings = mc_secure_serves();
     char address[MC_ADDRESS_MAX];
-    if (!mc_secure_is_served())
+    struct mc_tcp_address peer;
+    if (!mc_secure_is_served() || !mc_tcp_peer(fd, &peer)) /* what stays within the machine needs none */
         return 0;
     mc_socket_peer_text(fd, address);
     return attach(&settings, fd, address);
@@ -138,6 +145,25 @@ static void say(const struct mc_tls *tls)
 {
     if (mc_tls_problem(tls)[0] != 0)
         mc_log_limited(WARNING, "%s", mc_tls_problem(tls));
+}
+
+void mc_secure_note(int fd, const void *data, size_t length, bool serves)
+{
+    char who[MC_ADDRESS_MAX];
+    bool is_hello = serves && mc_tls_is_hello(data, length), is_alert = !serves && mc_tls_is_alert(data, length);
+    if (mc_secure_of(fd) != NULL || (!is_hello && !is_alert))
+        return;
+    mc_socket_peer_text(fd, who);
+    if (is_hello)
+        mc_log_limited(WARNING,
+                       "%s speaks TLS, and this port does not: set MC_TLS_CERT and MC_TLS_KEY here, or unset "
+                       "MC_TLS_CA_CERT and MC_TLS_CERT there",
+                       who);
+    else
+        mc_log_limited(WARNING,
+                       "%s speaks TLS and nothing else: set MC_TLS_CA_CERT here to the certificate of the authority "
+                       "that signed its own, or unset MC_TLS_CERT there",
+                       who);
 }
 
 /* ---- a connection ---- */

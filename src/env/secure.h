@@ -42,6 +42,8 @@ int mc_secure_check(bool serves, char *error, size_t error_size);
 /* A connection to "host:port" stands; nothing of it is read or written yet. Does nothing where others are called
  * without TLS. 0 or negative. */
 int mc_secure_call(int fd, const char *address);
+/* To whom `other` goes. */
+int mc_secure_call_like(int fd, int other);
 /* A connection was accepted. The handshake goes on with what is received. */
 int mc_secure_accept(int fd);
 /* Goes on with a handshake: 1: done, or there is none; 0: to be called again when fd is readable; negative. */
@@ -55,6 +57,10 @@ static inline void mc_secure_forget(int fd)
     if (mc_secure_of(fd) != NULL)
         mc_secure_forget_entry(fd);
 }
+
+/* What came on a connection without TLS is not our protocol: is it TLS? Then says who must change what, here or at the
+ * other end, which of the two `serves` tells. */
+void mc_secure_note(int fd, const void *data, size_t length, bool serves);
 
 /* For socket.h: as the calls of the system, without waiting, with errno. */
 ssize_t mc_secure_recv(struct mc_tls *tls, const struct iovec *parts, size_t part_count);

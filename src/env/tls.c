@@ -414,6 +414,11 @@ int mc_tls_begin_over(const struct mc_tls_settings *settings, const char *addres
     return 0;
 }
 
+const char *mc_tls_address(const struct mc_tls *tls)
+{
+    return tls->address;
+}
+
 const char *mc_tls_problem(const struct mc_tls *tls)
 {
     return tls->problem;

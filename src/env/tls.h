@@ -71,7 +71,7 @@ int mc_tls_handshake(struct mc_tls *tls, uint64_t deadline_ns);
 int64_t mc_tls_read(struct mc_tls *tls, void *data, size_t size);
 int64_t mc_tls_write(struct mc_tls *tls, const struct iovec *parts, size_t part_count);
 bool mc_tls_holds(struct mc_tls *tls);
-/* From now on a read takes what is here, at most MC_TLS_HELD_MAX bytes, and asks for nothing more; or, false, as ever. */
+/* From now on a read takes what is here, at most MC_TLS_HELD_MAX bytes, and asks for nothing more; false: as ever. */
 void mc_tls_hold(struct mc_tls *tls, bool only_held);
 /* As mc_socket_send and mc_socket_receive; the handshake must be done. */
 int mc_tls_send(struct mc_tls *tls, const struct iovec *parts, size_t part_count, uint64_t deadline_ns);
@@ -85,6 +85,8 @@ bool mc_tls_is_ready(struct mc_tls *tls);
 bool mc_tls_is_alert(const void *data, size_t length);
 bool mc_tls_is_hello(const void *data, size_t length);
 
+/* The other end, as it was told. */
+const char *mc_tls_address(const struct mc_tls *tls);
 /* One line, without a secret; "" when there is nothing to say beyond the code. */
 const char *mc_tls_problem(const struct mc_tls *tls);
 

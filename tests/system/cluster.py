@@ -113,9 +113,10 @@ class Child:
 class Master(Child):
     """One mooncake_master. After start(): port, metrics_port, metadata_port (None when it does not run), pid."""
 
-    def __init__(self, *flags, metadata=False, program=MASTER):
+    def __init__(self, *flags, metadata=False, program=MASTER, environment=None):
         self.flags = list(flags)
         self.program = program
+        self.environment = environment or {}
         self.host = new_host("master") if new_host else None
         self.bound, self.name = (self.host.address, self.host.known_as) if self.host else ("127.0.0.1", "127.0.0.1")
         # Not the kernel's: while it is dead somebody's connection could have one of its numbers.
@@ -141,7 +142,7 @@ class Master(Child):
         with open(self.log_file.name, "ab") as log:
             self.process = subprocess.Popen(arguments + self.flags, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
                                             preexec_fn=self.host.enter if self.host else None,
-                                            env={**os.environ, "STATE_DIRECTORY": self.state_dir.name})
+                                            env={**os.environ, "STATE_DIRECTORY": self.state_dir.name, **self.environment})
         self.port = self._wait_port(r"Master service started on port (\d+)")
         self.metrics_port = self._wait_port(r"HTTP metrics server started on port (\d+)")
         if self.metadata_port is not None:

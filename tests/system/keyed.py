@@ -48,9 +48,9 @@ def environment(key=None, file=None):
 class Client:
     """A process with a store; its calls are version_client.py's. code: what setup has returned."""
 
-    def __init__(self, master, key=None, segment=0, file=None, **more):
+    def __init__(self, master, key=None, segment=0, file=None, before=(), **more):
         self.log = tempfile.NamedTemporaryFile(prefix="mc-keyed-", suffix=".log")
-        self.process = subprocess.Popen([sys.executable, "-B", HERE / "version_client.py", master.address, str(segment), ""], stdin=subprocess.PIPE,
+        self.process = subprocess.Popen([*before, sys.executable, "-B", HERE / "version_client.py", master.address, str(segment), ""], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=self.log, env={**environment(key, file), "MC_LOG_LEVEL": "INFO", **more})
         self.code = self._line()
 

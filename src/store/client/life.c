@@ -351,6 +351,15 @@ static int keys_look(void)
     return rc;
 }
 
+static int tls_look(const struct mc_store *store)
+{
+    char error[MC_TLS_PROBLEM_MAX];
+    int rc = mc_secure_check(store->segment_size > 0, error, sizeof(error));
+    if (rc < 0)
+        mc_log(ERROR, "%s", error);
+    return rc;
+}
+
 int mc_life_begin(const struct mc_store_config *config, struct mc_store **made)
 {
     char host[MC_ADDRESS_MAX] = "";
@@ -369,6 +378,8 @@ int mc_life_begin(const struct mc_store_config *config, struct mc_store **made)
         rc = mc_master_address_init(&store->master, config->master_server_addr);
     if (rc == 0)
         rc = configure(store, config, host, sizeof(host), &port, &allowed);
+    if (rc == 0)
+        rc = tls_look(store);
     if (rc < 0)
         goto fail_free;
     uint64_t deadline_ns = mc_store_deadline(store, 0);

@@ -205,7 +205,7 @@ static int greet(struct mc_store *store, int fd, const char *address, enum mc_ro
                        said->text);
     if (rc == 0)
         return fd;
-    close(fd);
+    mc_fd_close(fd);
     return rc;
 }
 
@@ -280,7 +280,7 @@ static int link_connect(struct mc_store *store, uint64_t deadline_ns, struct mc_
         return fd;
     struct mc_master_link *link = link_new(store, fd);
     if (link == NULL) {
-        close(fd);
+        mc_fd_close(fd);
         return MC_ERR_NO_MEMORY;
     }
     link->epoch = reply.epoch;
@@ -293,7 +293,7 @@ static int link_connect(struct mc_store *store, uint64_t deadline_ns, struct mc_
 
 void mc_link_free(struct mc_master_link *link)
 {
-    close(link->fd);
+    mc_fd_close(link->fd);
     free(link->prover);
     mc_buffer_free(&link->in);
     mc_buffer_free(&link->out);
@@ -320,20 +320,14 @@ static void borrowed_remove(struct mc_master_link *link)
 /* Is it still owed an answer of which nothing has come? Then its packets may be on their way for long. */
 static bool is_stuck(const struct mc_master_link *link)
 {
-    char byte;
-    return link->owed != 0 && recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
-           (errno == EAGAIN || errno == EINTR);
+    return link->owed != 0 && mc_socket_is_silent(link->fd);
 }
 
 /* Did the master close it while it rested? A request on it would be lost, and could not be told from one that the
  * master had carried out. */
 static bool is_ended(const struct mc_master_link *link, uint64_t now_ns)
 {
-    char byte;
-    if (now_ns - link->idle_since_ns < MC_LINK_SETTLE_MS * 1000000ull)
-        return false;
-    ssize_t length = recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    return length == 0 || (length < 0 && errno != EAGAIN && errno != EINTR);
+    return now_ns - link->idle_since_ns >= MC_LINK_SETTLE_MS * 1000000ull && mc_socket_has_ended(link->fd);
 }
 
 /* Lock held. An idle link, or NULL; there are none of an older epoch, met_master sees to it. */
@@ -617,7 +611,8 @@ static struct mc_master_link *link_begin(struct race *race, uint64_t *id)
     if (has_key)
         prover = calloc(1, sizeof(*prover));
     int fd = has_key && prover == NULL ? MC_ERR_NO_MEMORY : mc_tcp_begin(&race->links[0]->peer);
-    struct mc_master_link *link = fd < 0 ? NULL : link_new(store, fd);
+    bool is_secured = fd >= 0 && mc_secure_call_like(fd, race->links[0]->fd) == 0;
+    struct mc_master_link *link = is_secured ? link_new(store, fd) : NULL;
     if (link == NULL) {
         free(prover);
         mc_fd_close(fd);
@@ -705,14 +700,16 @@ static int link_step(struct race *race, struct mc_master_link *link)
     struct mc_wire_hello_reply reply;
     struct hello_said said = {.asked_ms = link->asked_ms};
     struct mc_frame frame;
-    if (link->connecting) {
-        int rc = mc_tcp_begun(link->fd);
-        link->asked_ms = mc_clock_boot_ms();
-        if (rc == 0)
-            rc = link->prover != NULL ? link_prove(link) : mc_link_send(link, mc_clock_ns() + SEND_NS);
+    if (link->connecting || link->shaking) {
+        int rc = link->shaking ? 0 : mc_tcp_begun(link->fd);
+        int shaken = rc == 0 ? mc_secure_shake(link->fd) : rc;
         link->connecting = false;
+        link->shaking = shaken == 0;
         link->greeting = true;
-        return rc == 0 ? MC_ERR_RPC_TIMEOUT : MC_ERR_RPC_FAIL;
+        link->asked_ms = mc_clock_boot_ms();
+        if (shaken == 1)
+            rc = link->prover != NULL ? link_prove(link) : mc_link_send(link, mc_clock_ns() + SEND_NS);
+        return rc == 0 && shaken >= 0 ? MC_ERR_RPC_TIMEOUT : MC_ERR_RPC_FAIL;
     }
     int64_t used = mc_socket_receive_frame(link->fd, &link->in, &frame, mc_clock_ns(), NULL);
     if (used < 0)
@@ -747,13 +744,16 @@ static int race_receive(struct race *race, uint64_t until_ns, size_t *index, str
     struct pollfd fds[RACE_LINKS_MAX];
     uint64_t now_ns = mc_clock_ns(), left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
     struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
-    for (size_t i = 0; i < race->count; i++)
+    bool holds = false; /* what no poll sees */
+    for (size_t i = 0; i < race->count; i++) {
         fds[i] = (struct pollfd){.fd = race->links[i]->fd, .events = race->links[i]->connecting ? POLLOUT : POLLIN};
-    if (ppoll(fds, (nfds_t)race->count, &left, NULL) <= 0)
+        holds = holds || mc_socket_holds(race->links[i]->fd);
+    }
+    if (ppoll(fds, (nfds_t)race->count, holds ? &(struct timespec){0} : &left, NULL) <= 0 && !holds)
         return MC_ERR_RPC_TIMEOUT;
     for (size_t i = 0; i < race->count; i++) {
         struct mc_master_link *link = race->links[i];
-        if (fds[i].revents == 0)
+        if (fds[i].revents == 0 && !mc_socket_holds(link->fd))
             continue;
         *index = i;
         int rc = 0;

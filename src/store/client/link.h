@@ -33,13 +33,13 @@ struct mc_master_link {
     uint64_t idle_since_ns;
     bool reused; /* came from the idle stack: its first failure may only mean that the master was restarted */
     bool broken;
-    struct mc_tcp_address peer; /* of a tcp connection to the master; length 0: it is a unix socket */
-    uint64_t owed;              /* answers up to that request are nobody's any more; 0 = none is owed */
-    bool connecting, greeting;  /* a link that is still on its way, see link.c */
-    struct mc_prover *prover;   /* while greeting, until the master has proved itself; NULL: it need not */
-    uint64_t asked_ms;          /* the hello, while greeting; by the clock of the boot */
-    bool repeated;              /* an earlier try of this request may have reached the master, its answer was lost */
-    uint32_t retry_after_ms;    /* the master's wish in the FAILED just received */
+    struct mc_tcp_address peer;         /* of a tcp connection to the master; length 0: it is a unix socket */
+    uint64_t owed;                      /* answers up to that request are nobody's any more; 0 = none is owed */
+    bool connecting, shaking, greeting; /* a link that is still on its way, see link.c */
+    struct mc_prover *prover;           /* while greeting, until the master has proved itself; NULL: it need not */
+    uint64_t asked_ms;                  /* the hello, while greeting; by the clock of the boot */
+    bool repeated;           /* an earlier try of this request may have reached the master, its answer was lost */
+    uint32_t retry_after_ms; /* the master's wish in the FAILED just received */
     struct mc_master_link *next;
     struct mc_master_link *next_borrowed, **borrowed_at;
 };

@@ -214,7 +214,7 @@ static void destroy(struct connection *connection)
     uint16_t index = (uint16_t)(connection->number & (MC_SERVER_CONNECTIONS_MAX - 1));
     (void)event_del(&connection->read_event);
     (void)event_del(&connection->write_event);
-    close(connection->fd);
+    mc_fd_close(connection->fd);
     greeter_remove(connection);
     if (connection->share != NULL)
         mc_share_give(&server->shares, connection->share);
@@ -243,7 +243,7 @@ static bool send_pending(struct connection *connection)
         if (connection->server->core != NULL && !mc_server_may_serve(connection->server))
             return false; /* for each: a turn may have much to say, and be stopped in the middle of it */
         ssize_t sent =
-            send(connection->fd, out->data + connection->out_sent, out->length - connection->out_sent, MSG_NOSIGNAL);
+            mc_socket_sends(connection->fd, out->data + connection->out_sent, out->length - connection->out_sent);
         if (sent > 0) {
             connection->out_sent += (size_t)sent;
             connection->taken_ms = connection->server->now_ms;
@@ -404,10 +404,11 @@ static void refuse_busy(struct connection *connection, uint64_t request_id)
 }
 
 /* Something else than a node of ours. Clients of the original come this way: their protocol has the same port. */
-static void die_foreign(struct connection *connection)
+static void die_foreign(struct connection *connection, const uint8_t *data, size_t length)
 {
     char address[MC_ADDRESS_MAX];
     mc_socket_peer_text(connection->fd, address);
+    mc_secure_note(connection->fd, data, length, true);
     mc_log_limited(WARNING,
                    "%s speaks another protocol; its connection is closed. Clients of the original Mooncake "
                    "cannot use this master: install this package there",
@@ -506,7 +507,7 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
         if (rc == 0)
             return at;
         if (rc < 0 || (!connection->has_spoken && !is_ours(connection, &frame, &hello))) {
-            die_foreign(connection);
+            die_foreign(connection, data + at, length - at);
             return length;
         }
         if (frame.type == MC_MESSAGE_INVENTORY && !(may_bulk && count == 0)) {
@@ -636,6 +637,25 @@ static size_t missing(const struct mc_buffer *in)
                                           : more;
 }
 
+/* The receive was filled, and TLS has more here, of which no event will tell: all of it is stored. */
+static void take_held(struct connection *connection, size_t length)
+{
+    struct mc_buffer *in = &connection->in;
+    if (in->length == 0)
+        mc_buffer_append(in, connection->server->received, length);
+    else
+        in->length += length;
+    if (in->failed || !mc_buffer_reserve(in, MC_TLS_HELD_MAX)) {
+        die_of_memory(connection);
+        return;
+    }
+    (void)mc_socket_hold(connection->fd, true);
+    ssize_t more = mc_socket_recv(connection->fd, in->data + in->length, MC_TLS_HELD_MAX);
+    (void)mc_socket_hold(connection->fd, false);
+    in->length += more > 0 ? (size_t)more : 0; /* an end shows at the next receive */
+    take_stored(connection, false);
+}
+
 static void on_readable(evutil_socket_t fd, short events, void *argument)
 {
     struct connection *connection = argument;
@@ -647,20 +667,22 @@ static void on_readable(evutil_socket_t fd, short events, void *argument)
         return; /* first what is there */
     if (server->core != NULL && !mc_server_may_serve(server))
         return; /* the turn's end closes it */
+    size_t more = in->length == 0 ? sizeof(server->received) : missing(in);
     if (in->length == 0) {
-        length = recv(fd, server->received, sizeof(server->received), 0);
+        length = mc_socket_recv(fd, server->received, more);
     } else {
-        size_t more = missing(in);
         if (!mc_buffer_reserve(in, more)) {
             die_of_memory(connection);
             return;
         }
-        length = recv(fd, in->data + in->length, more, 0);
+        length = mc_socket_recv(fd, in->data + in->length, more);
     }
     mc_server_turn_enter(server); /* now: what was read is not younger than the age that we answer with */
     if (length <= 0) {
         if (length == 0 || (errno != EAGAIN && errno != EINTR))
             die(connection);
+    } else if ((size_t)length == more && mc_socket_holds(fd)) {
+        take_held(connection, (size_t)length);
     } else if (in->length == 0) {
         take_received(connection, (size_t)length);
     } else {
@@ -857,8 +879,8 @@ void mc_server_on_accept(evutil_socket_t fd, short events, void *argument)
             }
             return;
         }
-        if (!connection_create(server, accepted))
-            close(accepted);
+        if (mc_secure_accept(accepted) < 0 || !connection_create(server, accepted))
+            mc_fd_close(accepted);
         if (is_crowded(server, accepted) && make_room(server))
             return; /* the rest has the next turn, in which there is room */
     }

@@ -41,8 +41,8 @@ static void on_result(void *argument)
     mc_socket_way_end(fd);
     if (!abandoned)
         done(context, fd);
-    else if (fd >= 0)
-        close(fd);
+    else
+        mc_fd_close(fd);
 }
 
 /* Takes fd; gives it back, on its way still, once both ends have proved the key. */
@@ -54,7 +54,7 @@ static int prove(const struct mc_connector *connector, int fd, uint64_t deadline
     if (rc == 0)
         return fd;
     mc_socket_way_end(fd);
-    close(fd);
+    mc_fd_close(fd);
     if (why[0] != 0)
         mc_log_limited(WARNING, "the master at %s and this node do not agree: %s: %s", connector->address,
                        mc_error_name(rc), why);

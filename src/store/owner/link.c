@@ -67,8 +67,7 @@ void mc_owner_link_send(struct mc_owner *owner)
         }
         if (owner->out.length == owner->out_sent)
             break;
-        ssize_t sent = send(fd, owner->out.data + owner->out_sent, owner->out.length - owner->out_sent,
-                            MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t sent = mc_socket_sends(fd, owner->out.data + owner->out_sent, owner->out.length - owner->out_sent);
         if (sent < 0 && errno == EINTR)
             continue;
         if (sent < 0 && errno == EAGAIN)
@@ -111,12 +110,12 @@ static void on_link_readable(evutil_socket_t fd, short what, void *argument)
 {
     struct mc_owner *owner = argument;
     (void)what;
-    for (size_t moved = 0; moved < TURN_BYTES;) {
+    for (size_t moved = 0; moved < TURN_BYTES || mc_socket_hold((int)fd, true);) {
         if (!mc_buffer_reserve(&owner->in, RECEIVE_BYTES)) {
             mc_owner_link_break(owner, mc_error_name(MC_ERR_NO_MEMORY));
             return;
         }
-        ssize_t received = recv((int)fd, owner->in.data + owner->in.length, RECEIVE_BYTES, MSG_DONTWAIT);
+        ssize_t received = mc_socket_recv((int)fd, owner->in.data + owner->in.length, RECEIVE_BYTES);
         if (received < 0 && errno == EINTR)
             continue;
         if (received < 0 && errno == EAGAIN)
@@ -137,6 +136,7 @@ static void on_link_readable(evutil_socket_t fd, short what, void *argument)
         if ((size_t)received < RECEIVE_BYTES)
             break;
     }
+    mc_socket_hold((int)fd, false);
     mc_owner_link_send(owner);
 }
 

@@ -17,6 +17,21 @@
 #define WAIT_STEP_US 2000u  /* between looks at what another thread does */
 #define FAILED_SHARED_MS 20 /* an election that failed so lately is not asked again by the next thread */
 
+/* Takes fd, which may be an error; gives it back when TLS, if it is wanted, stands. */
+static int secured(int fd, const char *address, uint64_t deadline_ns)
+{
+    if (fd < 0)
+        return fd;
+    mc_socket_way_begin(fd); /* a child that is forked meanwhile must not hold it */
+    int rc = mc_secure_connect(fd, address, deadline_ns);
+    mc_socket_way_end(fd);
+    if (rc == 0)
+        return fd;
+    mc_fd_close(fd);
+    errno = EPROTO; /* the log has said more */
+    return rc;
+}
+
 int mc_master_connect(const char *configured, uint64_t deadline_ns, char used[MC_ADDRESS_MAX])
 {
     char leader[MC_ADDRESS_MAX] = "";
@@ -33,7 +48,7 @@ int mc_master_connect(const char *configured, uint64_t deadline_ns, char used[MC
         return MC_ERR_INVALID_PARAMS;
     if (used != NULL)
         snprintf(used, MC_ADDRESS_MAX, "%s", address);
-    return mc_tcp_connect(address, deadline_ns);
+    return secured(mc_tcp_connect(address, deadline_ns), address, deadline_ns);
 }
 
 /* ---- the same by a deadline, whatever the election does ---- */

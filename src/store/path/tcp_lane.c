@@ -69,8 +69,7 @@ int mc_tcp_lane_begin(struct mc_paths *paths, const struct mc_tcp_address *peer,
     lane->fd_place = lane->fd < 0 ? lane->fd : mc_paths_fd_add(paths, lane->fd);
     if (lane->fd_place < 0) {
         int rc = lane->fd_place;
-        if (lane->fd >= 0)
-            close(lane->fd);
+        mc_fd_close(lane->fd);
         free(lane);
         return rc;
     }
@@ -107,14 +106,27 @@ static int prove_end(struct mc_paths *paths, const struct mc_endpoint *endpoint,
     return 0;
 }
 
+/* Connected: TLS, if that is wanted. 1: it stands; 0: more must come; negative. */
+static int shake(const struct mc_endpoint *endpoint, struct mc_tcp_lane *lane)
+{
+    int rc = lane->state == MC_TCP_SHAKING ? 0 : mc_tcp_begun(lane->fd);
+    if (rc == 0 && lane->state != MC_TCP_SHAKING)
+        rc = mc_secure_call(lane->fd, endpoint->tcp_address);
+    if (rc == 0)
+        rc = mc_secure_shake(lane->fd);
+    lane->state = rc == 0 ? MC_TCP_SHAKING : MC_TCP_CONNECTING;
+    return rc;
+}
+
 /* Connected: says hello, as far as the socket takes it. */
 static int greet(struct mc_paths *paths, const struct mc_endpoint *endpoint, struct mc_tcp_lane *lane)
 {
     if (lane->part_count == 0) {
         struct mc_buffer out = {.data = lane->heads, .length = 0, .capacity = sizeof(lane->heads)};
-        int rc = mc_tcp_begun(lane->fd);
-        if (rc == 0 && endpoint->has_ticket)
-            rc = prove_begin(endpoint, lane, &out);
+        int rc = shake(endpoint, lane);
+        if (rc <= 0)
+            return rc;
+        rc = endpoint->has_ticket ? prove_begin(endpoint, lane, &out) : 0;
         if (rc < 0)
             return rc;
         if (lane->prover == NULL)
@@ -122,7 +134,7 @@ static int greet(struct mc_paths *paths, const struct mc_endpoint *endpoint, str
         lane->parts[lane->part_count++] = (struct iovec){lane->heads, out.length};
     }
     struct iovec *part = &lane->parts[0];
-    ssize_t sent = send(lane->fd, part->iov_base, part->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t sent = mc_socket_sends(lane->fd, part->iov_base, part->iov_len);
     if (sent < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : mc_socket_code(errno);
     part->iov_base = (uint8_t *)part->iov_base + sent;
@@ -138,9 +150,11 @@ int mc_tcp_lane_step(struct mc_paths *paths, const struct mc_endpoint *endpoint,
 {
     struct mc_frame frame;
     size_t used;
-    if (lane->state == MC_TCP_CONNECTING)
+    if (lane->state == MC_TCP_CONNECTING || lane->state == MC_TCP_SHAKING)
         return greet(paths, endpoint, lane);
-    ssize_t received = recv(lane->fd, lane->in + lane->in_length, sizeof(lane->in) - lane->in_length, MSG_DONTWAIT);
+    ssize_t received = mc_socket_recv(lane->fd, lane->in + lane->in_length, sizeof(lane->in) - lane->in_length);
+    if (received == 0 || (received < 0 && errno != EAGAIN))
+        mc_secure_note(lane->fd, lane->in, lane->in_length, false);
     if (received <= 0)
         return received < 0 && (errno == EAGAIN || errno == EINTR) ? 0
                : received < 0                                      ? mc_socket_code(errno)
@@ -397,7 +411,7 @@ int mc_tcp_lane_send(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
             return 0;
         struct msghdr message = {.msg_iov = lane->parts + lane->part_first,
                                  .msg_iovlen = lane->part_count - lane->part_first};
-        ssize_t sent = sendmsg(lane->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t sent = mc_socket_sendmsg(lane->fd, &message);
         if (sent < 0) {
             if (errno == EINTR)
                 continue;
@@ -870,7 +884,7 @@ int mc_tcp_lane_receive(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
         for (size_t i = 0; i < count; i++)
             asked += parts[i].iov_len;
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
-        ssize_t received = recvmsg(lane->fd, &message, MSG_DONTWAIT);
+        ssize_t received = mc_socket_recvmsg(lane->fd, &message);
         if (received < 0 && errno == EINTR)
             continue;
         if (received < 0 && errno == EAGAIN)

@@ -54,6 +54,7 @@ struct mc_tcp_piece {       /* one READ under way: [start, end) of the object, o
 
 enum mc_tcp_state {
     MC_TCP_CONNECTING,
+    MC_TCP_SHAKING, /* TLS is being made */
     MC_TCP_GREETING,
     MC_TCP_READY,
     MC_TCP_DEAD /* it broke; its pieces wait for another lane */
@@ -110,7 +111,8 @@ struct mc_tcp_lane {
 };
 
 /* Begins to connect. The lane is to be stepped (mc_tcp_lane_step) whenever it is writable (connecting) or readable
- * (greeting). 0 or negative; MC_ERR_BUSY, MC_ERR_NO_MEMORY and what else is our own trouble: mc_socket_is_own. */
+ * (shaking, greeting). 0 or negative; MC_ERR_BUSY, MC_ERR_NO_MEMORY and what else is our own trouble:
+ * mc_socket_is_own. */
 int mc_tcp_lane_begin(struct mc_paths *paths, const struct mc_tcp_address *peer, struct mc_tcp_lane **lane);
 /* 1: it is ready; 0: not yet; negative: as mc_path_hello. */
 int mc_tcp_lane_step(struct mc_paths *paths, const struct mc_endpoint *endpoint, struct mc_tcp_lane *lane);

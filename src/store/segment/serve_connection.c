@@ -56,7 +56,7 @@ void mc_connection_close(struct mc_serve_connection *connection)
     mc_lane_free(&connection->lane); /* first: the end of the connection tells the peer that its link has ended */
     atomic_store(&serve->connection_fds[connection->place], 0);
     serve->free_places[serve->free_count++] = connection->place;
-    close(connection->fd);
+    mc_fd_close(connection->fd);
     free(connection);
     if (was_attached && serve->cuts != NULL)
         mc_serve_cuts_look(serve);
@@ -335,7 +335,7 @@ static int64_t connection_receive(struct mc_serve_connection *connection, bool *
                                                          : 1};
     ssize_t received;
     do
-        received = recvmsg(connection->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        received = mc_socket_recvmsg(connection->fd, &message);
     while (received < 0 && errno == EINTR);
     *more = false;
     if (received < 0 && errno == EAGAIN)
@@ -348,6 +348,8 @@ static int64_t connection_receive(struct mc_serve_connection *connection, bool *
     size_t in_window = (size_t)received < direct ? (size_t)received : direct;
     mc_lane_window_filled(&connection->lane, in_window);
     int rc = mc_lane_input(&connection->lane, serve->scratch, (size_t)received - in_window);
+    if (rc == MC_ERR_PROTOCOL && !connection->lane.is_open)
+        mc_secure_note(connection->fd, serve->scratch, (size_t)received - in_window, true);
     return rc < 0 ? rc : (int64_t)received;
 }
 
@@ -382,7 +384,7 @@ static ssize_t send_parts(struct mc_serve_connection *connection, struct iovec *
     }
     ssize_t sent;
     do
-        sent = sendmsg(connection->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent = mc_socket_sendmsg(connection->fd, &message);
     while (sent < 0 && errno == EINTR);
     return sent;
 }
@@ -424,29 +426,46 @@ static int connection_send(struct mc_serve_connection *connection)
         return MC_ERR_ILLEGAL_CLIENT;
     set_event(connection->writable, &connection->is_writing, is_blocked || budget == 0);
     set_event(connection->readable, &connection->is_reading, mc_lane_wants_input(&connection->lane));
+    if (connection->holds && connection->is_reading)
+        event_active(connection->readable, EV_READ, 0);
     connection_rest(connection);
     return 0;
+}
+
+/* Receives up to a turn's worth; with TLS also what is here then, of which no event will tell. Bytes; *end: 0, or why
+ * it is over. */
+static uint64_t connection_take(struct mc_serve_connection *connection, int *end)
+{
+    uint64_t moved = 0;
+    bool more = true, only_held = false;
+    while (more && mc_lane_wants_input(&connection->lane)) {
+        if (moved >= TURN_BYTES && !only_held && !(only_held = mc_socket_hold(connection->fd, true)))
+            break;
+        int64_t rc = connection_receive(connection, &more);
+        if (rc < 0) {
+            *end = (int)rc; /* commits that came before the end are still told */
+            break;
+        }
+        moved += (uint64_t)rc;
+    }
+    if (only_held)
+        (void)mc_socket_hold(connection->fd, false);
+    connection->holds = more && mc_socket_holds(connection->fd);
+    return moved;
 }
 
 /* A turn: receive, tell the owner of commits, answer. */
 static int connection_turn(struct mc_serve_connection *connection)
 {
-    uint64_t moved = 0;
-    bool more = true;
-    int64_t rc = 0;
-    while (more && moved < TURN_BYTES && mc_lane_wants_input(&connection->lane)) {
-        rc = connection_receive(connection, &more);
-        if (rc < 0)
-            break; /* commits that came before the end are still told */
-        moved += (uint64_t)rc;
-    }
+    int rc = 0;
+    uint64_t moved = connection_take(connection, &rc);
     if (moved > 0) {
         connection->serve->activity++;
         connection->moved_ms = mc_clock_ms();
     }
     flush_commits(connection->serve);
     if (rc < 0)
-        return (int)rc;
+        return rc;
     if (connection->lane.is_open && connection->hello_timer != NULL) {
         event_free(connection->hello_timer);
         connection->hello_timer = NULL;
@@ -570,6 +589,6 @@ void mc_connection_open(struct mc_listener *listener, int fd)
         greeter_drop(serve);
     if (!listener->is_unix)
         mc_socket_keep_alive(fd, 30, 10, 3); /* a host that vanished is found out after about a minute */
-    if (connection_make(listener, fd) < 0)
-        close(fd);
+    if ((!listener->is_unix && mc_secure_accept(fd) < 0) || connection_make(listener, fd) < 0)
+        mc_fd_close(fd);
 }

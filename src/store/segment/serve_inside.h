@@ -33,6 +33,7 @@ struct mc_serve_connection {
     struct event *readable, *writable, *hello_timer;
     bool is_reading, is_writing; /* events are added */
     bool is_at_end;              /* the peer has closed its side */
+    bool holds;                  /* TLS has bytes here that the lane did not want yet */
     bool is_draining;            /* we have closed ours: input is thrown away until the peer's end */
     uint64_t moved_ms;           /* of a guest: bytes came or went last */
     size_t held;                 /* bytes of lane.in that are in serve->held */

@@ -1,0 +1,280 @@
+"""TLS of our own ports, over real processes: what a capture of the wire shows, who is let in, and what each side says; renewal under load."""
+import os
+import pathlib
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from certificates import Authority
+from cluster import Master, wait_until
+from keyed import Client
+from store_process import StoreProcess
+
+HERE = pathlib.Path(__file__).resolve().parent
+REMOTE = [sys.executable, "-B", str(HERE / "no_unix.py")]  # of its machine it sees what another one would
+VARIABLES = ("MC_TLS_CA_CERT", "MC_TLS_CERT", "MC_TLS_KEY", "MC_TLS_SERVER_NAME", "MC_TLS_CLIENT_CA_CERT")
+HALF = 40  # handshakes that go no further
+MIB = 1 << 20
+
+
+class Files:
+    """An authority, another one, and what they have signed."""
+
+    def __init__(self, folder):
+        here = ["DNS:localhost", "IP:127.0.0.1"]
+        self.folder = folder
+        self.ca, self.other = Authority(folder, "ca"), Authority(folder, "other")
+        self.server, self.client = self.ca.sign("server", here), self.ca.sign("client", here)
+        self.expired = self.ca.sign("expired", here, days=-1)
+        self.named = self.ca.sign("named", ["DNS:pool.example.org"])
+        self.stranger = self.other.sign("stranger", here)
+
+    def of(self, pair=None, ca="ca", callers=None, name=None):
+        """The environment of a process that shows `pair` and believes the authority `ca`."""
+        values = {"MC_TLS_CA_CERT": ca and getattr(self, ca).certificate, "MC_TLS_CERT": pair and pair.certificate,
+                  "MC_TLS_KEY": pair and pair.key, "MC_TLS_CLIENT_CA_CERT": callers and getattr(self, callers).certificate,
+                  "MC_TLS_SERVER_NAME": name}
+        return {key: str(value) if value else "" for key, value in values.items()}
+
+
+PLAIN = {name: "" for name in VARIABLES}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return Files(tmp_path_factory.mktemp("tls"))
+
+
+def pool(master_environment, node_environment):
+    """A master and a node that reach each other by TCP alone."""
+    master = Master(environment=master_environment)
+    return master, lambda: StoreProcess(master.address, before=REMOTE, **node_environment)
+
+
+def remote(master, environment, **more):
+    return Client(master, before=REMOTE, **environment, **more)
+
+
+def data_port(node):
+    """Of a store node, as its process listens."""
+    lines = pathlib.Path(f"/proc/{node.process.pid}/net/tcp").read_text().splitlines()[1:]
+    inodes = {re.sub(r"\D", "", link) for link in links(node.process.pid) if link.startswith("socket:")}
+    return next(int(line.split()[1].split(":")[1], 16) for line in lines if line.split()[3] == "0A" and line.split()[9] in inodes)
+
+
+def links(pid):
+    for one in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            yield os.readlink(f"/proc/{pid}/fd/{one}")
+        except OSError:  # closed meanwhile
+            pass
+
+
+class Capture:
+    """What goes over the loopback, as whoever has the wire sees it."""
+
+    def __enter__(self):
+        try:
+            self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        except PermissionError:
+            pytest.skip("only root may capture packets")
+        self.socket.setsockopt(socket.SOL_SOCKET, 33, 64 * MIB)  # SO_RCVBUFFORCE
+        self.socket.bind(("lo", 0))
+        self.socket.settimeout(0.2)
+        self.packets, self.ends = [], None
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+        return self
+
+    def _run(self):
+        while True:
+            try:
+                self.packets.append(self.socket.recv(1 << 17))
+            except TimeoutError:
+                pass
+            if self.ends and time.monotonic() > self.ends:
+                return
+
+    def __exit__(self, *unused):
+        self.ends = time.monotonic() + 1  # what is queued is still read
+        self.thread.join()
+        self.socket.close()
+
+    def shows(self, what):
+        return any(what in packet for packet in self.packets)
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_a_capture_shows_no_key_and_no_value(files, is_on):
+    """Without TLS it shows both, or the capture would prove nothing."""
+    own = files.of(files.server) if is_on else PLAIN
+    master, node = pool(own, own)
+    with Capture() as capture, master, node(), remote(master, files.of() if is_on else PLAIN) as client:
+        assert client.code == 0
+        sizes = (1, 100, 4096, 16384, 70000, 3 * MIB + 17)
+        assert [client.put(f"a-secret-key-{size}", "a-secret-value", size) for size in sizes] == [0] * len(sizes)
+        assert [client.same(f"a-secret-key-{size}", "a-secret-value", size) for size in sizes] == [True] * len(sizes)
+        assert client.ranges("a-secret-key-70000", "a-secret-value", 70000)
+        assert client.exist(["a-secret-key-1", "not-there"]) == [1, 0] and client.remove("a-secret-key-1") == 0
+    assert len(capture.packets) > 100
+    assert capture.shows(b"a-secret-key") is not is_on
+    assert capture.shows(b"a-secret-value") is not is_on
+
+
+def test_mutual(files):
+    """Who shows no certificate, or one of another authority, comes in nowhere; both logs say why."""
+    both = files.of(files.server, callers="ca")
+    master, node = pool(both, both)
+    with master, node() as store:
+        with remote(master, files.of(files.client)) as client:
+            assert client.code == 0 and client.put("k", "v", MIB) == 0 and client.same("k", "v", MIB) is True
+        for pair, said in ((None, "shows no certificate"), (files.stranger, "signed by nobody"), (files.expired, "has expired")):
+            with remote(master, {**files.of(pair), "MC_RPC_TIMEOUT_MS": "1500"}) as client:
+                assert client.code != 0
+                wait_until(lambda: said in master.log(), what=said)
+                assert "set MC_TLS_CERT and MC_TLS_KEY to one that it trusts" in client.said()
+        # The node's own port, for one whom no master has let in.
+        for pair in (None, files.stranger):
+            assert not speaks(data_port(store), files, pair)
+        assert speaks(data_port(store), files, files.client)
+        assert "shows no certificate" in store.log()
+
+
+def speaks(port, files, pair=None, most=ssl.TLSVersion.TLSv1_3):
+    """Does that port go on with one who shows `pair`, by another implementation?"""
+    context = ssl.create_default_context(cafile=files.ca.certificate)
+    context.maximum_version = most
+    if pair:
+        context.load_cert_chain(pair.certificate, pair.key)
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as raw, context.wrap_socket(raw, server_hostname="127.0.0.1") as stream:
+            stream.settimeout(1)
+            stream.recv(1)  # a refusal comes with the first read
+            return False
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("shown, believed, words, at_master", [
+    ("server", "other", "set MC_TLS_CA_CERT to the certificate of the authority that signed it", "refuses the certificate of this side"),
+    ("expired", "ca", "has expired: renew it there", "here MC_TLS_CERT is to be one that is valid"),
+    ("named", "ca", "is not for '127.0.0.1'", "for the name or address by which it is called"),
+])
+def test_a_master_that_is_not_who_it_should_be(files, shown, believed, words, at_master):
+    with Master(environment=files.of(getattr(files, shown))) as master, \
+            remote(master, {**files.of(ca=believed), "MC_RPC_TIMEOUT_MS": "1500"}) as client:
+        assert client.code != 0
+        assert words in client.said()
+        assert at_master in master.log()
+
+
+def test_a_name_may_be_given(files):
+    named = files.of(files.named, name="pool.example.org")
+    master, node = pool(named, named)
+    with master, node(), remote(master, files.of(name="pool.example.org")) as client:
+        assert client.code == 0 and client.put("k", "v", 5000) == 0 and client.same("k", "v", 5000) is True
+
+
+def test_one_side_alone_has_tls(files):
+    short = {"MC_RPC_TIMEOUT_MS": "1500"}
+    with Master(environment=files.of(files.server)) as master, remote(master, {**PLAIN, **short}) as client:
+        assert client.code != 0
+        assert "speaks TLS and nothing else: set MC_TLS_CA_CERT here" in client.said()
+        assert "speaks no TLS, and this port nothing else: turn TLS on there (MC_TLS_CA_CERT)" in master.log()
+    with Master(environment=PLAIN) as master, remote(master, {**files.of(), **short}) as client:
+        assert client.code != 0
+        assert "is TLS turned on at that port?" in client.said()
+        assert "speaks TLS, and this port does not: set MC_TLS_CERT and MC_TLS_KEY here" in master.log()
+
+
+def test_who_lends_memory_needs_a_certificate(files):
+    with Master(environment=files.of(files.server)) as master:
+        with remote(master, files.of(), segment=16 * MIB) as client:
+            assert client.code == -600
+            assert "who serves TLS needs a certificate and its key: set MC_TLS_CERT and MC_TLS_KEY" in client.said()
+        with remote(master, files.of()) as client:
+            assert client.code == 0
+
+
+def test_a_downgrade_is_refused(files):
+    own = files.of(files.server)
+    master, node = pool(own, own)
+    with master, node() as store:
+        for port in (master.port, data_port(store)):
+            assert speaks(port, files)
+            assert not speaks(port, files, most=ssl.TLSVersion.TLSv1_2)
+        assert "has no TLS 1.3: upgrade it" in master.log() and "has no TLS 1.3: upgrade it" in store.log()
+
+
+def test_the_machine_s_own_ways_have_none(files):
+    """A neighbour speaks by unix sockets and shared memory, and needs no TLS for that; only what is asked by TCP."""
+    own = files.of(files.server)
+    with Master(environment=own) as master, StoreProcess(master.address, **own), Client(master, **files.of()) as client:
+        assert client.code == 0 and client.put("k", "v", MIB) == 0 and client.same("k", "v", MIB) is True
+
+
+def begin_half(port):
+    """A handshake of which only the first half of the first message comes."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    stream = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        stream.do_handshake()
+    hello = outgoing.read()
+    raw = socket.create_connection(("127.0.0.1", port), timeout=20)
+    raw.sendall(hello[:len(hello) // 2])
+    return raw
+
+
+def test_half_a_handshake_holds_up_nobody(files):
+    own = files.of(files.server)
+    master, node = pool(own, own)
+    with master, node() as store:
+        halves = [begin_half(port) for port in (master.port, data_port(store)) for _ in range(HALF)]
+        with remote(master, files.of()) as client:
+            assert client.code == 0 and client.put("k", "v", MIB) == 0 and client.same("k", "v", MIB) is True
+        for one in halves:
+            one.close()
+
+
+def replace(pair, live):
+    """As whoever renews certificates does: each file whole, and one after the other."""
+    for source, target in zip(pair, live):
+        shutil.copy(source, f"{target}.new")
+        os.replace(f"{target}.new", target)
+
+
+def test_renewal_under_load_loses_nothing(files, tmp_path):
+    """New clients come all the while, and one stays; in the end the new certificate is shown."""
+    live = type(files.server)(tmp_path / "live.pem", tmp_path / "live.key")
+    replace(files.server, live)
+    renewed = files.ca.sign("renewed", ["DNS:localhost", "IP:127.0.0.1"])
+    own = files.of(live, callers="ca")
+    master, node = pool(own, own)
+    with master, node() as store, remote(master, files.of(files.client)) as staying:
+        assert staying.code == 0
+        for turn in range(4):
+            replace(renewed if turn % 2 == 0 else files.server, live)
+            with remote(master, files.of(files.client)) as client:
+                assert client.code == 0
+                for number in range(30):
+                    name = f"{turn}-{number}"
+                    assert client.put(name, name, 30000) == 0 and staying.same(name, name, 30000) is True
+                    if number == 15:
+                        replace(files.server if turn % 2 == 0 else renewed, live)
+        for port in (master.port, data_port(store)):
+            shown = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-cert", files.client.certificate, "-key", files.client.key],
+                                   stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60).stdout
+            assert "CN = renewed" in shown
+        (tmp_path / "live.pem").write_text("spoiled\n")
+        with remote(master, files.of(files.client)) as client:
+            assert client.code == 0 and client.same("0-0", "0-0", 30000) is True
+        assert "what was read there before is used" in master.log()
