@@ -29,8 +29,10 @@ static int serve(const struct mc_master_config *config, char *error, size_t erro
     if (rc == 0) {
         mc_log(INFO, "Master service started on port %u", (unsigned)mc_server_port(server));
         rc = mc_http_start(http);
+        if (rc == 0)
+            rc = mc_quotas_start(config->quotas);
         if (rc < 0)
-            snprintf(error, error_size, "the HTTP thread cannot be started");
+            snprintf(error, error_size, "a thread cannot be started");
     }
     if (rc == 0)
         rc = mc_server_run(server);
@@ -52,7 +54,8 @@ int main(int argc, char **argv)
         return is_written ? 0 : 1;
     }
     if (rc == 0 && config.core.tenants)
-        rc = mc_quotas_create(config.quota_file, &config.quotas, error, sizeof(error));
+        rc = mc_quotas_create(config.quota_file, config.quotas_in_etcd ? config.cluster_id : NULL, &config.quotas,
+                              error, sizeof(error));
     config.core_made = rc == 0 && config.quotas != NULL ? mc_quotas_apply : NULL;
     if (rc == 0)
         rc = serve(&config, error, sizeof(error));

@@ -8,6 +8,7 @@
 #include "env/json.h"
 #include "env/log.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -276,6 +277,24 @@ void mc_etcd_field(struct mc_buffer *body, const char *name, struct mc_span valu
     mc_buffer_printf(body, "\"%s\":\"", name);
     mc_base64_encode(body, value);
     mc_buffer_printf(body, "\"");
+}
+
+void mc_etcd_compare_revision(struct mc_buffer *body, const char *key, uint64_t revision)
+{
+    mc_buffer_printf(body, "{\"target\":\"MOD\",\"result\":\"EQUAL\",\"mod_revision\":\"%" PRIu64 "\",", revision);
+    mc_etcd_field(body, "key", mc_span_string(key));
+    mc_buffer_printf(body, "}");
+}
+
+void mc_etcd_request_put(struct mc_buffer *body, const char *key, struct mc_span value, uint64_t lease)
+{
+    mc_buffer_printf(body, "{\"request_put\":{");
+    mc_etcd_field(body, "key", mc_span_string(key));
+    mc_buffer_printf(body, ",");
+    mc_etcd_field(body, "value", value);
+    if (lease != 0)
+        mc_buffer_printf(body, ",\"lease\":\"%" PRIu64 "\"", lease);
+    mc_buffer_printf(body, "}}");
 }
 
 int mc_etcd_bytes(struct mc_span reply, const char *path, struct mc_buffer *bytes)

@@ -29,6 +29,10 @@ int mc_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, ui
 
 /* Appends  "name":"base64 of the value"  for a body. */
 void mc_etcd_field(struct mc_buffer *body, const char *name, struct mc_span value);
+/* Parts of a transaction's body: the key was written last at that revision (0: it is not there); a put, which goes with
+ * a lease (0: none). */
+void mc_etcd_compare_revision(struct mc_buffer *body, const char *key, uint64_t revision);
+void mc_etcd_request_put(struct mc_buffer *body, const char *key, struct mc_span value, uint64_t lease);
 /* Decodes the base64 value at path into text, which always ends with a zero. 1; 0 not there; MC_ERR_PROTOCOL, also when
  * it is too long or holds a zero. */
 int mc_etcd_text(struct mc_span reply, const char *path, char *text, size_t size);

@@ -470,11 +470,6 @@ def test_bad_files(tmp_path, policy, says):
     assert done.returncode == 1 and says in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
 
-def test_etcd_is_refused():
-    done = subprocess.run([BUILD / "mooncake_master", "--enable_multi_tenants", "--tenant_quota_connector_type=etcd"], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 1 and "quotas are kept in a file" in done.stderr
-
-
 def test_metrics(tmp_path):
     with quota_master(tmp_path) as (master, _node, _file), opened(master, "blue") as blue, opened(master, "nobody") as nobody:
         wait_until(lambda: blue.put("0", bytes(600 * KIB)) == 0)

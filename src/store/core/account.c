@@ -311,6 +311,13 @@ void mc_account_make_room(struct mc_core *core, const struct mc_object *object)
 
 /* ---- for the admin shell ---- */
 
+static void quota_set(struct mc_accounts *accounts, struct mc_account *account, const struct mc_core_quota *quota)
+{
+    account->has_quota = quota != NULL;
+    account->quota = quota != NULL ? *quota : (struct mc_core_quota){.bytes = 0};
+    sum_quotas(accounts);
+}
+
 int mc_core_quota(struct mc_core *core, struct mc_span tenant, const struct mc_core_quota *quota)
 {
     struct mc_scope scope;
@@ -326,10 +333,18 @@ int mc_core_quota(struct mc_core *core, struct mc_span tenant, const struct mc_c
         return MC_ERR_TENANT_NOT_REGISTERED;
     if (quota == NULL && account->objects > 0)
         return MC_ERR_TENANT_NOT_EMPTY;
-    account->has_quota = quota != NULL;
-    account->quota = quota != NULL ? *quota : (struct mc_core_quota){.bytes = 0};
-    sum_quotas(core->objects.accounts);
+    quota_set(core->objects.accounts, account, quota);
     return 0;
+}
+
+void mc_core_quota_withdraw(struct mc_core *core, struct mc_span tenant)
+{
+    struct mc_scope scope;
+    if (core->objects.accounts == NULL || !mc_scope_make(&scope, tenant))
+        return;
+    struct mc_account *account = account_find(core->objects.accounts, mc_scope_span(&scope));
+    if (account != NULL && account->has_quota)
+        quota_set(core->objects.accounts, account, NULL);
 }
 
 bool mc_core_quota_of(const struct mc_core *core, struct mc_span tenant, struct mc_core_quota *quota)

@@ -281,6 +281,8 @@ uint64_t mc_core_tenant_capacity(const struct mc_core *core);
 /* A quota of NULL is taken away: TENANT_NOT_REGISTERED, it has none; TENANT_NOT_EMPTY, it has objects. Else 0;
  * UNAVAILABLE_IN_CURRENT_MODE: nothing is counted; BUSY: there are too many tenants. */
 int mc_core_quota(struct mc_core *core, struct mc_span tenant, const struct mc_core_quota *quota);
+/* Takes it away also from a tenant that has objects: these stay, and it puts nothing. */
+void mc_core_quota_withdraw(struct mc_core *core, struct mc_span tenant);
 /* False: it has none. */
 bool mc_core_quota_of(const struct mc_core *core, struct mc_span tenant, struct mc_core_quota *quota);
 

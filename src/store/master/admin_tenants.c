@@ -1,6 +1,7 @@
 /* Quotas of tenants on the admin port, and what /metrics says of tenants. HTTP thread only. */
 #include "base/error.h"
 #include "env/json.h"
+#include "env/log.h"
 #include "store/master/http.h"
 #include "store/master/metrics.h"
 #include "store/master/quotas.h"
@@ -144,6 +145,17 @@ static int change(const struct mc_tenant_admin *admin, const char *name, const s
         (void)mc_server_ask(admin->server, ask_quota, &back, MC_HTTP_ASK_MS);
     }
     return rc;
+}
+
+static void ask_apply(struct mc_core *core, void *argument)
+{
+    mc_quotas_apply(argument, core);
+}
+
+void mc_tenants_refresh(struct mc_server *server, struct mc_quotas *quotas)
+{
+    if (mc_quotas_are_new(quotas) && mc_server_ask(server, ask_apply, quotas, MC_HTTP_ASK_MS) == 0)
+        mc_log(INFO, "the quotas of tenants were changed in etcd, and hold from now on");
 }
 
 /* The tenant that is named, as the master calls it. False: answered. */

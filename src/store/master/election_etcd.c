@@ -137,33 +137,18 @@ static void compare_value(struct place *place, const char *key, const char *resu
     mc_buffer_printf(&place->body, "}");
 }
 
-/* revision 0: the key is not there. */
-static void compare_revision(struct place *place, const char *key, uint64_t revision)
-{
-    mc_buffer_printf(&place->body, "{\"target\":\"MOD\",\"result\":\"EQUAL\",\"mod_revision\":\"%" PRIu64 "\",",
-                     revision);
-    mc_etcd_field(&place->body, "key", mc_span_string(key));
-    mc_buffer_printf(&place->body, "}");
-}
-
 /* text "": the key is not there. */
 static void compare_text(struct place *place, const char *key, const char *text)
 {
     if (text[0] == 0)
-        compare_revision(place, key, 0);
+        mc_etcd_compare_revision(&place->body, key, 0);
     else
         compare_value(place, key, "EQUAL", text);
 }
 
 static void request_put(struct place *place, const char *key, const char *value, uint64_t lease)
 {
-    mc_buffer_printf(&place->body, "{\"request_put\":{");
-    mc_etcd_field(&place->body, "key", mc_span_string(key));
-    mc_buffer_printf(&place->body, ",");
-    mc_etcd_field(&place->body, "value", mc_span_string(value));
-    if (lease != 0)
-        mc_buffer_printf(&place->body, ",\"lease\":\"%" PRIu64 "\"", lease);
-    mc_buffer_printf(&place->body, "}}");
+    mc_etcd_request_put(&place->body, key, mc_span_string(value), lease);
 }
 
 static void request_key(struct place *place, const char *request, const char *key)
@@ -195,7 +180,7 @@ static void begin_while_claimed(struct place *place, const char *text, const cha
     if (horizon != NULL) {
         mc_buffer_printf(&place->body, ",");
         if (place->horizon_is_gone)
-            compare_revision(place, key, 0);
+            mc_etcd_compare_revision(&place->body, key, 0);
         else
             compare_value(place, key, "LESS", horizon);
     }
@@ -320,7 +305,7 @@ static int claim(void *context, uint64_t deadline_ns, const struct mc_election_v
     if (rc < 0)
         return rc;
     begin_compare(place);
-    compare_revision(place, place->view_key, seen->is_present ? seen->revision : 0);
+    mc_etcd_compare_revision(&place->body, place->view_key, seen->is_present ? seen->revision : 0);
     mc_buffer_printf(&place->body, ",");
     compare_text(place, place->epoch_key, seen->claim);
     for (unsigned i = 0; i < MC_ELECTION_WORDS; i++) {

@@ -69,6 +69,8 @@ struct mc_tenant_admin {
 void mc_tenants_get(const struct mc_tenant_admin *admin, struct evhttp_request *request);
 void mc_tenants_put(const struct mc_tenant_admin *admin, struct evhttp_request *request);
 void mc_tenants_delete(const struct mc_tenant_admin *admin, struct evhttp_request *request);
+/* Tells the core of quotas that others have changed; to be called now and then. */
+void mc_tenants_refresh(struct mc_server *server, struct mc_quotas *quotas);
 /* Appends what /metrics says of them. */
 void mc_tenants_metrics(struct mc_server *server, const struct mc_core_statistics *statistics, bool has_quotas,
                         struct mc_buffer *out);

@@ -27,8 +27,9 @@
     (EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS |    \
      EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH)
 
-#define LOOKS_AT_ONCE 4      /* for one that has to go: many come at once */
-#define IN_USE_MS 1000u      /* whoever asked within this goes only when no other is seen */
+#define LOOKS_AT_ONCE 4 /* for one that has to go: many come at once */
+#define IN_USE_MS 1000u /* whoever asked within this goes only when no other is seen */
+#define QUOTAS_EVERY_MS 500
 #define ACCEPTS_PER_TURN 64u /* then those that are there have theirs: who has just come is not the oldest soon */
 
 /* A connection. evhttp tells nobody when one ends. A reference to its bufferevent would keep that registered under a
@@ -45,6 +46,9 @@ struct mc_http_server {
     struct evconnlistener *listeners[2]; /* of both; NULL: there is none */
     struct event *turn_event;            /* the turn after one in which connections were accepted */
     unsigned accepted;                   /* in this turn */
+    struct event *quota_event;           /* others may have changed them; NULL: nobody can */
+    struct mc_server *server;
+    struct mc_quotas *quotas;
     struct mc_admin *admin;
     struct mc_metadata_store *metadata;
     uint16_t metrics_port, metadata_port;
@@ -163,6 +167,25 @@ static void on_turn(evutil_socket_t fd, short events, void *argument)
             (void)evconnlistener_enable(http->listeners[i]);
 }
 
+static void on_quotas(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_http_server *http = argument;
+    (void)fd, (void)events;
+    mc_tenants_refresh(http->server, http->quotas);
+}
+
+/* False: out of memory. */
+static bool look_at_quotas(struct mc_http_server *http, struct mc_server *server, const struct mc_master_config *config)
+{
+    static const struct timeval every = {0, QUOTAS_EVERY_MS * 1000};
+    if (server == NULL || config->quotas == NULL || !config->quotas_in_etcd)
+        return true;
+    http->server = server;
+    http->quotas = config->quotas;
+    http->quota_event = event_new(http->base, -1, EV_PERSIST, on_quotas, http);
+    return http->quota_event != NULL && event_add(http->quota_event, &every) == 0;
+}
+
 /* The listener would take all that wait, before anybody is read. */
 static void accepted_one(struct mc_http_server *http)
 {
@@ -263,7 +286,8 @@ int mc_http_create(struct mc_server *server, const struct mc_master_config *conf
         goto fail;
     http->stop_event = event_new(http->base, http->stop_fd, EV_READ, on_stop, http);
     http->turn_event = evtimer_new(http->base, on_turn, http);
-    if (http->turn_event == NULL || http->stop_event == NULL || event_add(http->stop_event, NULL) != 0)
+    if (http->turn_event == NULL || http->stop_event == NULL || event_add(http->stop_event, NULL) != 0 ||
+        !look_at_quotas(http, server, config))
         goto fail;
     http->admin_http =
         admin_fd < 0 ? NULL : create_server(http, admin_fd, &http->listeners[0], mc_admin_handle, http->admin);
@@ -317,6 +341,8 @@ void mc_http_destroy(struct mc_http_server *http)
         event_free(http->stop_event);
     if (http->turn_event != NULL)
         event_free(http->turn_event);
+    if (http->quota_event != NULL)
+        event_free(http->quota_event);
     mc_metadata_destroy(http->metadata); /* has events of the base */
     if (http->base != NULL)
         event_base_free(http->base);

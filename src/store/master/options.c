@@ -148,8 +148,8 @@ static const struct mc_option table[] = {
 
     ROW("enable_multi_tenants", BOOL, "false", "clients without a key are of the tenant that they name (tenant_id), each with objects of its own; keys that have a tenant are of that one in any case", SECTION("Tenants"), INTO(core.tenants)),
     ROW("enable_tenant_quota", BOOL, "false", "and who has no quota puts nothing; on by itself with a file of quotas", INTO(core.quotas)),
-    ROW("tenant_quota_connector_type", TEXT, "file", "where quotas are kept: in a file; etcd is refused", CHOICES("file|etcd")),
-    ROW("tenant_quota_connector_uri", TEXT, "", "file of quotas, which the admin port's calls change; empty: they last as long as this process"),
+    ROW("tenant_quota_connector_type", TEXT, "file", "where quotas are kept: in a file, or in etcd, under the cluster_id", CHOICES("file|etcd")),
+    ROW("tenant_quota_connector_uri", TEXT, "", "file of quotas, which the admin port's calls change, or etcd's host:port, ...; empty: they last as long as this process, or stand at etcd_endpoints"),
 
     ABSENT(NOF, "nof_eviction_ratio", REAL, "0.05", "as eviction_ratio, for NVMe-oF segments", SECTION("NVMe-oF and CXL segments"), LIMITS(0, 1)),
     ABSENT(NOF, "nof_eviction_high_watermark_ratio", REAL, "0.90", "as eviction_high_watermark_ratio", LIMITS(0, 1)),
@@ -573,23 +573,31 @@ static int choose_root(const struct mc_options *options, struct mc_core_config *
     return 0;
 }
 
-/* A file of quotas means quotas, and quotas mean tenants. */
+/* A place for quotas means quotas, and quotas mean tenants. */
 static int choose_tenants(const struct mc_options *options, struct mc_master_config *config, char *error,
                           size_t error_size)
 {
-    const char *file = mc_options_text(options, "tenant_quota_connector_uri");
-    if (strcmp(mc_options_text(options, "tenant_quota_connector_type"), "etcd") == 0)
+    const char *place = mc_options_text(options, "tenant_quota_connector_uri");
+    const char *cluster = mc_options_text(options, "cluster_id");
+    config->quotas_in_etcd = strcmp(mc_options_text(options, "tenant_quota_connector_type"), "etcd") == 0;
+    if (config->quotas_in_etcd && place[0] == 0)
+        place = mc_options_text(options, "etcd_endpoints");
+    if (config->quotas_in_etcd && place[0] == 0)
         return refuse(error, error_size,
-                      "--tenant_quota_connector_type=etcd: quotas are kept in a file, the same for all masters "
-                      "(--tenant_quota_connector_uri)");
-    if (strlen(file) >= sizeof(config->quota_file))
+                      "--tenant_quota_connector_type=etcd needs --tenant_quota_connector_uri: host:port of etcd's "
+                      "members, separated by ; or --etcd_endpoints");
+    if (strlen(place) >= sizeof(config->quota_file))
         return refuse(error, error_size, "--tenant_quota_connector_uri is too long");
-    if (file[0] != 0 && !config->core.tenants && !config->core.quotas) {
-        mc_log(WARNING, "--tenant_quota_connector_uri changes nothing without --enable_multi_tenants");
+    if (place[0] != 0 && !config->core.tenants && !config->core.quotas) {
+        mc_log(WARNING, "--tenant_quota_connector_uri and _type change nothing without --enable_multi_tenants");
         return 0;
     }
-    memcpy(config->quota_file, file, strlen(file) + 1);
-    config->core.quotas = config->core.quotas || file[0] != 0;
+    if (config->quotas_in_etcd && strlen(cluster) >= sizeof(config->cluster_id))
+        return refuse(error, error_size, "--cluster_id is too long");
+    if (config->quotas_in_etcd)
+        memcpy(config->cluster_id, cluster, strlen(cluster) + 1);
+    memcpy(config->quota_file, place, strlen(place) + 1);
+    config->core.quotas = config->core.quotas || place[0] != 0;
     config->core.tenants = config->core.tenants || config->core.quotas;
     return 0;
 }

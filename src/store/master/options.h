@@ -26,6 +26,7 @@ struct mc_master_config {
     char auth_file[512];                  /* of keys; empty: as the environment says */
     bool harden;                          /* with no more rights than it needs (env/harden.h) */
     char quota_file[512];                 /* of tenants; empty: there is none */
+    bool quotas_in_etcd;                  /* then those are its endpoints */
     struct mc_quotas *quotas; /* of tenants, whose each new core is told; NULL: there are none. The caller's */
     void (*core_made)(void *quotas, struct mc_core *core); /* called with each; NULL: need not be */
     char state_dir[512]; /* without HA: of the note for the next master; empty: none is kept */

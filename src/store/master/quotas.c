@@ -1,9 +1,12 @@
 #include "store/master/quotas.h"
 
 #include "base/error.h"
+#include "env/clock.h"
 #include "env/file.h"
 #include "env/log.h"
+#include "env/thread.h"
 #include "store/core/limits.h"
+#include "store/master/quotas_etcd.h"
 #include "store/wire/tenant.h"
 
 #include <errno.h>
@@ -17,11 +20,29 @@
 #include <unistd.h>
 #include <yaml.h>
 
-struct mc_quotas {
-    pthread_mutex_t lock;
-    char path[512]; /* "": none */
+#define LOOK_MS 2000u      /* between two looks into etcd */
+#define LOOK_MOST_MS 1500u /* for one, and so for the end of this process */
+#define FIRST_MOST_MS 10000u
+#define CHANGE_MOST_MS 2000u /* the HTTP thread waits for it */
+
+struct quota_list {
     size_t count;
-    struct mc_quota_entry list[MC_TENANTS_MAX];
+    uint64_t revision; /* of etcd; 0: it is not there */
+    struct mc_quota_entry entries[MC_TENANTS_MAX];
+};
+
+struct mc_quotas {
+    pthread_mutex_t lock; /* of what follows */
+    struct quota_list list;
+    size_t gone_count; /* names that a core may still know a quota of, and that are in the list no more */
+    char gone[MC_TENANTS_MAX][64];
+    bool is_new;      /* the core has not been told yet */
+    uint64_t changes; /* that we have made: what was read meanwhile may be of before */
+
+    char path[512]; /* of the file; "": none. Constant */
+    /* etcd, NULL: none; one for the thread that changes, one for the thread that looks. */
+    struct mc_quota_place *place, *looked;
+    struct mc_sleeper looker;
 };
 
 const char *mc_quota_wrong(const struct mc_core_quota *quota)
@@ -173,73 +194,77 @@ void mc_quotas_format(struct mc_buffer *out, const struct mc_quota_entry *list, 
 
 /* ---- the list ---- */
 
+static struct mc_quota_entry *entry_of(struct quota_list *list, const char *name)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (strcmp(list->entries[i].name, name) == 0)
+            return &list->entries[i];
+    return NULL;
+}
+
+/* 0 or MC_ERR_BUSY: there are too many. */
+static int list_change(struct quota_list *list, const char *name, const struct mc_core_quota *quota)
+{
+    struct mc_quota_entry *entry = entry_of(list, name);
+    if (quota == NULL) {
+        if (entry != NULL)
+            *entry = list->entries[--list->count];
+        return 0;
+    }
+    if (entry == NULL && list->count == MC_TENANTS_MAX)
+        return MC_ERR_BUSY;
+    if (entry == NULL)
+        entry = &list->entries[list->count++];
+    snprintf(entry->name, sizeof(entry->name), "%s", name);
+    entry->quota = *quota;
+    return 0;
+}
+
+/* It is in the place of what was known, of which the core is told when that looks. Lock held. */
+static void list_take(struct mc_quotas *quotas, struct quota_list *list)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < quotas->gone_count; i++)
+        if (entry_of(list, quotas->gone[i]) == NULL)
+            memmove(quotas->gone[kept++], quotas->gone[i], sizeof(quotas->gone[i]));
+    for (size_t i = 0; i < quotas->list.count && kept < MC_TENANTS_MAX; i++)
+        if (entry_of(list, quotas->list.entries[i].name) == NULL)
+            memcpy(quotas->gone[kept++], quotas->list.entries[i].name, sizeof(quotas->gone[0]));
+    quotas->gone_count = kept;
+    quotas->list = *list;
+    quotas->is_new = true;
+}
+
+static int list_parse(struct quota_list *list, const char *text, size_t length, char *why, size_t why_size)
+{
+    int count = mc_quotas_parse(text, length, list->entries, MC_TENANTS_MAX, why, why_size);
+    list->count = count < 0 ? 0 : (size_t)count;
+    return count < 0 ? count : 0;
+}
+
+/* ---- in a file ---- */
+
 static int file_load(struct mc_quotas *quotas, char *error, size_t error_size)
 {
     char why[256] = "";
     size_t length = 0;
     char *text = mc_file_read(NULL, quotas->path, &length, why, sizeof(why));
-    int count = text == NULL ? MC_ERR_INVALID_PARAMS
-                             : mc_quotas_parse(text, length, quotas->list, MC_TENANTS_MAX, why, sizeof(why));
+    int rc = text == NULL ? MC_ERR_INVALID_PARAMS : list_parse(&quotas->list, text, length, why, sizeof(why));
     free(text);
-    if (count < 0) {
-        snprintf(error, error_size, "--tenant_quota_connector_uri=%.200s: %s", quotas->path, why);
-        return count;
-    }
-    quotas->count = (size_t)count;
-    return 0;
-}
-
-int mc_quotas_create(const char *path, struct mc_quotas **made, char *error, size_t error_size)
-{
-    struct mc_quotas *quotas = calloc(1, sizeof(*quotas));
-    if (quotas == NULL)
-        return MC_ERR_NO_MEMORY;
-    pthread_mutex_init(&quotas->lock, NULL);
-    int rc = snprintf(quotas->path, sizeof(quotas->path), "%s", path) < (int)sizeof(quotas->path)
-                 ? 0
-                 : MC_ERR_INVALID_PARAMS;
     if (rc < 0)
-        snprintf(error, error_size, "--tenant_quota_connector_uri is too long");
-    else if (path[0] != 0)
-        rc = file_load(quotas, error, error_size);
-    if (rc < 0) {
-        mc_quotas_destroy(quotas);
-        return rc;
-    }
-    *made = quotas;
-    return 0;
-}
-
-void mc_quotas_destroy(struct mc_quotas *quotas)
-{
-    if (quotas != NULL)
-        pthread_mutex_destroy(&quotas->lock);
-    free(quotas);
-}
-
-void mc_quotas_apply(void *of, struct mc_core *core)
-{
-    struct mc_quotas *quotas = of;
-    pthread_mutex_lock(&quotas->lock);
-    for (size_t i = 0; i < quotas->count; i++)
-        (void)mc_core_quota(core, mc_span_string(quotas->list[i].name),
-                            &quotas->list[i].quota); /* they are few enough */
-    pthread_mutex_unlock(&quotas->lock);
+        snprintf(error, error_size, "--tenant_quota_connector_uri=%.200s: %s", quotas->path, why);
+    return rc;
 }
 
 /* Beside it and then in its place, so that there is always a whole one. */
-static int file_save(const struct mc_quotas *quotas)
+static int file_save(const struct mc_quotas *quotas, const struct mc_buffer *text)
 {
     char beside[PATH_MAX];
-    struct mc_buffer text = {0};
-    if (quotas->path[0] == 0)
-        return 0;
-    mc_quotas_format(&text, quotas->list, quotas->count);
     snprintf(beside, sizeof(beside), "%s.%ld", quotas->path, (long)getpid());
     int fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     bool is_done = fd >= 0;
-    for (size_t at = 0; is_done && at < text.length;) {
-        ssize_t written = write(fd, text.data + at, text.length - at);
+    for (size_t at = 0; is_done && at < text->length;) {
+        ssize_t written = write(fd, text->data + at, text->length - at);
         is_done = written > 0;
         at += written > 0 ? (size_t)written : 0;
     }
@@ -248,7 +273,6 @@ static int file_save(const struct mc_quotas *quotas)
         is_done = close(fd) == 0 && is_done;
     is_done = is_done && rename(beside, quotas->path) == 0;
     int reason = errno;
-    mc_buffer_free(&text);
     if (is_done)
         return 0;
     (void)unlink(beside);
@@ -256,33 +280,202 @@ static int file_save(const struct mc_quotas *quotas)
     return MC_ERR_INTERNAL_ERROR;
 }
 
+/* ---- in etcd ---- */
+
+/* What is there, if it is another one than is known. 1: *text is it, and list what it says; 0: nothing new. What nobody
+ * can read, or is not there any more, changes nothing: to take it for "no quotas" would stop everybody's puts. */
+static int etcd_look(struct mc_quota_place *place, uint64_t known, uint64_t deadline_ns, struct quota_list *list,
+                     struct mc_buffer *text)
+{
+    char why[256] = "";
+    list->count = 0;
+    int rc = mc_quota_place_read(place, deadline_ns, text, &list->revision);
+    if (rc < 0 || list->revision == known)
+        return rc;
+    if (list->revision == 0) {
+        mc_log_limited(WARNING, "the quotas of tenants are not in etcd any more; those that were known stay, and the "
+                                "next change of one writes them there again");
+        return 0;
+    }
+    rc = list_parse(list, (const char *)text->data, text->length, why, sizeof(why));
+    if (rc == 0)
+        return 1;
+    mc_log_limited(ERROR, "the quotas of tenants in etcd cannot be read: %s; those that were known stay", why);
+    return MC_ERR_PROTOCOL;
+}
+
+static int etcd_load(struct mc_quotas *quotas, const char *cluster_id, char *error, size_t error_size)
+{
+    struct mc_buffer text = {0};
+    int rc = mc_quota_place_create(quotas->path, cluster_id, &quotas->place, error, error_size);
+    if (rc == 0)
+        rc = mc_quota_place_create(quotas->path, cluster_id, &quotas->looked, error, error_size);
+    if (rc < 0)
+        return rc;
+    rc = etcd_look(quotas->place, 0, mc_clock_ns() + FIRST_MOST_MS * 1000000ull, &quotas->list, &text);
+    mc_buffer_free(&text);
+    if (rc < 0)
+        snprintf(error, error_size,
+                 "--tenant_quota_connector_uri=%.200s: the quotas of tenants cannot be read from etcd: %s",
+                 quotas->path, mc_error_text(rc));
+    else if (rc == 0)
+        mc_log(WARNING, "no quotas of tenants are in etcd yet: until one is given nobody puts anything");
+    return rc < 0 ? rc : 0;
+}
+
+static void etcd_refresh(struct mc_quotas *quotas, struct quota_list *list, struct mc_buffer *text)
+{
+    pthread_mutex_lock(&quotas->lock);
+    uint64_t changes = quotas->changes, known = quotas->list.revision;
+    pthread_mutex_unlock(&quotas->lock);
+    int rc = etcd_look(quotas->looked, known, mc_clock_ns() + LOOK_MOST_MS * 1000000ull, list, text);
+    pthread_mutex_lock(&quotas->lock);
+    if (rc == 1 && quotas->changes == changes)
+        list_take(quotas, list);
+    pthread_mutex_unlock(&quotas->lock);
+}
+
+static void *looker_main(void *argument)
+{
+    struct mc_quotas *quotas = argument;
+    struct mc_sleeper *self = &quotas->looker;
+    struct quota_list *list = malloc(sizeof(*list));
+    struct mc_buffer text = {0};
+    pthread_mutex_lock(&self->lock);
+    while (!self->stop && list != NULL) {
+        (void)mc_monitor_wait(&self->lock, &self->changed, mc_clock_ns() + LOOK_MS * 1000000ull);
+        bool is_over = self->stop;
+        pthread_mutex_unlock(&self->lock);
+        if (!is_over)
+            etcd_refresh(quotas, list, &text);
+        pthread_mutex_lock(&self->lock);
+    }
+    pthread_mutex_unlock(&self->lock);
+    mc_buffer_free(&text);
+    free(list);
+    return NULL;
+}
+
+/* Somebody else has changed them: what they are now counts. 0, also when it was we, who have not heard our answer: then
+ * *is_ours. */
+static int etcd_again(struct mc_quotas *quotas, struct quota_list *list, const struct mc_buffer *wanted,
+                      uint64_t deadline_ns, bool *is_ours)
+{
+    struct mc_buffer text = {0};
+    uint64_t known = list->revision;
+    int rc = etcd_look(quotas->place, known, deadline_ns, list, &text);
+    *is_ours = rc == 1 && mc_span_equal(mc_span(text.data, text.length), mc_span(wanted->data, wanted->length));
+    pthread_mutex_lock(&quotas->lock);
+    if (rc == 1)
+        list_take(quotas, list);
+    else if (rc == 0)
+        quotas->list.revision = list->revision; /* they are not there any more */
+    quotas->changes++;
+    pthread_mutex_unlock(&quotas->lock);
+    mc_buffer_free(&text);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- both ---- */
+
+int mc_quotas_create(const char *path, const char *cluster_id, struct mc_quotas **made, char *error, size_t error_size)
+{
+    struct mc_quotas *quotas = calloc(1, sizeof(*quotas));
+    if (quotas == NULL)
+        return MC_ERR_NO_MEMORY;
+    pthread_mutex_init(&quotas->lock, NULL);
+    mc_monitor_init(&quotas->looker.lock, &quotas->looker.changed);
+    int rc = snprintf(quotas->path, sizeof(quotas->path), "%s", path) < (int)sizeof(quotas->path)
+                 ? 0
+                 : MC_ERR_INVALID_PARAMS;
+    if (rc < 0)
+        snprintf(error, error_size, "--tenant_quota_connector_uri is too long");
+    else if (path[0] != 0)
+        rc = cluster_id != NULL ? etcd_load(quotas, cluster_id, error, error_size)
+                                : file_load(quotas, error, error_size);
+    if (rc < 0) {
+        mc_quotas_destroy(quotas);
+        return rc;
+    }
+    *made = quotas;
+    return 0;
+}
+
+int mc_quotas_start(struct mc_quotas *quotas)
+{
+    bool is_needed = quotas != NULL && quotas->looked != NULL;
+    return is_needed && mc_sleeper_start(&quotas->looker, "mc-quotas", looker_main, quotas) != 0 ? MC_ERR_NO_MEMORY : 0;
+}
+
+void mc_quotas_destroy(struct mc_quotas *quotas)
+{
+    if (quotas == NULL)
+        return;
+    mc_sleeper_end(&quotas->looker);
+    mc_quota_place_destroy(quotas->place);
+    mc_quota_place_destroy(quotas->looked);
+    pthread_mutex_destroy(&quotas->lock);
+    free(quotas);
+}
+
+void mc_quotas_apply(void *of, struct mc_core *core)
+{
+    struct mc_quotas *quotas = of;
+    pthread_mutex_lock(&quotas->lock);
+    for (size_t i = 0; i < quotas->gone_count; i++)
+        mc_core_quota_withdraw(core, mc_span_string(quotas->gone[i]));
+    for (size_t i = 0; i < quotas->list.count; i++)
+        (void)mc_core_quota(core, mc_span_string(quotas->list.entries[i].name),
+                            &quotas->list.entries[i].quota); /* they are few enough */
+    quotas->gone_count = 0;
+    quotas->is_new = false;
+    pthread_mutex_unlock(&quotas->lock);
+}
+
+bool mc_quotas_are_new(struct mc_quotas *quotas)
+{
+    pthread_mutex_lock(&quotas->lock);
+    bool are_new = quotas->is_new;
+    pthread_mutex_unlock(&quotas->lock);
+    return are_new;
+}
+
+static int save(struct mc_quotas *quotas, struct quota_list *list, struct mc_buffer *text, uint64_t deadline_ns)
+{
+    text->length = 0;
+    mc_quotas_format(text, list->entries, list->count);
+    if (quotas->place != NULL)
+        return mc_quota_place_swap(quotas->place, deadline_ns, mc_span(text->data, text->length), &list->revision);
+    return quotas->path[0] == 0 ? 0 : file_save(quotas, text);
+}
+
 int mc_quotas_change(struct mc_quotas *quotas, const char *name, const struct mc_core_quota *quota)
 {
-    struct mc_quota_entry before = {.name = ""};
-    size_t at = 0;
-    pthread_mutex_lock(&quotas->lock);
-    size_t count = quotas->count;
-    while (at < count && strcmp(quotas->list[at].name, name) != 0)
-        at++;
-    int rc = at == MC_TENANTS_MAX ? MC_ERR_BUSY : 0;
-    if (rc == 0 && at < count)
-        before = quotas->list[at];
-    if (rc == 0 && quota != NULL) {
-        snprintf(quotas->list[at].name, sizeof(quotas->list[at].name), "%s", name);
-        quotas->list[at].quota = *quota;
-        quotas->count += at == count;
-    } else if (rc == 0 && at < count) {
-        quotas->list[at] = quotas->list[--quotas->count];
+    uint64_t deadline_ns = mc_clock_ns() + CHANGE_MOST_MS * 1000000ull;
+    struct quota_list *list = malloc(sizeof(*list));
+    struct mc_buffer text = {0};
+    bool is_ours = false;
+    int rc = list == NULL ? MC_ERR_NO_MEMORY : MC_ERR_ETCD_TRANSACTION_FAIL;
+    while (rc == MC_ERR_ETCD_TRANSACTION_FAIL && !is_ours) {
+        pthread_mutex_lock(&quotas->lock);
+        *list = quotas->list;
+        pthread_mutex_unlock(&quotas->lock);
+        rc = list_change(list, name, quota);
+        if (rc == 0)
+            rc = save(quotas, list, &text, deadline_ns);
+        if (rc == MC_ERR_ETCD_TRANSACTION_FAIL) {
+            int seen = mc_clock_ns() < deadline_ns ? etcd_again(quotas, list, &text, deadline_ns, &is_ours)
+                                                   : MC_ERR_RPC_TIMEOUT;
+            rc = seen < 0 ? seen : rc;
+        }
     }
-    if (rc == 0)
-        rc = file_save(quotas);
-    if (rc < 0 && at < MC_TENANTS_MAX) {
-        if (quota == NULL && at < count)
-            quotas->list[count - 1] = quotas->list[at];
-        if (at < count)
-            quotas->list[at] = before;
-        quotas->count = count;
+    if (rc == 0) {
+        pthread_mutex_lock(&quotas->lock);
+        quotas->list = *list;
+        quotas->changes++;
+        pthread_mutex_unlock(&quotas->lock);
     }
-    pthread_mutex_unlock(&quotas->lock);
-    return rc;
+    free(list);
+    mc_buffer_free(&text);
+    return is_ours ? 0 : rc;
 }

@@ -1,5 +1,5 @@
-/* The quotas that administrators have given: a list that outlives the cores of this process, and, where it has a file,
- * the process. The file is YAML, as the original's:
+/* The quotas that administrators have given: a list that outlives the cores of this process, and, where it has a file
+ * or stands in etcd, the process. The text there is YAML, as the original's:
  *
  *   version: 1
  *   tenants:
@@ -17,13 +17,19 @@
 
 struct mc_quotas;
 
-/* path "": there is no file. 0, or negative with one line in error. */
-int mc_quotas_create(const char *path, struct mc_quotas **made, char *error, size_t error_size);
+/* path: of a file; "": there is none. cluster_id: NULL, or path names members of etcd, where it is that cluster's; what
+ * others change there is seen soon after mc_quotas_start. 0, or negative with one line in error. */
+int mc_quotas_create(const char *path, const char *cluster_id, struct mc_quotas **made, char *error, size_t error_size);
+/* 0, or negative: there is no thread to look. quotas may be NULL. */
+int mc_quotas_start(struct mc_quotas *quotas);
 void mc_quotas_destroy(struct mc_quotas *quotas);
 /* The core knows all of them from now on; has the form of mc_master_config.core_made. */
 void mc_quotas_apply(void *quotas, struct mc_core *core);
+/* Others have changed them since. */
+bool mc_quotas_are_new(struct mc_quotas *quotas);
 /* Gives the tenant that quota, or takes it away (NULL), in the list and in the file; the core is the caller's business.
- * 0, or negative, and nothing has changed. */
+ * 0, or negative, and nothing has changed; but where etcd has not answered it may have, and is seen later. One thread
+ * calls this. */
 int mc_quotas_change(struct mc_quotas *quotas, const char *name, const struct mc_core_quota *quota);
 
 /* ---- the text of the file ---- */
