@@ -22,6 +22,8 @@
 
 extern const unsigned char mc_web_index[]; /* src/store/master/index.html */
 extern const size_t mc_web_index_size;
+extern const unsigned char mc_web_openapi[]; /* docs/openapi-master.json */
+extern const size_t mc_web_openapi_size;
 
 struct mc_admin {
     struct mc_server *server;
@@ -368,6 +370,14 @@ static void get_index(void *context, struct evhttp_request *request)
     (void)context;
     mc_buffer_append(&page, mc_web_index, mc_web_index_size);
     mc_http_reply(request, 200, "text/html; charset=utf-8", &page);
+}
+
+static void get_openapi(void *context, struct evhttp_request *request)
+{
+    struct mc_buffer text = {0};
+    (void)context;
+    mc_buffer_append(&text, mc_web_openapi, mc_web_openapi_size);
+    mc_http_reply(request, 200, MC_HTTP_JSON, &text);
 }
 
 /* ---- objects ---- */
@@ -846,6 +856,7 @@ static const struct mc_http_route routes[] = {
     {EVHTTP_REQ_PUT, "/api/v1/tenant_quotas", put_quota, MC_RIGHT_ADMIN, false},
     {EVHTTP_REQ_DELETE, "/api/v1/tenant_quotas", delete_quota, MC_RIGHT_ADMIN, false},
     {EVHTTP_REQ_POST, "/api/v1/remove_all", post_remove_all, MC_RIGHT_ADMIN, false},
+    {EVHTTP_REQ_GET, "/openapi.json", get_openapi, MC_RIGHT_READ, false},
 };
 
 void mc_admin_handle(struct evhttp_request *request, void *admin)

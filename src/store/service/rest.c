@@ -499,6 +499,15 @@ static void summary(struct mc_rest *rest, struct mc_web_request *request, size_t
     mc_buffer_free(&text);
 }
 
+extern const unsigned char mc_rest_openapi[]; /* docs/openapi-store.json */
+extern const size_t mc_rest_openapi_size;
+
+static void openapi(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    (void)rest, (void)prefix;
+    mc_web_reply(request, 200, MC_WEB_JSON, mc_rest_openapi, mc_rest_openapi_size);
+}
+
 /* ---- routes ---- */
 
 typedef void route_handler(struct mc_rest *rest, struct mc_web_request *request, size_t prefix);
@@ -523,6 +532,7 @@ static const struct rest_route {
     {"GET", "/health", health, true, 0},
     {"GET", "/metrics", metrics, true, MC_RIGHT_READ},
     {"GET", "/metrics/summary", summary, true, MC_RIGHT_READ},
+    {"GET", "/openapi.json", openapi, false, MC_RIGHT_READ},
 };
 
 static bool is_path(const struct rest_route *route, struct mc_span path)
