@@ -4,6 +4,7 @@
 CACHE is that of portable.py, which has built the wheels there. The package needs glibc alone, of portable.py's floor or newer, so it is one for all
 releases of Debian and Ubuntu that have it. The same commands give the same bytes (image.py's SOURCE_DATE_EPOCH).
 """
+import gzip
 import os
 import pathlib
 import subprocess
@@ -40,6 +41,10 @@ def files_of(commands):
     found["usr/lib/sysusers.d/mooncake.conf"] = (HERE / "systemd/mooncake.sysusers").read_bytes(), 0o644
     for path in sorted((HERE / "deb/etc").iterdir()):
         found[f"etc/mooncake/{path.name}"] = path.read_bytes(), 0o640 if path.suffix == ".env" else 0o644
+    for path in sorted((HERE / "manual/man1").iterdir()):
+        found[f"usr/share/man/man1/{path.name}.gz"] = gzip.compress(path.read_bytes(), mtime=0), 0o644
+    for path in sorted((HERE / "manual/completion").iterdir()):
+        found[f"usr/share/bash-completion/completions/{path.name}"] = path.read_bytes(), 0o644
     found["usr/share/doc/mooncake/copyright"] = image.copyright_text(), 0o644
     return found
 
