@@ -27,7 +27,7 @@ static void round_trip(const struct mc_options *options)
     }
     mc_assert(mc_master_options_apply(&again, MC_CONFIG_YAML, (const char *)text.data, text.length, "print", error,
                                       sizeof(error)) == 0);
-    mc_options_help(&again, &more);
+    mc_options_help(&again, false, &more);
 done:
     mc_options_free(&again);
     mc_buffer_free(&text);

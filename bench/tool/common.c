@@ -114,6 +114,9 @@ bool mc_bench_options(struct mc_options *options, const struct mc_option *table,
                       const char *usage, int argc, char **argv, int *rc)
 {
     char error[MC_OPTION_ERROR_MAX];
+    static char help_word[] = "--help";
+    for (int i = 1; i < argc; i++)
+        argv[i] = strcmp(argv[i], "-h") == 0 ? help_word : argv[i];
     mc_options_init(options, table, count);
     if (mc_options_parse(options, argc, argv, NULL, NULL, error, sizeof(error)) != 0 ||
         take_keys(options, table, count, error, sizeof(error)) < 0) {
@@ -121,7 +124,7 @@ bool mc_bench_options(struct mc_options *options, const struct mc_option *table,
         *rc = MC_BENCH_USAGE;
     } else if (mc_options_bool(options, "help")) {
         struct mc_buffer help = {0};
-        mc_options_help(options, &help);
+        mc_options_help(options, true, &help);
         printf("usage: %s%s\n%.*s", command, usage, (int)help.length, (const char *)help.data);
         mc_buffer_free(&help);
         *rc = MC_BENCH_OK;

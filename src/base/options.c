@@ -476,25 +476,36 @@ int mc_options_store(const struct mc_options *options, void *config, char *error
 
 bool mc_options_answer(const struct mc_options *options, const char *command, const char *head, struct mc_buffer *out)
 {
-    bool wants_help = mc_options_bool(options, "help");
+    int full = find_normal(options, "helpfull");
+    bool wants_full = full >= 0 && options->values[full].number != 0;
+    bool wants_help = mc_options_bool(options, "help") || wants_full;
     bool wants_all = mc_options_bool(options, "verbose");
     if (!wants_help && !wants_all && !mc_options_bool(options, "version"))
         return false;
     mc_buffer_printf(out, wants_help ? "%s" : "%s " MC_VERSION "\n", wants_help ? head : command);
     if (wants_help)
-        mc_options_help(options, out);
+        mc_options_help(options, full < 0 || wants_full, out);
     else if (wants_all)
         mc_buffer_printf(out, "built as %s, with these libraries in it:\n%s", mc_build(), mc_build_parts());
     return true;
 }
 
-void mc_options_help(const struct mc_options *options, struct mc_buffer *out)
+void mc_options_help(const struct mc_options *options, bool all, struct mc_buffer *out)
 {
+    const char *section = NULL;
+    size_t hidden = 0;
     for (size_t i = 0; i < options->count; i++) {
         const struct mc_option *row = &options->table[i];
+        const struct mc_option *meant = &options->table[find_normal(options, row->name)];
         char allowed[256];
-        if (row->section != NULL)
-            mc_buffer_printf(out, "\n%s\n", row->section);
+        section = row->section != NULL ? row->section : section;
+        if (!all && meant->status != MC_OPTION_WORKS) {
+            hidden++;
+            continue;
+        }
+        if (section != NULL) /* one of which nothing works is not named */
+            mc_buffer_printf(out, "\n%s\n", section);
+        section = NULL;
         if (row->alias_of != NULL) {
             mc_buffer_printf(out, "  --%s  the same as --%s\n", row->name, row->alias_of);
             continue;
@@ -511,6 +522,8 @@ void mc_options_help(const struct mc_options *options, struct mc_buffer *out)
             mc_buffer_printf(out, "; in a config file also %s", row->file_name);
         mc_buffer_printf(out, "\n");
     }
+    if (hidden > 0)
+        mc_buffer_printf(out, "\n%zu more flags are accepted and change nothing: --helpfull says why.\n", hidden);
 }
 
 static void print_quoted(struct mc_buffer *out, const char *text)

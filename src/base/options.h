@@ -103,10 +103,10 @@ bool mc_options_changed(const struct mc_options *options, size_t index);
 int mc_options_store(const struct mc_options *options, void *config, char *error, size_t error_size);
 
 /* --help, --version and --verbose, which every command has (VERSION in option_rows.h): the answer, with `head` above
- * the flags. False: none was given. */
+ * the flags. A table with a row `helpfull` has all flags shown by that one only. False: none was given. */
 bool mc_options_answer(const struct mc_options *options, const char *command, const char *head, struct mc_buffer *out);
-/* Appends a line per row with type, default, range and status. */
-void mc_options_help(const struct mc_options *options, struct mc_buffer *out);
+/* Appends a line per row with type, default, range and status; without `all` not of those that change nothing. */
+void mc_options_help(const struct mc_options *options, bool all, struct mc_buffer *out);
 /* Appends all values as YAML that can be given back as a config file. */
 void mc_options_print(const struct mc_options *options, struct mc_buffer *out);
 

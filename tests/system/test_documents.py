@@ -63,6 +63,8 @@ def same(ours, theirs, what):
 def flags_of_help(*command):
     """By name: (default, mark), where mark is 'absent', 'nothing', the name that it stands for, or ''."""
     text = subprocess.run([str(word) for word in command] + ["--help"], capture_output=True, text=True, timeout=30, check=True).stdout
+    if "  --helpfull  " in text:  # what is accepted and changes nothing is there only
+        text = subprocess.run([str(word) for word in command] + ["--helpfull"], capture_output=True, text=True, timeout=30, check=True).stdout
     flags = {}
     for name, words, more in re.findall(r"^  --(\w+)  (.*)\n((?: {8}.*\n)?)", text, re.M):
         default = re.search(r"default ([^;\n]*)", more)
@@ -160,7 +162,7 @@ def test_flags_of_the_master():
         assert flags[name][1] == target, name
     same(names(nothing), [name for name, (_, mark) in flags.items() if mark == "nothing"], "flags without effect")
     same([name for item in items(absent) for name in names(item.split(": ")[0])], [name for name, (_, mark) in flags.items() if mark == "absent"], "flags of what is not here")
-    sentences = set(re.findall(r" \[not here: (.*)\]$", subprocess.run([str(MASTER), "--help"], capture_output=True, text=True, timeout=30, check=True).stdout, re.M))
+    sentences = set(re.findall(r" \[not here: (.*)\]$", subprocess.run([str(MASTER), "--helpfull"], capture_output=True, text=True, timeout=30, check=True).stdout, re.M))
     same([item.split(": ", 1)[1].replace("`", "") for item in items(absent)], sentences, "what to do instead")
 
 

@@ -50,3 +50,15 @@ def test_the_package_has_them():
     for path in manual.TARGET.glob("*/*"):
         content, mode = files[f"usr/share/man/man1/{path.name}.gz" if path.suffix == ".1" else f"usr/share/bash-completion/completions/{path.name}"]
         assert mode == 0o644 and (gzip.decompress(content) if path.suffix == ".1" else content) == path.read_bytes()
+
+
+def test_every_command_answers():
+    """-h as --help, --version; a flag that there is not ends what serves with 1, as the original, and what looks or measures with 2."""
+    serves = {"mooncake_master", "mooncake_client", "mc_store_rest_server", "mooncake_http_metadata_server", "mooncake_proxy"}
+    for words in [[name] for name in manual.COMMANDS] + [["mooncake_bench", name] for name in manual.OF_BENCH]:
+        def ask(*more):
+            return subprocess.run([str(BUILD / words[0]), *words[1:], *more], capture_output=True, text=True, timeout=30)
+        asked, shown = ask("-h"), ask("--help")
+        assert (asked.returncode, asked.stdout, asked.stderr) == (0, shown.stdout, "") and shown.stdout, words
+        bad = ask("--no-such-flag=1")
+        assert bad.returncode == (1 if words[0] in serves else 2) and "no-such-flag" in bad.stderr and bad.stdout == "", (words, bad)

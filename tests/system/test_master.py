@@ -40,14 +40,22 @@ def master():
 # ---- flags and files ----
 
 def test_help_lists_every_flag():
-    result = run("--help")
+    result = run("--helpfull")
     assert result.returncode == 0 and result.stderr == ""
     names = run("--print_config").stdout
     for name in re.findall(r"^(\w+):", names, re.M):
         assert f"--{name}  " in result.stdout, name
     for name in ("rpc_port", "port", "metrics_port", "enable_http_metadata_server", "enable_ha", "snapshot_payload_store_type", "v", "flagfile"):
         assert f"--{name}  " in result.stdout, name
-    assert run("-h").stdout == result.stdout
+
+
+def test_help_is_of_what_works():
+    short, full = run("--help").stdout, run("--helpfull").stdout
+    assert run("-h").stdout == run("--helpshort").stdout == short
+    assert "[accepted" not in short and "[not here" not in short and "--enable_snapshot" in full
+    named = [set(re.findall(r"^  --(\w+)  ", text, re.M)) for text in (short, full)]
+    assert named[0] < named[1] and all(re.search(rf"^  --{name}  .*(\[|the same as)", full, re.M) for name in named[1] - named[0])
+    assert short.endswith(f"\n{len(named[1] - named[0])} more flags are accepted and change nothing: --helpfull says why.\n")
 
 
 def test_version():

@@ -291,7 +291,7 @@ static void help_and_print(void **state)
     (void)state;
     struct mc_buffer text = {0};
     assert_int_equal(PARSE("--rpc_address=a\"b\\c\x01", "--ttl=1500ms"), 0);
-    mc_options_help(&options, &text);
+    mc_options_help(&options, true, &text);
     mc_buffer_put_u8(&text, 0);
     for (size_t i = 0; i < options.count; i++) {
         char wanted[64];
@@ -300,6 +300,13 @@ static void help_and_print(void **state)
     }
     assert_non_null(strstr((const char *)text.data, "--big  any [not here: use small]"));
     assert_non_null(strstr((const char *)text.data, "--fast  fast [accepted, no effect here]"));
+    text.length = 0;
+    mc_options_help(&options, false, &text);
+    mc_buffer_put_u8(&text, 0);
+    assert_null(strstr((const char *)text.data, "--big"));
+    assert_null(strstr((const char *)text.data, "--fast"));
+    assert_non_null(strstr((const char *)text.data, "--rpc_address  "));
+    assert_non_null(strstr((const char *)text.data, " more flags are accepted and change nothing: --helpfull"));
     text.length = 0;
     mc_options_print(&options, &text);
     mc_buffer_put_u8(&text, 0);

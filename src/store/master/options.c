@@ -47,7 +47,7 @@
 static const struct mc_option table[] = {
     ROW("help", BOOL, "false", "shows this text", SECTION("General"), FLAG_ONLY),
     ALIAS("h", "help"),
-    ALIAS("helpfull", "help"),
+    ROW("helpfull", BOOL, "false", "shows, too, the flags that are accepted and change nothing", FLAG_ONLY),
     ALIAS("helpshort", "help"),
     VERSION(FLAG_ONLY),
     ROW("print_config", BOOL, "false", "shows every setting as it would be used, as a config file, and where it comes from", FLAG_ONLY),

@@ -74,7 +74,8 @@ static const char *const of_others[] = {
 
 #define INTO(member) TO(mc_service_config, member)
 #define GENERAL                                                                                                        \
-    ROW("help", BOOL, "false", "shows this text", SECTION("General")), ALIAS("h", "help"), ALIAS("helpfull", "help"),  \
+    ROW("help", BOOL, "false", "shows this text", SECTION("General")), ALIAS("h", "help"),                             \
+        ROW("helpfull", BOOL, "false", "shows, too, the flags that are accepted and change nothing"),                  \
         ALIAS("helpshort", "help"), VERSION(),                                                                         \
         ROW("print_config", BOOL, "false", "shows the settings of the store as they would be used, as a config file"), \
         ROW("flagfile", TEXT, "", "flags from this file, one a line, # for comments"),                                 \
