@@ -396,9 +396,8 @@ int mc_life_begin(const struct mc_store_config *config, struct mc_store **made)
     start_rdma(store, config);
     rc = mc_heartbeat_start(store, deadline_ns, &store->heartbeat);
     if (rc < 0) {
-        mc_log(ERROR,
-               "no master answers at %s within %u ms: %s; check master_server_addr and that mooncake_master runs",
-               store->master.configured, store->call_timeout_ms, mc_error_name(rc));
+        mc_log(ERROR, "no master answers at %s within %u ms: %s: %s", store->master.configured, store->call_timeout_ms,
+               mc_error_name(rc), store->unmet); /* no other thread is there yet */
         goto fail;
     }
     mc_address_join(store->hostname, sizeof(store->hostname), host,

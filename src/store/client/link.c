@@ -182,14 +182,49 @@ static int hello(struct mc_store *store, int fd, enum mc_role role, uint64_t dea
     return rc;
 }
 
+/* Keeps why no master was met. `error` is errno when a connection could not be had. Returns the words. */
+static const char *keep_unmet(struct mc_store *store, const char *address, int rc, int error, char why[256])
+{
+    bool is_election = store->master.is_election && strcmp(address, store->master.configured) == 0;
+    if (is_election && rc == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS)
+        snprintf(why, 256, "nobody leads there: do masters run, of that cluster's name?");
+    else if (is_election)
+        snprintf(why, 256, "it does not say who leads: is it up, and is that its address? (%s)", mc_error_name(rc));
+    else if (rc == MC_ERR_RPC_FAIL && error == ENONET)
+        snprintf(why, 256, "there is no host of that name");
+    else if (rc == MC_ERR_RPC_FAIL)
+        snprintf(why, 256, "%s; check the address and that mooncake_master runs", strerror(error));
+    else if (rc == MC_ERR_RPC_TIMEOUT)
+        snprintf(why, 256, "nothing answers: a firewall, or a host that is down");
+    else
+        snprintf(why, 256, "%s", mc_error_name(rc));
+    pthread_mutex_lock(&store->lock);
+    snprintf(store->unmet, sizeof(store->unmet), "%s", why);
+    pthread_mutex_unlock(&store->lock);
+    return why;
+}
+
+/* The same of one that took the connection, and then said nothing of ours. */
+static void keep_silent(struct mc_store *store, const char *text)
+{
+    pthread_mutex_lock(&store->lock);
+    snprintf(store->unmet, sizeof(store->unmet), "%.250s",
+             text[0] != 0 ? text
+                          : "what listens there does not answer as a master: is it the rpc_port (50051), not that of "
+                            "metrics or metadata?");
+    pthread_mutex_unlock(&store->lock);
+}
+
 /* Takes fd, which may be an error. Gives it back when a master of today answered on it. */
 static int greet(struct mc_store *store, int fd, const char *address, enum mc_role role, uint64_t deadline_ns,
                  struct mc_wire_hello_reply *reply, struct hello_said *said)
 {
+    char why[256];
+    int error = errno;
     said->text[0] = said->leader[0] = 0;
     if (fd < 0) {
-        mc_log_limited(WARNING, "cannot reach the master at %s: %s; check the address and that mooncake_master runs",
-                       address, fd == MC_ERR_RPC_FAIL ? strerror(errno) : mc_error_name(fd));
+        mc_log_limited(WARNING, "cannot reach the master at %s: %s", address,
+                       keep_unmet(store, address, fd, error, why));
         return fd;
     }
     int place = mc_paths_fd_add(store->paths, fd); /* a child that is forked while we wait must not hold it */
@@ -205,6 +240,7 @@ static int greet(struct mc_store *store, int fd, const char *address, enum mc_ro
                        said->text);
     if (rc == 0)
         return fd;
+    keep_silent(store, said->text);
     mc_fd_close(fd);
     return rc;
 }

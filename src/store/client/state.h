@@ -75,6 +75,7 @@ struct mc_store {
     _Atomic bool is_beat_missed; /* the last heartbeat was not answered, or not in time */
 
     pthread_mutex_t lock;
+    char unmet[256];                 /* why no master was met, for who has waited in vain; "" = one was */
     struct mc_id master_node;        /* who answered the last hello over tcp; names its unix socket */
     struct mc_disks_told disks_told; /* by the last of them */
     struct mc_id cluster;            /* of the masters that were met; zero = none has said it */
