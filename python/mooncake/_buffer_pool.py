@@ -293,6 +293,12 @@ class BufferPool:
             else:
                 self._put_back(region)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exception):
+        self.close()
+
     def close(self):
         """Gives all memory back. RuntimeError while buffers are lent. Again, and in a forked child: nothing happens."""
         if not self._is_here():

@@ -18,6 +18,12 @@ _PREFIX = "async_"
 class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
     """MooncakeDistributedStore with an ``async_`` form of each of its methods."""
 
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_exception):
+        await self.async_close()
+
     def __getattr__(self, name):
         # Only for names that nothing else defines. A dunder or a private name has no form of its own here.
         method = getattr(type(self), name[len(_PREFIX) :], None) if name.startswith(_PREFIX) else None

@@ -29,6 +29,12 @@ RegisteredBufferLeaseView = BufferLeaseView
 class MooncakeDistributedStore(ParallelTensorCalls, TensorCalls, SetupCalls, _store.MooncakeDistributedStore):
     __doc__ = _store.MooncakeDistributedStore.__doc__
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exception):
+        self.close()
+
 
 def _get_pyclient_from_wrapper(wrapper):
     """Raises NotImplementedError: there is no C++ object behind a store."""

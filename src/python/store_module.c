@@ -3,10 +3,13 @@
  * The extension module mooncake._store: its table of contents. State is global (one interpreter per process): an
  * interpreter with a GIL of its own refuses the import with ImportError. */
 #include "env/log.h"
+#include "mooncake.h"
 #include "python/store_object.h"
 #include "python/store_rest.h"
 #include "python/store_setup.h"
 #include "python/store_types.h"
+
+#include <limits.h>
 
 /* ---- the type ---- */
 
@@ -100,7 +103,31 @@ LOG_LINE(log_error, ERROR)
 LOG_LINE(log_warning, WARNING)
 LOG_LINE(log_info, INFO)
 
+/* ---- codes ---- */
+
+static PyObject *error_text_of(PyObject *code, const char *text(int code))
+{
+    long value = PyLong_AsLong(code);
+    if (value == -1 && PyErr_Occurred() != NULL)
+        return NULL;
+    return PyUnicode_FromString(text(value < INT_MIN ? INT_MIN : value > INT_MAX ? INT_MAX : (int)value));
+}
+
+static PyObject *error_name(PyObject *Py_UNUSED(module), PyObject *code)
+{
+    return error_text_of(code, mc_error_name);
+}
+
+static PyObject *error_text(PyObject *Py_UNUSED(module), PyObject *code)
+{
+    return error_text_of(code, mc_error_text);
+}
+
 static PyMethodDef module_methods[] = {
+    {"error_name", error_name, METH_O,
+     "error_name(code, /)\n--\n\n\"OBJECT_NOT_FOUND\" for -704; \"OK\" for 0 and above, \"UNKNOWN\" for what no call "
+     "returns."},
+    {"error_text", error_text, METH_O, "error_text(code, /)\n--\n\nWhat the code means, and what to do."},
     {"get_alloc_func_addr", mc_py_alloc_address, METH_NOARGS,
      "get_alloc_func_addr()\n--\n\nAddress of a C function void *f(size_t) that returns page-aligned host memory."},
     {"get_free_func_addr", mc_py_free_address, METH_NOARGS,

@@ -1,5 +1,6 @@
 """What newcomers stumbled over: wrong reasons, typos that pass in silence, signals, codes without a name, a node that is drained or lost and does not look so."""
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import textwrap
 from cluster import Master
 from ports import free_port
 from service_process import run
+from test_documents import document
 
 
 def python(code, **variables):
@@ -41,3 +43,44 @@ def test_why_no_master_answers():
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         assert "does not answer as a master" in last_error(f"127.0.0.1:{silent.getsockname()[1]}")
+
+
+# ---- codes ----
+
+def test_names_of_codes():
+    known = re.findall(r"^    X\(([A-Z_]+), (-\d+)", document("include/mooncake.h"), re.M)
+    done = python("""
+        from mooncake import store
+        for code in {codes}:
+            print(store.error_name(code), "|", store.error_text(code))
+        """.replace("{codes}", str([int(value) for _, value in known] + [0, 7, -9999, 1 << 40, -(1 << 40)])))
+    lines = [line.split(" | ") for line in done.stdout.splitlines()]
+    assert [name for name, _ in lines] == [name for name, _ in known] + ["OK", "OK", "UNKNOWN", "OK", "UNKNOWN"]
+    assert all(text for _, text in lines) and dict(lines)["RPC_FAIL"].startswith("the master cannot be reached")
+
+
+def test_with():
+    with Master() as master:
+        done = python(f"""
+            import asyncio
+            from mooncake.async_store import MooncakeDistributedStoreAsync
+            from mooncake.store import BufferPool, MooncakeDistributedStore
+            where = ("localhost", "P2PHANDSHAKE", 64 << 20, 16 << 20, "tcp", "", "{master.address}")
+            with MooncakeDistributedStore() as store:
+                assert store.setup(*where) == 0
+                with BufferPool(store) as pool, pool.acquire(1000) as lease:
+                    assert lease is not None
+            assert store.put("a", b"b") < 0
+
+            async def awaited():
+                async with MooncakeDistributedStoreAsync() as store:
+                    assert await store.async_setup(*where) == 0
+                return store
+            assert asyncio.run(awaited()).put("a", b"b") < 0
+            try:
+                with MooncakeDistributedStore() as store:
+                    raise KeyError("x")
+            except KeyError:
+                print("raised")
+            """)
+        assert done.stdout == "raised\n"

@@ -55,6 +55,21 @@ def room(size=1 << 16):
     return memory, address(memory)
 
 
+def test_the_example_of_the_document(store):
+    """The block of docs/python.md, line by line."""
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text()
+    lines = page.split("## Tensors\n```python\n")[1].split("```")[0].splitlines()
+    memory, ptr = room()
+    names = {"store": store, "tensor": filled(torch.float32, (3, 4)), "ptr": ptr, "room": len(memory)}
+    tensor, results = names["tensor"], []
+    for line in lines:
+        code = compile(line, "python.md", "single" if "=" in line.split("#")[0] and not line.startswith("store.") else "eval")
+        results.append(eval(code, names))
+    assert results[0] == 0 and same(names["tensor"], tensor) and same(results[2], tensor) and results[4] == 0 and names["size"] == HEADER + 48
+    assert same(store.get_tensor("copy"), tensor)
+    assert store.put_tensor_from("other", ptr, len(memory)) == -600
+
+
 def axis(**fields):
     made = ParallelAxis()
     for name, value in fields.items():
