@@ -79,6 +79,10 @@ static int wait_for_end(const sigset_t *wanted, bool until_stdin_ends)
         if (poll(waited, 2, -1) < 0)
             continue;
         if (waited[0].revents != 0 && read(signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+            if (info.ssi_signo == SIGHUP) {
+                mc_unread_hangup();
+                continue;
+            }
             mc_log(INFO, "Received signal %u, shutting down", info.ssi_signo);
             break;
         }
@@ -98,6 +102,7 @@ static int serve(const struct mc_master_config *config, bool until_stdin_ends, c
     sigemptyset(&wanted);
     sigaddset(&wanted, SIGTERM);
     sigaddset(&wanted, SIGINT);
+    sigaddset(&wanted, SIGHUP);
     (void)signal(SIGPIPE, SIG_IGN);
     if (sigprocmask(SIG_BLOCK, &wanted, NULL) != 0) /* before the thread, which inherits it */
         return MC_ERR_INTERNAL_ERROR;

@@ -34,10 +34,20 @@ void mc_unread_told(void)
     atomic_store(&is_told, true);
 }
 
+void mc_unread_hangup(void)
+{
+    mc_log(INFO, "SIGHUP changes nothing: files of keys and certificates are read anew when they change, everything "
+                 "else with the next start");
+}
+
 void mc_unread_tell(void)
 {
+    enum mc_log_level level;
     if (atomic_exchange(&is_told, true))
         return;
+    const char *asked = mc_variable(MC_LOG_LEVEL);
+    if (asked != NULL && asked[0] != 0 && !mc_log_parse_level(asked, &level))
+        mc_log(WARNING, "MC_LOG_LEVEL=%.40s is no level: TRACE, DEBUG, INFO, WARNING or ERROR; INFO is used", asked);
     const char *way = mc_variable(MC_CHECKSUM_BY), *chosen = mc_crc32c_way();
     if (way != NULL && way[0] != 0 && !mc_crc32c_knows(way))
         mc_log(WARNING, "MC_CHECKSUM_BY=%.40s is no way of this build; %s is used", way, chosen);

@@ -4,6 +4,8 @@
 
 /* Says it in the log; the first call of a process only. */
 void mc_unread_tell(void);
+/* The same of a SIGHUP that has come. */
+void mc_unread_hangup(void);
 /* It is said elsewhere: the log of this process does not. */
 void mc_unread_told(void);
 

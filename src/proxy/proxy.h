@@ -51,7 +51,7 @@ struct mc_proxy {
     struct event_base *base;
     struct evdns_base *dns;
     struct evconnlistener *listener;
-    struct event *terminate, *interrupt, *tick, *pulse, *turn, *drain_timer;
+    struct event *terminate, *interrupt, *hangup, *tick, *pulse, *turn, *drain_timer;
     const struct mc_proxy_config *config;
     struct mc_instances instances;
     struct mc_client *clients; /* all of them */

@@ -5,6 +5,7 @@
 #include "env/clock.h"
 #include "env/limits.h"
 #include "env/log.h"
+#include "env/unread.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -109,6 +110,12 @@ static void on_drained(evutil_socket_t fd, short what, void *context)
 }
 
 /* The first signal lets requests end; the second one does not wait. */
+static void on_hangup(evutil_socket_t fd, short what, void *unused)
+{
+    (void)fd, (void)what, (void)unused;
+    mc_unread_hangup();
+}
+
 static void on_signal(evutil_socket_t fd, short what, void *context)
 {
     struct mc_proxy *proxy = context;
@@ -189,21 +196,23 @@ static int create_events(struct mc_proxy *proxy)
         mc_log(WARNING, "/etc/resolv.conf names no server: names that /etc/hosts has not are asked of 127.0.0.1");
     proxy->terminate = evsignal_new(proxy->base, SIGTERM, on_signal, proxy);
     proxy->interrupt = evsignal_new(proxy->base, SIGINT, on_signal, proxy);
+    proxy->hangup = evsignal_new(proxy->base, SIGHUP, on_hangup, NULL);
     proxy->tick = event_new(proxy->base, -1, EV_PERSIST, on_tick, proxy);
     proxy->pulse = event_new(proxy->base, -1, EV_PERSIST, on_pulse, proxy);
     proxy->turn = event_new(proxy->base, -1, 0, on_turn, proxy);
     proxy->drain_timer = event_new(proxy->base, -1, 0, on_drained, proxy);
-    if (proxy->dns == NULL || proxy->terminate == NULL || proxy->interrupt == NULL || proxy->tick == NULL ||
-        proxy->pulse == NULL || proxy->turn == NULL || proxy->drain_timer == NULL ||
+    if (proxy->dns == NULL || proxy->terminate == NULL || proxy->interrupt == NULL || proxy->hangup == NULL ||
+        proxy->tick == NULL || proxy->pulse == NULL || proxy->turn == NULL || proxy->drain_timer == NULL ||
         event_add(proxy->pulse, &pulse) != 0 || event_add(proxy->terminate, NULL) != 0 ||
-        event_add(proxy->interrupt, NULL) != 0 || event_add(proxy->tick, &interval) != 0)
+        event_add(proxy->interrupt, NULL) != 0 || event_add(proxy->hangup, NULL) != 0 ||
+        event_add(proxy->tick, &interval) != 0)
         return MC_ERR_NO_MEMORY;
     return 0;
 }
 
 static void destroy(struct mc_proxy *proxy)
 {
-    struct event *const events[] = {proxy->terminate, proxy->interrupt, proxy->tick,
+    struct event *const events[] = {proxy->terminate, proxy->interrupt, proxy->hangup,     proxy->tick,
                                     proxy->pulse,     proxy->turn,      proxy->drain_timer};
     proxy->is_draining = true;
     if (proxy->listener != NULL)

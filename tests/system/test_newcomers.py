@@ -1,15 +1,17 @@
 """What newcomers stumbled over: wrong reasons, typos that pass in silence, signals, codes without a name, a node that is drained or lost and does not look so."""
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
 
+import pytest
 
-from cluster import Master
+from cluster import BUILD, Master, wait_until
 from ports import free_port
-from service_process import run
+from service_process import Service, run
 from test_documents import document
 
 
@@ -43,6 +45,50 @@ def test_why_no_master_answers():
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         assert "does not answer as a master" in last_error(f"127.0.0.1:{silent.getsockname()[1]}")
+
+
+# ---- typos ----
+
+@pytest.mark.parametrize("level, is_said", [("bogus", True), ("warning", False), ("3", False)])
+def test_a_level_that_is_none(level, is_said, monkeypatch):
+    monkeypatch.setenv("MC_LOG_LEVEL", level)
+    done = run([str(BUILD / "mc_store_rest_server")], "--port=0", "--max_wait_time=0.1", MOONCAKE_MASTER="127.0.0.1:1", MC_LOG_LEVEL=level)
+    assert done.returncode == 1
+    assert (f"MC_LOG_LEVEL={level} is no level: TRACE, DEBUG, INFO, WARNING or ERROR; INFO is used" in done.stderr) == is_said
+
+
+# ---- signals, the first line ----
+
+def test_hangup_ends_nothing():
+    with Master() as master, Service(MOONCAKE_MASTER=master.address) as node:
+        metadata = subprocess.Popen([BUILD / "mooncake_http_metadata_server", "--port=0", "--host=127.0.0.1"], stderr=subprocess.PIPE, text=True)
+        proxy = subprocess.Popen([BUILD / "mooncake_proxy", "--port=0", "--prefill", "127.0.0.1:1", "--decode", "127.0.0.1:1"], stderr=subprocess.PIPE, text=True)
+        try:
+            for child, ready in ((metadata, "started on"), (proxy, "Proxy started")):
+                while ready not in child.stderr.readline():
+                    assert child.poll() is None
+            for process in (master.process, node.process, metadata, proxy):
+                process.send_signal(signal.SIGHUP)
+            for log in (master.log, node.log):
+                wait_until(lambda: "SIGHUP changes nothing" in log(), 20, "the word")
+            for child in (metadata, proxy):
+                while "SIGHUP changes nothing" not in child.stderr.readline():
+                    assert child.poll() is None
+            assert master.get("/health")[0] == 200 and node.call("GET", "/health")[0] == 200
+        finally:
+            for child in (metadata, proxy):
+                child.terminate()
+                assert child.wait(timeout=30) == 0
+                child.stderr.close()
+
+
+def test_the_first_line_of_a_master(tmp_path):
+    config = tmp_path / "master.yaml"
+    config.write_text("client_ttl: 12\n")
+    with Master(f"--config_path={config}") as master:
+        version = subprocess.run([master.program, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+        first = master.log().splitlines()[0]
+        assert re.search(rf"mooncake_master {re.escape(version)} .*: RPC on 127\.0\.0\.1:{master.port}, HTTP on 127\.0\.0\.1:{master.metrics_port}; settings: 5 flags, and {config}$", first), first
 
 
 # ---- codes ----

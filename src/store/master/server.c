@@ -7,6 +7,7 @@
 #include "env/clock.h"
 #include "env/limits.h"
 #include "env/log.h"
+#include "env/unread.h"
 #include "store/master/connections.h"
 
 #include <errno.h>
@@ -105,6 +106,10 @@ static void on_signal(evutil_socket_t fd, short events, void *argument)
     (void)events;
     if (read(fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
         return;
+    if (info.ssi_signo == SIGHUP) {
+        mc_unread_hangup();
+        return;
+    }
     mc_log(INFO, "stopping on signal %u", info.ssi_signo);
     server->is_stopping = true;
 }
@@ -485,6 +490,7 @@ static int open_signals(void)
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
     if (pthread_sigmask(SIG_BLOCK, &signals, NULL) != 0)
         return -1;
     return signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);

@@ -6,6 +6,7 @@
 #include "env/log.h"
 #include "env/socket.h"
 #include "env/thread.h"
+#include "env/unread.h"
 #include "store/service/rest.h"
 
 #include <errno.h>
@@ -95,6 +96,10 @@ static bool take_signal(int signal_fd)
     struct signalfd_siginfo info;
     if (read(signal_fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
         return false;
+    if (info.ssi_signo == SIGHUP) {
+        mc_unread_hangup();
+        return false;
+    }
     mc_log(INFO, "Received signal %u, shutting down", info.ssi_signo);
     return true;
 }
@@ -244,6 +249,7 @@ static int watch_signals(struct service *service)
     sigemptyset(&wanted);
     sigaddset(&wanted, SIGTERM);
     sigaddset(&wanted, SIGINT);
+    sigaddset(&wanted, SIGHUP);
     (void)signal(SIGPIPE, SIG_IGN);
     if (pthread_sigmask(SIG_BLOCK, &wanted, NULL) != 0) /* before any thread: all inherit it */
         return MC_ERR_INTERNAL_ERROR;
