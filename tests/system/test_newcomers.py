@@ -1,4 +1,5 @@
 """What newcomers stumbled over: wrong reasons, typos that pass in silence, signals, codes without a name, a node that is drained or lost and does not look so."""
+import json
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import textwrap
 
 import pytest
 
-from cluster import BUILD, Master, wait_until
+from cluster import BUILD, Master, request, wait_until
 from ports import free_port
 from service_process import Service, run
 from test_documents import document
@@ -130,3 +131,43 @@ def test_with():
                 print("raised")
             """)
         assert done.stdout == "raised\n"
+
+
+# ---- nodes that leave ----
+
+def status_of(master, name):
+    return next(one["status"] for one in json.loads(master.get("/get_segments_detail")[1])["segments"] if one["segment_name"] == name)
+
+
+def test_a_drained_node_looks_so():
+    with Master("--default_kv_lease_ttl=100") as master, Service(MOONCAKE_MASTER=master.address) as first:
+        first.put("a", "b")
+        [name] = master.get("/get_all_segments")[1].decode().split()
+        assert status_of(master, name) == "OK"
+        assert request(master.metrics_port, "POST", "/api/v1/drain_jobs", body=json.dumps({"segments": [name]}))[0] == 200
+        assert status_of(master, name) == "DRAINING"  # there is nowhere to go
+        assert f"({name}) is being drained" in master.log()
+        wait_until(lambda: "could not be moved away yet: NO_AVAILABLE_HANDLE" in first.log(), 20, "the reason")
+        with Service(MOONCAKE_MASTER=master.address):
+            wait_until(lambda: status_of(master, name) == "DRAINED", 30, "the end of the drain")
+            assert f"({name}) is drained: it can be unmounted" in master.log()
+
+
+def test_the_loss_of_a_node_is_a_warning():
+    with Master("--client_ttl=3s") as master:
+        with Service(MOONCAKE_MASTER=master.address) as node:
+            node.put("a", "b")
+            [name] = master.get("/get_all_segments")[1].decode().split()
+            node.kill()
+            said = wait_until(lambda: re.search(rf"^W.*store node {re.escape(name)} \(member [0-9a-f]+/\d+\) is lost, with replicas of 1 objects: no sign of life within client_ttl$",
+                                                master.log(), re.M), 30, "the loss")
+            assert said
+
+
+def test_a_clean_leave_is_no_suspicion():
+    with Master() as master:
+        with Service(MOONCAKE_MASTER=master.address) as node:
+            node.put("a", "b")
+        wait_until(lambda: "is gone, with replicas of" in master.log(), 20, "the leave")
+        assert "is suspect: its owner's connection has ended" in master.log() or "is suspect" not in master.log()
+        assert "is lost" not in master.log() and not re.search(r"^W(?!.*has no keys)", master.log(), re.M)

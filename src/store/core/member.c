@@ -115,10 +115,32 @@ static uint32_t drop_segments(struct mc_core *core, struct mc_member *member, bo
     return disks;
 }
 
+#define SILENT "no sign of life within client_ttl"
+
+/* Who looks for the loss of a node looks for its name and for what went with it. False: it lends no memory. */
+static bool tell_loss(struct mc_core *core, const struct mc_member *member, const char *why)
+{
+    const struct mc_segment *memory = NULL;
+    unsigned long long objects = 0;
+    for (const struct mc_link *link = member->segments.next; link != &member->segments; link = link->next) {
+        const struct mc_segment *segment = mc_link_of(link, const struct mc_segment, of_member);
+        if (segment->kind != MC_SEGMENT_MEMORY)
+            continue;
+        memory = segment;
+        objects += segment->live;
+    }
+    if (memory != NULL)
+        mc_core_log(core, MC_CORE_LOG_WARNING,
+                    "store node %s (member %016llx/%llu) is lost, with replicas of %llu objects: %s", memory->name,
+                    (unsigned long long)member->id.low, (unsigned long long)member->incarnation, objects, why);
+    return memory != NULL;
+}
+
 void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *why)
 {
-    mc_core_log(core, MC_CORE_LOG_INFO, "member %016llx/%llu leaves: %s", (unsigned long long)member->id.low,
-                (unsigned long long)member->incarnation, why);
+    if (!tell_loss(core, member, why))
+        mc_core_log(core, MC_CORE_LOG_INFO, "member %016llx/%llu leaves: %s", (unsigned long long)member->id.low,
+                    (unsigned long long)member->incarnation, why);
     drop_connections(core, member);
     (void)drop_segments(core, member, false);
     mc_member_destroy(core, member);
@@ -127,6 +149,7 @@ void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *
 /* Its process is taken for ended; what is on its disks may come back with another one. False: it had none. */
 static bool become_absent(struct mc_core *core, struct mc_member *member)
 {
+    (void)tell_loss(core, member, SILENT);
     core->has_given_up |= !mc_link_alone(&member->segments);
     drop_connections(core, member);
     member->heartbeat = member->owner = NULL;
@@ -563,7 +586,7 @@ void mc_members_tick(struct mc_core *core)
         if (now - member->seen_ms >= gone_ms) {
             core->statistics.members_lost += !member->absent;
             if (member->absent || core->config.disk_ttl_ms <= gone_ms || !become_absent(core, member))
-                mc_member_drop(core, member, "no sign of life within client_ttl");
+                mc_member_drop(core, member, SILENT);
             continue;
         }
         if (now - member->seen_ms >= depart_ms && !member->departed)

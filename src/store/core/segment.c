@@ -126,7 +126,13 @@ void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
         return;
     segment->state = state;
     mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is %s", segment->number, segment->name,
-                ok ? "trusted" : "suspect");
+                ok                    ? "trusted"
+                : segment->recovering ? "suspect: what it holds is being taken in"
+                : member->silent      ? "suspect: its owner is silent"
+                : segment->distrusted ? "suspect: a client could not reach it, and it did not answer"
+                : member->heartbeat_lost || segment->owner == NULL
+                    ? "suspect: its owner's connection has ended"
+                    : "suspect: it is not yet known which cluster this is");
     if (ok) {
         core->has_offered = true;
         if (segment->kind == MC_SEGMENT_MEMORY)

@@ -643,9 +643,14 @@ static void get_all_keys(void *context, struct evhttp_request *request)
 
 /* ---- segments ---- */
 
-static const char *state_name(int state)
+/* One that is drained can be unmounted: nothing lies there any more. */
+static const char *state_name(const struct mc_core_segment *segment)
 {
-    return state == 0 ? "OK" : state == 1 ? "SUSPECT" : "UNMOUNTING";
+    return segment->state == 1    ? "SUSPECT"
+           : segment->state == 2  ? "UNMOUNTING"
+           : !segment->draining   ? "OK"
+           : segment->objects > 0 ? "DRAINING"
+                                  : "DRAINED";
 }
 
 static void get_all_segments(void *context, struct evhttp_request *request)
@@ -691,7 +696,7 @@ static void write_segment(struct mc_buffer *text, const struct mc_core_segment *
         text,
         ",\"protocol\":\"tcp\",\"status\":\"%s\",\"allocator_used_bytes\":%llu,\"allocator_capacity_bytes\":%llu,"
         "\"allocator_usage_percent\":%.2f,\"populated_bytes\":%llu,\"objects\":%u,\"slots\":%u,\"build\":\"%s\"}",
-        state_name(segment->state), (unsigned long long)segment->used, (unsigned long long)segment->capacity, percent,
+        state_name(segment), (unsigned long long)segment->used, (unsigned long long)segment->capacity, percent,
         (unsigned long long)segment->populated, segment->objects, segment->slot_count, segment->build);
 }
 
@@ -714,7 +719,7 @@ static void write_disk(struct mc_buffer *text, const struct mc_core_segment *dis
                      ",\"segment_id\":\"%llu-%llu\",\"client_id\":\"%llu-%llu\",\"status\":\"%s\",\"health\":\"%s\","
                      "\"size_bytes\":%llu,\"used_bytes\":%llu,\"usage_percent\":%.2f,\"objects\":%u,\"slots\":%u}",
                      (unsigned long long)disk->segment_id.high, (unsigned long long)disk->segment_id.low,
-                     (unsigned long long)disk->owner.high, (unsigned long long)disk->owner.low, state_name(disk->state),
+                     (unsigned long long)disk->owner.high, (unsigned long long)disk->owner.low, state_name(disk),
                      disk_health(disk), (unsigned long long)disk->capacity, (unsigned long long)disk->used, percent,
                      disk->objects, disk->slot_count);
 }
