@@ -38,7 +38,7 @@ struct mc_cluster_waiter {
 
 /* A node that has met a master of an epoch above ours. */
 struct mc_witness {
-    struct mc_id node; /* of one that lends memory: a hash of its name */
+    struct mc_id node;          /* of one that lends memory: a hash of its name */
     uint64_t epoch;             /* that it has named last */
     uint64_t first_ms, last_ms; /* of its words */
     uint32_t words;
@@ -93,7 +93,8 @@ bool mc_evidence_is_whole(const struct mc_core *core, const struct mc_past *past
 /* A master of that cluster between that contact and us may have acted on the absence of whoever had the contact. */
 bool mc_evidence_against(const struct mc_core *core, const struct mc_past *past);
 /* A node, of that name, says that it has met a master of an epoch above ours. */
-void mc_evidence_contradicts(struct mc_core *core, struct mc_id node, struct mc_span name, bool is_owner, uint64_t epoch);
+void mc_evidence_contradicts(struct mc_core *core, struct mc_id node, struct mc_span name, bool is_owner,
+                             uint64_t epoch);
 
 /* cluster.c: which cluster this is */
 /* What the configuration knows of it. */

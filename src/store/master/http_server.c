@@ -34,7 +34,7 @@
 
 /* A connection. evhttp tells nobody when one ends. A reference to its bufferevent would keep that registered under a
  * number that the next connection has, which would then not be read; so it is known by the inode of its socket. */
-struct place {
+struct seat {
     int fd;
     uint64_t inode;
 };
@@ -57,7 +57,7 @@ struct mc_http_server {
     bool is_running;
     pthread_t thread;
     struct bufferevent *latest; /* with a reference of ours until its descriptor is known, which evhttp gives it */
-    struct place places[MC_HTTP_CONNECTIONS_MAX]; /* a ring, the oldest first; some may have ended */
+    struct seat seats[MC_HTTP_CONNECTIONS_MAX]; /* a ring, the oldest first; some may have ended */
     size_t first, count;
 };
 
@@ -70,42 +70,42 @@ static uint64_t inode_of(int fd)
     return fd >= 0 && fstat(fd, &found) == 0 && S_ISSOCK(found.st_mode) ? (uint64_t)found.st_ino : 0;
 }
 
-static bool has_ended(struct place place)
+static bool has_ended(struct seat seat)
 {
-    return inode_of(place.fd) != place.inode;
+    return inode_of(seat.fd) != seat.inode;
 }
 
 /* Since it sent something. */
-static uint32_t idle_ms(struct place place)
+static uint32_t idle_ms(struct seat seat)
 {
     struct tcp_info info = {0};
     socklen_t size = sizeof(info);
-    int rc = getsockopt(place.fd, IPPROTO_TCP, TCP_INFO, &info, &size);
+    int rc = getsockopt(seat.fd, IPPROTO_TCP, TCP_INFO, &info, &size);
     return rc == 0 ? info.tcpi_last_data_recv : UINT32_MAX;
 }
 
-static void ring_add(struct mc_http_server *http, struct place place)
+static void ring_add(struct mc_http_server *http, struct seat seat)
 {
-    http->places[(http->first + http->count++) % MC_HTTP_CONNECTIONS_MAX] = place;
+    http->seats[(http->first + http->count++) % MC_HTTP_CONNECTIONS_MAX] = seat;
 }
 
-static struct place ring_take(struct mc_http_server *http)
+static struct seat ring_take(struct mc_http_server *http)
 {
-    struct place oldest = http->places[http->first];
+    struct seat oldest = http->seats[http->first];
     http->first = (http->first + 1) % MC_HTTP_CONNECTIONS_MAX;
     http->count--;
     return oldest;
 }
 
-/* Gives the latest one its place; there is one. */
+/* Gives the latest one its seat; there is one. */
 static void settle(struct mc_http_server *http)
 {
     if (http->latest == NULL)
         return;
-    struct place place = {.fd = bufferevent_getfd(http->latest)};
-    place.inode = inode_of(place.fd);
-    if (place.inode != 0)
-        ring_add(http, place);
+    struct seat seat = {.fd = bufferevent_getfd(http->latest)};
+    seat.inode = inode_of(seat.fd);
+    if (seat.inode != 0)
+        ring_add(http, seat);
     (void)bufferevent_decref(http->latest);
     http->latest = NULL;
 }
@@ -113,26 +113,26 @@ static void settle(struct mc_http_server *http)
 static void forget_ended(struct mc_http_server *http)
 {
     for (size_t left = http->count; left > 0; left--) {
-        struct place one = ring_take(http);
+        struct seat one = ring_take(http);
         if (!has_ended(one))
             ring_add(http, one);
     }
 }
 
 /* Nothing has come that was not read yet, and no answer is on its way. */
-static bool waits_for_peer(struct place place)
+static bool waits_for_peer(struct seat seat)
 {
     int unsent = 0;
-    return mc_socket_is_silent(place.fd) && ioctl(place.fd, SIOCOUTQ, &unsent) == 0 && unsent == 0;
+    return mc_socket_is_silent(seat.fd) && ioctl(seat.fd, SIOCOUTQ, &unsent) == 0 && unsent == 0;
 }
 
 /* Of the oldest few, one that has ended, or one that has not asked lately and whose request has not just come; else any
  * that says nothing; else the oldest. Those that stay are looked at again after all others. */
-static struct place take_one(struct mc_http_server *http)
+static struct seat take_one(struct mc_http_server *http)
 {
-    struct place silent = {.fd = -1};
+    struct seat silent = {.fd = -1};
     for (size_t looked = 0; looked < LOOKS_AT_ONCE; looked++) {
-        struct place one = ring_take(http);
+        struct seat one = ring_take(http);
         bool is_over = has_ended(one), is_silent = !is_over && waits_for_peer(one);
         if (is_over || (is_silent && idle_ms(one) > IN_USE_MS)) {
             if (silent.fd >= 0)
@@ -147,10 +147,10 @@ static struct place take_one(struct mc_http_server *http)
     return silent.fd >= 0 ? silent : ring_take(http);
 }
 
-/* evhttp sees the end of a connection that is shut down, and frees it. Its place is given on at once. */
+/* evhttp sees the end of a connection that is shut down, and frees it. Its seat is given on at once. */
 static void make_place(struct mc_http_server *http)
 {
-    struct place one = take_one(http);
+    struct seat one = take_one(http);
     if (!has_ended(one))
         (void)shutdown(one.fd, SHUT_RDWR);
 }
