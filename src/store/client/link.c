@@ -52,7 +52,8 @@ static bool take_scope(struct mc_store *store, const struct mc_scope *said)
     }
     if (!is_same && said->length == 0)
         mc_log(WARNING, "tenant_id changes nothing here: this master has no tenants (--enable_multi_tenants)");
-    store->scope = *said;
+    if (!is_same) /* calls read it without the lock, once it is settled */
+        store->scope = *said;
     store->is_scope_settled = true;
     return true;
 }
