@@ -1,6 +1,6 @@
 """10,000 silent, slow or half-framed connections on each port in turn, and a flood of new ones: what those feel who do their work meanwhile.
 
-    MC_BUILD=.cache/build-release MC_PYTHONPATH=.cache/pypath python bench/hostile.py [--count 10000] [--seconds 4] [--port master]
+    MC_BUILD=.cache/build-release MC_PYTHONPATH=.cache/pypath python bench/hostile.py [--count 10000] [--seconds 4] [--port master] [--apart]
 
 `./dev bench hostile` runs it. Work goes on before and during each attack, in one run: a put and a get of 4 KiB over tcp, or a request of that port;
 and /health is asked where a port has it. The attackers are processes of this machine with eight addresses, so on few cores they take
@@ -36,6 +36,7 @@ HELLO = struct.pack("<IHHQ", 1000, wire.HELLO, 0, 1) + bytes(500)
 REQUEST = b"GET /health HTTP/1.1\r\nHost: a\r\n" + b"X-A: b\r\n" * 60
 ENGINE = struct.pack("<Q", 1000) + bytes(500)  # the length of a handshake, and half of it
 KINDS = ("silent", "slow", "half", "flood")
+ALL_CORES, APART = os.sched_getaffinity(0), "--apart" in sys.argv
 
 
 # ---- those who mean harm ----
@@ -90,6 +91,8 @@ class Attack:
                         self.drop(one)
 
     def run(self, pipe):
+        if APART:
+            os.sched_setaffinity(0, {min(ALL_CORES)})
         idle_peers.raise_limit()
         spoken = time.monotonic()
         while not pipe.poll():
@@ -226,7 +229,10 @@ def main():
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--port", help="only this one of master, node, metrics, metadata, service, engine, proxy")
     parser.add_argument("--kind", choices=KINDS, help="only this attack")
+    parser.add_argument("--apart", action="store_true", help="the attackers have a core of their own, all else the others: what is left then is not their taking its time")
     options = parser.parse_args()
+    if APART:
+        os.sched_setaffinity(0, ALL_CORES - {min(ALL_CORES)})
     print(f"{'port':9}{'attack':8}{'opened':>8}{'there':>7}{'p99 us':>10}{'attacked':>10}{'ratio':>7}{'health':>9}{'ms':>9}{'+ MiB':>9}{'files':>7}{'done':>7}{'wrong':>6}")
     wrong = 0
     with ports() as all_ports:
