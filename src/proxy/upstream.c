@@ -215,7 +215,9 @@ static void on_event(struct bufferevent *channel, short what, void *context)
     /* An engine may answer and close before it has read the whole request: what it said comes first. */
     if (evbuffer_get_length(bufferevent_get_input(channel)) > 0 && !pump(upstream))
         return;
-    if ((what & BEV_EVENT_EOF) != 0 && upstream->has_head && upstream->body.framing == MC_FRAMING_CLOSE)
+    /* A reset may be told as both: an error of what was written, and then an end of what is read. */
+    bool is_orderly = (what & BEV_EVENT_EOF) != 0 && (what & BEV_EVENT_ERROR) == 0;
+    if (is_orderly && upstream->has_head && upstream->body.framing == MC_FRAMING_CLOSE)
         finish(upstream, MC_UPSTREAM_DONE, "");
     else
         finish(upstream, MC_UPSTREAM_BROKEN, "it closed the connection in the middle");

@@ -1,5 +1,6 @@
 """A request that harms an engine reaches one engine of each role; one that certainly had no effect is sent to another."""
 import json
+import re
 import socket
 import threading
 import time
@@ -110,3 +111,49 @@ def test_retries_have_a_limit(engines):  # noqa: F811
         wait_until(lambda: all(one["state"] == "up" for one in proxy.status()["instances"]))
         assert proxy.complete()[0] == 503
         assert sum(len(one.requests) for one in decode) == 3 and proxy.metrics()["mooncake_proxy_requests_retried_total"] == 2
+
+
+# ---- resets ----
+
+RESET = b"\1\0\0\0\0\0\0\0"
+
+
+def connections(proxy):
+    """Without the one that asks."""
+    return int(re.search(rb"^mooncake_proxy_connections (\d+)", proxy.get("/metrics")[1], re.M).group(1)) - 1
+
+
+def test_a_client_that_resets_at_once_is_forgotten(engines):  # noqa: F811
+    """What was sent can still be read there, the answer cannot be written, and then the end comes: both at once are no orderly end."""
+    with Proxy("--decode", engines("d").address, "--client_timeout=300s") as proxy:
+        for _ in range(50):
+            with socket.create_connection(("127.0.0.1", proxy.port)) as client:
+                client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            time.sleep(0.02)  # one by one: several at a time have other ends
+        wait_until(lambda: connections(proxy) == 0, 60)
+
+
+def test_an_instance_that_resets_in_mid_answer_has_not_ended_it(engines):  # noqa: F811
+    """It reads no more of the request, and its answer has no length: only an orderly end would be one."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        def serve():
+            while True:
+                try:
+                    instance, _peer = listener.accept()
+                except OSError:
+                    return
+                with instance:
+                    if instance.recv(4096, socket.MSG_PEEK).startswith(b"GET /health"):
+                        instance.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                        continue
+                    instance.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nthe first half")
+                    time.sleep(0.3)  # the proxy has read that
+                    instance.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        threading.Thread(target=serve, daemon=True).start()
+        with Proxy("--decode", f"127.0.0.1:{listener.getsockname()[1]}") as proxy:
+            body = json.dumps({"model": "m", "prompt": "p" * (32 << 20)}).encode()
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+            answer = proxy.raw(head.encode() + body)
+            assert not answer.endswith(b"0\r\n\r\n"), answer[-200:]
+            assert b"the first half" in answer or b" 502 " in answer, answer
