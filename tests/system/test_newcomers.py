@@ -58,6 +58,15 @@ def test_a_level_that_is_none(level, is_said, monkeypatch):
     assert (f"MC_LOG_LEVEL={level} is no level: TRACE, DEBUG, INFO, WARNING or ERROR; INFO is used" in done.stderr) == is_said
 
 
+def test_check_config(tmp_path):
+    config = tmp_path / "master.yaml"
+    for text, code, says in (("rpc_port: 0\n", 0, "the settings are right\n"), ("rcp_port: 3\n", 1, f"{config}:1: unknown setting 'rcp_port'; did you mean rpc_port?"),
+                             ("rpc_port: x\n", 1, "rpc_port: bad value 'x'"), ("enable_ha: true\n", 1, "etcd_endpoints")):
+        config.write_text(text)
+        done = subprocess.run([BUILD / "mooncake_master", "--check_config", f"--config_path={config}"], capture_output=True, text=True, timeout=30)
+        assert done.returncode == code and says in done.stdout + done.stderr, done
+
+
 # ---- signals, the first line ----
 
 def test_hangup_ends_nothing():

@@ -52,6 +52,7 @@ static const struct mc_option table[] = {
     ALIAS("helpshort", "help"),
     VERSION(FLAG_ONLY),
     ROW("print_config", BOOL, "false", "shows every setting as it would be used, as a config file, and where it comes from", FLAG_ONLY),
+    ROW("check_config", BOOL, "false", "looks whether all settings are known and right, says what is not, and ends", FLAG_ONLY),
     ROW("config_path", TEXT, "", "settings from this .yaml, .yml or .json file: the same names, nested names joined by a dot; flags override it", FLAG_ONLY),
     ROW("flagfile", TEXT, "", "flags from this file, one a line, # for comments", FLAG_ONLY),
 
@@ -219,8 +220,13 @@ static int file_set(struct config_file *file, const char *key, const char *value
     int index = mc_options_find(file->options, key);
     if (index < 0) {
         const char *nearest = mc_options_nearest(file->options, key);
-        mc_log(WARNING, "%s%s: unknown setting '%.100s' is ignored%s%s%s", file->name, place, key,
-               nearest == NULL ? "" : "; did you mean ", nearest == NULL ? "" : nearest, nearest == NULL ? "" : "?");
+        char hint[MC_OPTION_ERROR_MAX];
+        snprintf(hint, sizeof(hint), "unknown setting '%.100s'%s%s%s%s", key,
+                 mc_options_bool(file->options, "check_config") ? "" : " is ignored",
+                 nearest == NULL ? "" : "; did you mean ", nearest == NULL ? "" : nearest, nearest == NULL ? "" : "?");
+        if (mc_options_bool(file->options, "check_config"))
+            return file_fail(file, line, hint);
+        mc_log(WARNING, "%s%s: %s", file->name, place, hint);
         return 0;
     }
     if (table[index].is_flag_only) {
@@ -683,6 +689,10 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
         rc = resolve(&options, config, error, error_size);
     if (rc == 0 && mc_options_bool(&options, "print_config")) {
         mc_options_print(&options, text);
+        rc = 1;
+    }
+    if (rc == 0 && mc_options_bool(&options, "check_config")) {
+        mc_buffer_printf(text, "the settings are right\n");
         rc = 1;
     }
     if (rc == 0) {
