@@ -294,8 +294,11 @@ static int run(struct service *service, char *error, size_t error_size)
     if (rc > 0)
         _exit(0); /* what the other thread has begun ends with the process, as the master sees by its sockets */
     if (rc < 0) {
-        snprintf(error, error_size, "the store could not join the cluster at %.200s within %g s: %s",
-                 config->master_server_address, config->max_wait_s, mc_error_text(rc));
+        char within[32] = ""; /* what else there is comes at once */
+        if (rc == MC_ERR_RPC_FAIL || rc == MC_ERR_RPC_TIMEOUT)
+            snprintf(within, sizeof(within), " within %g s", config->max_wait_s);
+        snprintf(error, error_size, "the store could not join the cluster at %.200s%s: %s",
+                 config->master_server_address, within, mc_error_text(rc));
         return rc;
     }
     rc = open_ports(service, error, error_size);
