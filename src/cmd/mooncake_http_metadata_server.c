@@ -3,6 +3,7 @@
 #include "base/option_rows.h"
 #include "env/keys.h"
 #include "env/log.h"
+#include "env/secure.h"
 #include "env/unread.h"
 #include "store/master/http_server.h"
 #include "store/master/options.h"
@@ -59,6 +60,8 @@ static int take_flags(int argc, char **argv, struct mc_master_config *config, bo
         mc_unread_tell();
         mc_keys_use(mc_options_text(&options, "auth_file"));
         rc = mc_keys_check(error, error_size);
+        if (rc == 0)
+            rc = mc_secure_check(true, error, error_size);
     }
     mc_buffer_free(&text);
     mc_options_free(&options);

@@ -47,6 +47,14 @@ struct mc_tls_settings mc_secure_serves(void)
                                     .peer_is = "MC_TLS_CA_CERT"};
 }
 
+struct mc_tls_settings mc_secure_serves_http(void)
+{
+    struct mc_tls_settings settings = mc_secure_serves();
+    settings.lets_unknown = true;
+    settings.peer_is = "https://";
+    return settings;
+}
+
 bool mc_secure_is_called(void)
 {
     return is_set(mc_variable(MC_TLS_CA_CERT)) || is_set(mc_variable(MC_TLS_CERT));
@@ -128,15 +136,32 @@ int mc_secure_call_like(int fd, int other)
     return tls == NULL ? 0 : mc_secure_call(fd, mc_tls_address(tls));
 }
 
-int mc_secure_accept(int fd)
+static int accepted(int fd, const struct mc_tls_settings *settings)
 {
-    const struct mc_tls_settings settings = mc_secure_serves();
     char address[MC_ADDRESS_MAX];
     struct mc_tcp_address peer;
     if (!mc_secure_is_served() || !mc_tcp_peer(fd, &peer)) /* what stays within the machine needs none */
         return 0;
     mc_socket_peer_text(fd, address);
-    return attach(&settings, fd, address);
+    return attach(settings, fd, address);
+}
+
+int mc_secure_accept(int fd)
+{
+    const struct mc_tls_settings settings = mc_secure_serves();
+    return accepted(fd, &settings);
+}
+
+int mc_secure_accept_http(int fd)
+{
+    const struct mc_tls_settings settings = mc_secure_serves_http();
+    return accepted(fd, &settings);
+}
+
+bool mc_secure_is_known(int fd)
+{
+    struct mc_tls *tls = mc_secure_of(fd);
+    return tls == NULL || mc_tls_is_known(tls);
 }
 
 /* ---- what goes wrong ---- */

@@ -33,6 +33,7 @@ static inline struct mc_tls *mc_secure_of(int fd)
 /* As the environment says: of those who are called, and of own ports. Both may be given to mc_tls_begin. */
 struct mc_tls_settings mc_secure_calls(void);
 struct mc_tls_settings mc_secure_serves(void);
+struct mc_tls_settings mc_secure_serves_http(void); /* see mc_secure_accept_http */
 /* Are others called by TLS? Do own ports demand it? */
 bool mc_secure_is_called(void);
 bool mc_secure_is_served(void);
@@ -46,6 +47,11 @@ int mc_secure_call(int fd, const char *address);
 int mc_secure_call_like(int fd, int other);
 /* A connection was accepted. The handshake goes on with what is received. */
 int mc_secure_accept(int fd);
+/* The same of a port of HTTP: who shows no certificate comes in too, though one is asked for, and mc_secure_is_known
+ * says so: a probe of health has none. */
+int mc_secure_accept_http(int fd);
+bool mc_secure_is_known(int fd);
+#define MC_SECURE_UNKNOWN "this port wants a certificate of its callers (MC_TLS_CLIENT_CA_CERT)"
 /* Goes on with a handshake: 1: done, or there is none; 0: to be called again when fd is readable; negative. */
 int mc_secure_shake(int fd);
 /* mc_secure_call and the whole handshake. */

@@ -30,7 +30,7 @@ struct stamp {
 
 static struct context {
     char authority[PATH_MAX], certificate[PATH_MAX], key[PATH_MAX];
-    bool is_server, is_strict;
+    bool is_server, is_strict, lets_unknown;
     struct stamp stamps[3];
     struct ssl_ctx_st *ctx; /* NULL: this place is free */
 } contexts[CONTEXTS_MAX];
@@ -138,7 +138,9 @@ static struct ssl_ctx_st *load(const struct mc_openssl *ssl, const struct mc_tls
     if (!settings->is_server)
         ssl->ctx_set_verify(ctx, MC_OPENSSL_VERIFY_PEER, NULL);
     else if (text_of(settings->authority)[0] != 0)
-        ssl->ctx_set_verify(ctx, MC_OPENSSL_VERIFY_PEER | MC_OPENSSL_VERIFY_DEMAND, NULL);
+        ssl->ctx_set_verify(
+            ctx, settings->lets_unknown ? MC_OPENSSL_VERIFY_PEER : MC_OPENSSL_VERIFY_PEER | MC_OPENSSL_VERIFY_DEMAND,
+            NULL);
     ssl->ctx_set_password_function(ctx, no_password);
     if (load_files(ssl, settings, ctx, error, error_size) == 0)
         return ctx;
@@ -149,7 +151,8 @@ static struct ssl_ctx_st *load(const struct mc_openssl *ssl, const struct mc_tls
 static bool is_of(const struct context *context, const struct mc_tls_settings *settings)
 {
     return context->ctx != NULL && context->is_server == settings->is_server &&
-           context->is_strict == settings->is_strict && strcmp(context->authority, text_of(settings->authority)) == 0 &&
+           context->is_strict == settings->is_strict && context->lets_unknown == settings->lets_unknown &&
+           strcmp(context->authority, text_of(settings->authority)) == 0 &&
            strcmp(context->certificate, text_of(settings->certificate)) == 0 &&
            strcmp(context->key, key_of(settings)) == 0;
 }
@@ -193,6 +196,7 @@ static struct ssl_ctx_st *context_of(const struct mc_openssl *ssl, const struct 
     snprintf(place->key, PATH_MAX, "%s", key_of(settings));
     place->is_server = settings->is_server;
     place->is_strict = settings->is_strict;
+    place->lets_unknown = settings->lets_unknown;
     memcpy(place->stamps, stamps, sizeof(stamps));
     return place->ctx = ctx;
 }
@@ -214,8 +218,8 @@ struct mc_tls {
     const struct mc_openssl *ssl;
     struct ssl_st *connection;
     struct mc_tls_carrier carrier;
-    int fd; /* of the carrier; -1: it has none */
-    bool is_server;
+    int fd;                  /* of the carrier; -1: it has none */
+    bool is_server, is_http; /* of a port of HTTP */
     bool is_done, has_ended; /* the handshake; the peer's bytes */
     bool is_broken;          /* nothing can be sent any more */
     bool has_certificate;    /* to show */
@@ -337,6 +341,7 @@ static int attach(struct mc_tls *tls, struct ssl_ctx_st *ctx)
 static void note_settings(struct mc_tls *tls, const struct mc_tls_settings *settings)
 {
     tls->is_server = settings->is_server;
+    tls->is_http = settings->lets_unknown;
     tls->is_strict = settings->is_strict || settings->is_server;
     tls->has_certificate = text_of(settings->certificate)[0] != 0;
     snprintf(tls->authority, sizeof(tls->authority), "%s", text_of(settings->authority));
@@ -531,12 +536,19 @@ static void say_of_server(struct mc_tls *tls, unsigned reason, unsigned alert, c
                  words == NULL ? "no reason is known" : words);
 }
 
-/* Who speaks no TLS is told in TLS all the same: an alert, by which ours know what to say (mc_tls_is_alert). */
+/* Who speaks no TLS is told in TLS all the same: an alert, by which ours know what to say (mc_tls_is_alert). A port of
+ * HTTP says it as HTTP does. */
 static void tell_no_tls(struct mc_tls *tls)
 {
+    static const char text[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 69\r\n"
+                               "Connection: close\r\n\r\n"
+                               "an HTTP request to an HTTPS server: write https:// before its address";
     static const uint8_t alert[] = {0x15, 0x03, 0x03, 0x00, 0x02, 0x02, MC_OPENSSL_ALERT_PROTOCOL_VERSION};
-    (void)tls->carrier.give(tls->carrier.context, alert,
-                            sizeof(alert)); /* it is let go, whether it hears that or not */
+    /* It is let go, whether it hears that or not. */
+    if (tls->is_http)
+        (void)tls->carrier.give(tls->carrier.context, text, sizeof(text) - 1);
+    else
+        (void)tls->carrier.give(tls->carrier.context, alert, sizeof(alert));
 }
 
 /* The first error is the cause. */
@@ -564,6 +576,13 @@ static int ended_early(struct mc_tls *tls)
                  "%s ended the connection in the middle of the handshake: is TLS turned on at that port?",
                  tls->address);
     return MC_ERR_RPC_FAIL;
+}
+
+bool mc_tls_is_known(struct mc_tls *tls)
+{
+    int signature = 0;
+    return tls->authority[0] == 0 ||
+           tls->ssl->ctrl(tls->connection, MC_OPENSSL_CTRL_PEER_SIGNATURE, 0, &signature) == 1;
 }
 
 bool mc_tls_is_alert(const void *data, size_t length)
@@ -765,14 +784,20 @@ bool mc_tls_is_ready(struct mc_tls *tls)
     return outcome == OUTCOME_DONE || outcome < 0;
 }
 
+void mc_tls_finish(struct mc_tls *tls)
+{
+    tls->ssl->error_clear();
+    if (tls->is_done && !tls->has_ended && !tls->is_broken && tls->unsent == 0 && tls->problem[0] == 0)
+        (void)tls->ssl->end(tls->connection);
+    tls->ssl->error_clear();
+}
+
 void mc_tls_end(struct mc_tls *tls)
 {
     if (tls == NULL)
         return;
     if (tls->connection != NULL) {
-        tls->ssl->error_clear();
-        if (tls->is_done && !tls->has_ended && !tls->is_broken && tls->unsent == 0 && tls->problem[0] == 0)
-            (void)tls->ssl->end(tls->connection);
+        mc_tls_finish(tls);
         mc_tls_drop(tls);
         return;
     }

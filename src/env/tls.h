@@ -29,8 +29,9 @@
 struct mc_tls_settings {
     const char *authority, *certificate, *key; /* key NULL: it lies beside the certificate, in one file */
     const char *name;
-    bool is_server;                                               /* takes connections */
-    bool is_strict;                                               /* TLS 1.3 and nothing before; servers are */
+    bool is_server;    /* takes connections */
+    bool lets_unknown; /* of a server: who shows no certificate comes in, and mc_tls_is_known says so */
+    bool is_strict;    /* TLS 1.3 and nothing before; servers are */
     const char *authority_is, *certificate_is, *key_is, *name_is; /* the settings they come from, for errors; or NULL */
     const char *peer_is; /* what turns TLS on at the other end, for errors of a server; or NULL */
     const char *off;     /* what to do about a server that has none, in words; or NULL */
@@ -54,7 +55,9 @@ int mc_tls_begin(const struct mc_tls_settings *settings, const char *address, in
 /* The same over something else. No call waits: what would says MC_ERR_RPC_TIMEOUT. */
 int mc_tls_begin_over(const struct mc_tls_settings *settings, const char *address, const struct mc_tls_carrier *carrier,
                       struct mc_tls **tls, char *error, size_t error_size);
-/* Says goodbye if that can be done without waiting. NULL is allowed. */
+/* Nothing more will be written: says so if that can be done without waiting. */
+void mc_tls_finish(struct mc_tls *tls);
+/* The same, and it is freed. NULL is allowed. */
 void mc_tls_end(struct mc_tls *tls);
 /* The same without a word: the socket is gone already. */
 void mc_tls_drop(struct mc_tls *tls);
@@ -79,6 +82,9 @@ int64_t mc_tls_receive(struct mc_tls *tls, void *data, size_t size, uint64_t dea
 /* The socket is readable: would mc_tls_receive return at once? It may have been a part of a record, or nothing that is
  * for the caller. */
 bool mc_tls_is_ready(struct mc_tls *tls);
+
+/* Of a server, once a byte has been read: has the caller shown a certificate, or is none asked for? */
+bool mc_tls_is_known(struct mc_tls *tls);
 
 /* Does a stream that should have no TLS begin with an alert: the peer speaks nothing else? With a hello: so does the
  * caller? */

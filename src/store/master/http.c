@@ -2,7 +2,9 @@
 #include "store/master/http.h"
 
 #include "base/error.h"
+#include "env/channel.h"
 #include "env/log.h"
+#include "env/secure.h"
 
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
@@ -147,9 +149,14 @@ static bool is_permitted(struct evhttp_request *request, unsigned right, bool is
     struct mc_key key;
     if (right == 0)
         return true;
+    struct bufferevent *connection = evhttp_connection_get_bufferevent(evhttp_request_get_connection(request));
+    if (!mc_channel_is_known(connection)) {
+        mc_http_reply_text(request, 403, MC_HTTP_TEXT, MC_SECURE_UNKNOWN "\n");
+        return false;
+    }
     const struct evkeyvalq *headers = evhttp_request_get_input_headers(request);
     if (right == MC_RIGHT_ADMIN) {
-        int fd = (int)bufferevent_getfd(evhttp_connection_get_bufferevent(evhttp_request_get_connection(request)));
+        int fd = (int)bufferevent_getfd(connection);
         const char *origin = evhttp_find_header(headers, "Origin"), *host = evhttp_find_header(headers, "Host");
         bool is_stranger = mc_keys_stranger_status(right, mc_socket_peer_is_near(fd)) != 0;
         if (is_stranger || mc_keys_origin_status(right, origin, host) != 0) {

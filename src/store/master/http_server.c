@@ -2,6 +2,7 @@
 #include "store/master/http_server.h"
 
 #include "base/error.h"
+#include "env/channel.h"
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/socket.h"
@@ -205,7 +206,7 @@ static struct bufferevent *on_connection(struct event_base *base, void *argument
     settle(http);
     if (http->count == MC_HTTP_CONNECTIONS_MAX)
         make_place(http);
-    http->latest = bufferevent_socket_new(base, -1, 0);
+    http->latest = mc_channel_accept(base, -1, 0);
     if (http->latest != NULL)
         bufferevent_incref(http->latest);
     return http->latest;
