@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/secure.h"
 #include "env/socket.h"
 #include "env/thread.h"
 #include "env/unread.h"
@@ -282,7 +283,9 @@ static int run(struct service *service, char *error, size_t error_size)
         .local_buffer_size = config->local_buffer_size,
         .tenant = config->tenant_id,
         .disk_paths = config->enable_ssd_offload && config->ssd_offload_path[0] != 0 ? config->ssd_offload_path : NULL};
-    int rc = watch_signals(service);
+    int rc = mc_secure_check(true, error, error_size);
+    if (rc == 0)
+        rc = watch_signals(service);
     if (rc == 0)
         rc = bind_ports(service, error, error_size);
     if (rc < 0)

@@ -5,6 +5,7 @@
 #include "env/clock.h"
 #include "env/keys.h"
 #include "env/log.h"
+#include "env/secure.h"
 #include "env/socket.h"
 #include "env/thread.h"
 
@@ -109,11 +110,18 @@ static size_t make_room(struct mc_web_connection *connection)
 
 bool mc_web_take(struct mc_web_connection *connection)
 {
-    size_t room = make_room(connection);
-    if (room == 0)
+    size_t room;
+    ssize_t got = 0;
+    if (!connection->is_heard && mc_secure_accept_http(connection->fd) < 0) /* who says nothing costs nothing */
         return false;
-    ssize_t got = recv(connection->fd, connection->buffer + connection->length, room, MSG_DONTWAIT);
-    connection->length += got > 0 ? (size_t)got : 0;
+    connection->is_heard = true;
+    do { /* of a record no half is left, which no poll would tell of */
+        room = make_room(connection);
+        if (room == 0)
+            return got > 0;
+        got = mc_socket_recv(connection->fd, connection->buffer + connection->length, room);
+        connection->length += got > 0 ? (size_t)got : 0;
+    } while (got == (ssize_t)room && mc_socket_holds(connection->fd));
     return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
@@ -127,7 +135,7 @@ static void pace(struct mc_web_connection *connection)
 /* What of a body comes, or does not, while a thread waits for it. */
 static int64_t receive(struct mc_web_connection *connection, void *data, size_t size, uint64_t deadline_ns)
 {
-    int64_t got = recv(connection->fd, data, size, MSG_DONTWAIT);
+    int64_t got = mc_socket_recv(connection->fd, data, size);
     if (got <= 0) {
         mc_web_wait_begin(connection, connection->pace_ns, false);
         got = mc_socket_receive(connection->fd, data, size, deadline_ns, NULL);
@@ -361,9 +369,9 @@ void mc_web_reply_text(struct mc_web_request *request, int status, const char *t
 bool mc_web_is_permitted(struct mc_web_request *request, unsigned right)
 {
     const struct mc_head *head = &request->head;
-    int status = 0;
-    const char *text = "";
-    if (right == MC_RIGHT_ADMIN) {
+    int status = right == 0 || mc_secure_is_known(request->connection->fd) ? 0 : 403;
+    const char *text = MC_SECURE_UNKNOWN "\n";
+    if (right == MC_RIGHT_ADMIN && status == 0) {
         status = mc_keys_origin_status(right, mc_head_find(head, "Origin"), mc_head_find(head, "Host"));
         text = MC_KEYS_ORIGIN;
     }

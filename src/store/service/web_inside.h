@@ -44,6 +44,7 @@ struct mc_web_connection {
     uint64_t begun_ns;   /* of a request that is not whole, its first byte; 0: none has come */
     uint64_t pace_ns;    /* of its thread: the last bytes worth mentioning */
     size_t fresh;        /* bytes since then */
+    bool is_heard;       /* something has come, at least once */
     bool is_broken;      /* nothing more can be read or sent */
     bool was_served;     /* at least once */
     struct mc_body body; /* of the request, as far as it was not read yet */

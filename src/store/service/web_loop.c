@@ -68,7 +68,7 @@ static void hang_up(struct mc_web_connection *one)
     (void)shutdown(one->fd, SHUT_RDWR); /* a forked child may have a copy, and nobody reads there */
     if (!one->was_served)               /* what is closed in order is remembered for a minute: not of many */
         (void)mc_socket_reset_at_close(one->fd);
-    close(one->fd);
+    mc_fd_close(one->fd);
     mc_web_buffer_free(one);
     web->count--;
     web->shares[one->share]--;
@@ -129,6 +129,13 @@ void mc_web_wait_end(struct mc_web_connection *connection)
     pthread_mutex_unlock(&connection->web->lock);
 }
 
+/* Its thread has what belongs to it: only the kernel is asked. */
+static bool is_quiet(int fd)
+{
+    char byte;
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
+}
+
 /* With the lock. The threads whose peers say nothing end their connections, as many as others wait for. */
 static void take_threads(struct mc_web *web)
 {
@@ -136,7 +143,7 @@ static void take_threads(struct mc_web *web)
     size_t wanted = web->calls.idle > 0 || web->calls.threads < web->calls.most ? 0 : web->calls.queue.count;
     for (struct mc_web_connection *one = web->served.oldest; one != NULL && wanted > 0; one = one->newer) {
         if (one->since_ns == 0 || now_ns < one->since_ns + MC_WEB_SILENT_MS * (uint64_t)MC_WEB_MILLION ||
-            (!one->is_sending && !mc_socket_is_silent(one->fd)))
+            (!one->is_sending && !is_quiet(one->fd)))
             continue;
         (void)shutdown(one->fd, SHUT_RDWR);
         one->since_ns = 0;
@@ -159,7 +166,10 @@ static bool serve(struct mc_web_pool *pool, struct mc_web_connection *one)
 {
     struct mc_web *web = pool->web;
     for (;;) {
+        bool is_quick;
         if (!mc_web_serve_one(one))
+            return false;
+        if (mc_socket_holds(one->fd) && !mc_web_has_request(one, &is_quick) && !mc_web_take(one))
             return false;
         pthread_mutex_lock(&web->lock);
         bool is_wanted = pool->queue.count > 0, may_stay = !is_wanted && pool->threads - pool->idle < pool->most / 2;
@@ -321,7 +331,7 @@ static void refuse(struct mc_web_connection *one)
     static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\n"
                                "Retry-After: 1\r\nContent-Length: 42\r\nConnection: close\r\n\r\n"
                                "{\"error\": \"Too many requests; try again\"}\n";
-    (void)send(one->fd, full, sizeof(full) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)mc_socket_sends(one->fd, full, sizeof(full) - 1);
     one->was_served = true;
     hang_up(one);
     free(one);
