@@ -430,12 +430,14 @@ static size_t route_of(const struct mc_head *head, size_t length)
     return route;
 }
 
-int mc_proxy_refusal(const struct mc_head *head)
+int mc_proxy_refusal(const struct mc_head *head, bool is_known)
 {
     size_t route = route_of(head, strcspn(head->target, "?"));
     unsigned right = route < ROUTES ? routes[route].right : MC_RIGHT_WRITE; /* what is passed on is work for engines */
-    if (right == 0 || !mc_keys_are_wanted())
+    if (right == 0 || (is_known && !mc_keys_are_wanted()))
         return 0;
+    if (!is_known)
+        return 403;
     int status = mc_keys_origin_status(right, mc_head_find(head, "origin"), mc_head_find(head, "host"));
     return status != 0 ? status : mc_keys_http_status(mc_head_find(head, "authorization"), right);
 }

@@ -6,10 +6,12 @@
 #include "proxy/proxy.h"
 
 #include "base/error.h"
+#include "env/channel.h"
 #include "env/clock.h"
 #include "env/json.h"
 #include "env/keys.h"
 #include "env/log.h"
+#include "env/secure.h"
 #include "env/socket.h"
 
 #include <netinet/in.h>
@@ -311,11 +313,13 @@ static void refuse(struct mc_client *client, int status, const char *message)
 static bool accept_head(struct mc_client *client)
 {
     const struct mc_proxy_config *config = client->proxy->config;
-    int status = client->proxy->refusal(&client->head);
+    bool is_known = mc_channel_is_known(client->channel);
+    int status = client->proxy->refusal(&client->head, is_known);
     if (status != 0) {
         refuse(client, status,
-               status == 401 ? "this proxy wants a key: Authorization: Bearer id:secret"
-                             : "this key has no right to that");
+               !is_known       ? MC_SECURE_UNKNOWN
+               : status == 401 ? "this proxy wants a key: Authorization: Bearer id:secret"
+                               : "this key has no right to that");
         return false;
     }
     if (client->head.framing == MC_FRAMING_LENGTH && client->head.length > config->body_max) {
@@ -420,10 +424,12 @@ static void on_written(struct bufferevent *channel, void *context)
     if (client->state == CLIENT_BUSY && client->context != NULL && client->is_begun) {
         client->events->has_room(client->context);
     } else if (client->state == CLIENT_FLUSH && left == 0 && (client->is_ended || !client->is_refused)) {
+        mc_channel_finish(channel);
         mc_client_close(client);
     } else if (client->state == CLIENT_FLUSH && left == 0) {
         client->state = CLIENT_LINGER;
         wait_begin(client);
+        mc_channel_finish(channel);
         /* Fails when the client has gone meanwhile, which the next event tells. */
         (void)shutdown(bufferevent_getfd(channel), SHUT_WR);
         arm(client, MC_PROXY_LINGER_MS);
@@ -471,14 +477,14 @@ void mc_client_accept(struct mc_proxy *proxy, int fd)
     client->proxy = proxy;
     client->content = evbuffer_new();
     client->timer = event_new(proxy->base, -1, 0, on_timer, client);
-    client->channel = bufferevent_socket_new(proxy->base, fd, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
+    client->channel = mc_channel_accept(proxy->base, fd, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
     if (client->content == NULL || client->timer == NULL || client->channel == NULL)
         goto fail;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     bufferevent_setcb(client->channel, on_read, on_written, on_event, client);
     bufferevent_setwatermark(client->channel, EV_READ, 0, MC_PROXY_INPUT_MAX);
     bufferevent_setwatermark(client->channel, EV_WRITE, MC_PROXY_OUTPUT_LOW, 0);
-    (void)bufferevent_set_timeouts(client->channel, NULL, &stall);
+    mc_channel_set_stall(client->channel, &stall);
     (void)bufferevent_enable(client->channel, EV_READ | EV_WRITE);
     client->next = proxy->clients;
     client->back = &proxy->clients;

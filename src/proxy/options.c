@@ -7,6 +7,7 @@
 #include "env/flags.h"
 #include "env/keys.h"
 #include "env/log.h"
+#include "env/secure.h"
 #include "env/unread.h"
 
 #include <stdio.h>
@@ -359,6 +360,8 @@ int mc_proxy_config_load(int argc, char *const *argv, struct mc_proxy_config *co
     }
     if (rc == 0)
         rc = mc_keys_check(error, error_size);
+    if (rc == 0)
+        rc = mc_secure_check(true, error, error_size);
     if (rc == 0 && config->sends_key && !mc_keys_are_wanted())
         rc = address_complain(error, error_size, "--send_key: there is no key%s", ", see --auth_file");
     if (rc == 0) {

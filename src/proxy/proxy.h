@@ -45,7 +45,8 @@ struct mc_proxy_totals {
 };
 
 struct mc_proxy {
-    int (*refusal)(const struct mc_head *head); /* before anything behind the head is read: 0, or a status */
+    /* Before anything behind the head is read: 0, or a status. is_known: as far as TLS goes (env/channel.h). */
+    int (*refusal)(const struct mc_head *head, bool is_known);
     void (*dispatch)(struct mc_client *client); /* finds who answers a request that has arrived */
     void (*ended)(struct mc_proxy *proxy);      /* a client or a request: there may be room, or nothing to wait for */
     struct event_base *base;
@@ -185,7 +186,7 @@ void mc_check_candidate_cancel(struct mc_candidate_check *check);
 /* ---- admin.c ---- */
 
 /* Is a request that begins so to be refused, as it shows no key with the right to it? 401, 403, or 0. */
-int mc_proxy_refusal(const struct mc_head *head);
+int mc_proxy_refusal(const struct mc_head *head, bool is_known);
 /* Finds who answers a request that has arrived. */
 void mc_proxy_dispatch(struct mc_client *client);
 
