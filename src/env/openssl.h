@@ -89,7 +89,7 @@ const struct mc_openssl *mc_openssl_open(char *error, size_t error_size);
 #define MC_OPENSSL_MODE_RELEASE_BUFFERS 16
 #define MC_OPENSSL_CTRL_READ_AHEAD 41
 #define MC_OPENSSL_CTRL_SESSION_CACHE 44
-#define MC_OPENSSL_CTRL_SERVER_NAME 55 /* of a connection */
+#define MC_OPENSSL_CTRL_SERVER_NAME 55     /* of a connection */
 #define MC_OPENSSL_CTRL_PEER_SIGNATURE 108 /* of a connection: by which the peer has proved its certificate */
 #define MC_OPENSSL_CTRL_LEAST_VERSION 123
 #define MC_OPENSSL_TLS_1_2 0x0303

@@ -220,7 +220,7 @@ static ssize_t result_of(const struct mc_tls *tls, int64_t moved)
         return (ssize_t)moved;
     if (moved < 0)
         say(tls);
-    errno = moved < 0 ? ECONNRESET : EAGAIN;
+    errno = moved < 0 ? mc_tls_error(tls) : EAGAIN;
     return -1;
 }
 

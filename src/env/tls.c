@@ -227,6 +227,7 @@ struct mc_tls {
     bool has_heard;          /* anything */
     bool only_held;          /* nothing is taken from the carrier */
     bool hears_no_tls;       /* what came first is no TLS */
+    int error;               /* of the carrier, by which it ended; 0: in order, or it has not */
     int unsent;              /* bytes of the caller that are in a record which has not gone out whole */
     char address[MC_ADDRESS_MAX], name[MC_ADDRESS_MAX];
     char authority[300], certificate_is[64], key_is[64], authority_is[64], name_is[64], peer_is[64],
@@ -277,6 +278,8 @@ static int bio_take(struct bio_st *bio, char *data, int size)
         tls->has_heard = true;
         return (int)got;
     }
+    if (got < 0 && errno != EAGAIN && !tls->has_ended)
+        tls->error = errno;
     tls->has_ended |= got == 0 || errno != EAGAIN;
     tls->ssl->bio_set_flags(bio, MC_OPENSSL_BIO_READ_LATER);
     return -1;
@@ -292,6 +295,8 @@ static int bio_give(struct bio_st *bio, const char *data, int size)
     while (gone < 0 && errno == EINTR);
     if (gone > 0)
         return (int)gone;
+    if (gone < 0 && errno != EAGAIN && !tls->is_broken)
+        tls->error = errno;
     tls->is_broken |= gone == 0 || errno != EAGAIN;
     tls->ssl->bio_set_flags(bio, MC_OPENSSL_BIO_WRITE_LATER);
     return -1;
@@ -422,6 +427,11 @@ int mc_tls_begin_over(const struct mc_tls_settings *settings, const char *addres
 const char *mc_tls_address(const struct mc_tls *tls)
 {
     return tls->address;
+}
+
+int mc_tls_error(const struct mc_tls *tls)
+{
+    return tls->error != 0 ? tls->error : tls->has_ended ? ECONNRESET : EPROTO;
 }
 
 const char *mc_tls_problem(const struct mc_tls *tls)

@@ -361,7 +361,7 @@ int mc_proxy_config_load(int argc, char *const *argv, struct mc_proxy_config *co
     if (rc == 0)
         rc = mc_keys_check(error, error_size);
     if (rc == 0)
-        rc = mc_secure_check(true, error, error_size);
+        rc = mc_secure_check(mc_secure_is_served(), error, error_size);
     if (rc == 0 && config->sends_key && !mc_keys_are_wanted())
         rc = address_complain(error, error_size, "--send_key: there is no key%s", ", see --auth_file");
     if (rc == 0) {

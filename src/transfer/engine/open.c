@@ -16,6 +16,7 @@
 #include "env/clock.h"
 #include "env/keys.h"
 #include "env/log.h"
+#include "env/secure.h"
 #include "env/unread.h"
 #include "rdma/topology.h"
 
@@ -166,7 +167,7 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
     const char *protocol = text_of(config->protocol);
     char error[1024];
     mc_unread_tell();
-    if (mc_keys_check(error, sizeof(error)) < 0) {
+    if (mc_keys_check(error, sizeof(error)) < 0 || mc_secure_check(mc_secure_is_served(), error, sizeof(error)) < 0) {
         mc_log(ERROR, "%s", error);
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     }

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/secure.h"
 
 #include <stdlib.h>
 
@@ -147,11 +148,29 @@ int mc_ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type 
     return ask_on(engine, fd, type, json, deadline_ns, NULL, reply);
 }
 
+/* Before anything else, where others are called by TLS. */
+static int begin_tls(int fd, const char *address, uint64_t deadline_ns, struct wait *wait)
+{
+    int rc = mc_secure_call(fd, address);
+    if (rc < 0)
+        return rc;
+    while ((rc = mc_secure_shake(fd)) == 0) {
+        uint64_t until_ns = mc_clock_ns() + MC_TRANSFER_LOOK_MS * 1000000ull;
+        bool is_last = deadline_ns <= until_ns || is_given_up(wait);
+        rc = mc_socket_wait_read(fd, deadline_ns < until_ns ? deadline_ns : until_ns, NULL);
+        if (rc < 0 && (rc != MC_ERR_RPC_TIMEOUT || is_last))
+            return rc;
+    }
+    return rc < 0 ? rc : 0;
+}
+
 static int prove(struct mc_transfer_engine *engine, int fd, enum mc_preface_port port, const char *address,
                  uint64_t deadline_ns, struct mc_ask_watch *watch)
 {
     struct wait wait = {&engine->is_closing, watch};
-    int rc = mc_preface_prove(fd, port, address, deadline_ns, is_given_up, &wait);
+    int rc = begin_tls(fd, address, deadline_ns, &wait);
+    if (rc == 0)
+        rc = mc_preface_prove(fd, port, address, deadline_ns, is_given_up, &wait);
     return rc < 0 ? code_of(rc) : 0;
 }
 

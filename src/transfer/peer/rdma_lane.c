@@ -163,7 +163,7 @@ bool mc_rdma_lane_has_ended(struct mc_rdma_lane *lane)
 {
     char thrown_away[512];
     for (unsigned i = 0; i < HEAR_MAX; i++) {
-        ssize_t got = recv(lane->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
+        ssize_t got = mc_socket_recv(lane->fd, thrown_away, sizeof(thrown_away));
         lane->is_leaving |= got > 0;
         if (got > 0 || (got < 0 && errno == EINTR))
             continue;
@@ -522,7 +522,8 @@ void mc_rdma_lane_end(struct mc_peer *peer, struct mc_rdma_lane *lane, bool is_u
 }
 
 /* Reads until the peer's end. A reset comes from a peer that has no such connection any more: its half is gone, too. A
- * connection that our own kernel gave up proves nothing, and ends for us without the peer's word. */
+ * connection that our own kernel gave up proves nothing, and ends for us without the peer's word. With TLS its records
+ * are not looked into: the end is the connection's. */
 static bool is_cut(struct mc_rdma_lane *lane, uint64_t deadline_ns, const _Atomic bool *stop)
 {
     char thrown_away[256];

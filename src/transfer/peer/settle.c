@@ -110,7 +110,7 @@ void mc_settle_give_up(struct mc_peer *peer, struct mc_lane *lane, bool is_faile
         mc_lane_abort(lane);
 }
 
-/* What the peer still says is thrown away. */
+/* What the peer still says is thrown away, with TLS as it comes: the end is the connection's, not of what TLS says. */
 static bool has_ended(struct mc_lane *lane, uint64_t now_ms)
 {
     char thrown_away[16384];

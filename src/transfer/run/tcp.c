@@ -55,7 +55,7 @@ static int send_some(struct lane_job *job)
     if (count == 0)
         return 0;
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
-    ssize_t sent = sendmsg(job->lane->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t sent = mc_socket_sendmsg(job->lane->fd, &message);
     if (sent < 0 && would_wait(sent))
         return 0;
     if (sent < 0) {
@@ -73,7 +73,7 @@ static int receive_some(struct lane_job *job)
     if (count == 0)
         return 0;
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
-    ssize_t received = recvmsg(job->lane->fd, &message, MSG_DONTWAIT);
+    ssize_t received = mc_socket_recvmsg(job->lane->fd, &message);
     if (received < 0 && would_wait(received))
         return 0;
     if (received <= 0) {

@@ -25,8 +25,7 @@ static void refuse(struct mc_service_connection *connection, const char *why)
 static bool send_challenge(const struct mc_service_connection *connection)
 {
     const struct mc_preface_challenge *challenge = &connection->preface->challenge;
-    return send(connection->fd, challenge, sizeof(*challenge), MSG_NOSIGNAL | MSG_DONTWAIT) ==
-           (ssize_t)sizeof(*challenge);
+    return mc_socket_sends(connection->fd, challenge, sizeof(*challenge)) == (ssize_t)sizeof(*challenge);
 }
 
 /* A process of this machine copies to and from our memory by itself, whatever is asked of it. */
@@ -84,7 +83,7 @@ void mc_preface_serve(struct mc_service_connection *connection)
         return;
     }
     size_t room = mc_preface_window(connection->preface, &at);
-    ssize_t received = recv(connection->fd, at, room, MSG_DONTWAIT);
+    ssize_t received = mc_socket_recv(connection->fd, at, room);
     if (received < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     int rc = received <= 0 ? MC_ERR_RPC_FAIL : mc_preface_received(connection->preface, (size_t)received);

@@ -10,6 +10,7 @@
 #include "env/clock.h"
 #include "env/limits.h"
 #include "env/log.h"
+#include "env/secure.h"
 #include "env/socket.h"
 
 #include <errno.h>
@@ -176,6 +177,7 @@ static bool add_connection(struct mc_service *service, int fd, enum mc_connectio
     connection->service = service;
     connection->fd = fd;
     connection->rights = MC_RIGHTS_ALL;
+    connection->is_shut_tls = kind != MC_CONNECTION_HOST && mc_secure_is_served();
     bool has_begun = mc_keys_are_wanted() ? begin_shut(connection, port) : mc_connection_begin(connection, kind);
     if (!has_begun || watch(service, connection, EPOLLIN) != 0) {
         free(connection->preface);
@@ -286,7 +288,7 @@ static bool data_send(struct mc_service_connection *connection)
     }
     if (count > 0) {
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
-        ssize_t sent = sendmsg(connection->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t sent = mc_socket_sendmsg(connection->fd, &message);
         if (sent < 0 && errno != EAGAIN && errno != EINTR) {
             drop(connection, false);
             return false;
@@ -324,9 +326,35 @@ static void data_interest(struct mc_service_connection *connection)
         connection->deadline_ms = is_idle ? 0 : mc_clock_ms() + DATA_STALL_MS;
 }
 
-static void on_data(struct mc_service_connection *connection, uint32_t events)
+/* 0: nothing more has come; negative: it has ended. */
+static int data_receive(struct mc_service_connection *connection)
 {
     struct iovec parts[2];
+    size_t count = mc_inbound_window(connection->data, parts);
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    ssize_t received = count == 0 ? 0 : mc_socket_recvmsg(connection->fd, &message);
+    if (count == 0)
+        return 1;
+    if (received < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (received <= 0) {
+        drop(connection, false);
+        return -1;
+    }
+    mc_inbound_received(connection->data, (size_t)received);
+    connection->has_asked = connection->has_asked || mc_inbound_has_asked(connection->data);
+    return 1;
+}
+
+static bool has_window(struct mc_service_connection *connection)
+{
+    struct iovec parts[2];
+    return !connection->is_draining && mc_inbound_window(connection->data, parts) > 0;
+}
+
+static void on_data(struct mc_service_connection *connection, uint32_t events)
+{
+    bool reads = (events & (EPOLLIN | EPOLLHUP)) != 0;
     /* Reset by the peer: it has given the transfer up, so what it had sent before must not be applied any more. */
     if ((events & EPOLLERR) != 0) {
         drop(connection, false);
@@ -336,20 +364,18 @@ static void on_data(struct mc_service_connection *connection, uint32_t events)
         data_drain(connection);
         return;
     }
-    size_t count = (events & (EPOLLIN | EPOLLHUP)) != 0 ? mc_inbound_window(connection->data, parts) : 0;
-    if (count > 0) {
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
-        ssize_t received = recvmsg(connection->fd, &message, MSG_DONTWAIT);
-        if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR)) {
-            drop(connection, false);
+    for (;;) { /* once; with TLS until nothing is left here that no poll sees, or there is no room for it */
+        int came = reads ? data_receive(connection) : 1;
+        if (came < 0)
             return;
-        }
-        if (received > 0)
-            mc_inbound_received(connection->data, (size_t)received);
-        connection->has_asked = connection->has_asked || (received > 0 && mc_inbound_has_asked(connection->data));
+        if ((connection->data->count > 0 || connection->data->is_over) && !data_send(connection))
+            return;
+        if (came == 0 || !mc_socket_holds(connection->fd) || !has_window(connection))
+            break;
+        (void)mc_socket_hold(connection->fd, true);
+        reads = true;
     }
-    if ((connection->data->count > 0 || connection->data->is_over) && !data_send(connection))
-        return;
+    (void)mc_socket_hold(connection->fd, false);
     data_interest(connection);
 }
 
@@ -487,9 +513,27 @@ static void on_tick(struct mc_service *service)
 
 /* ---- the loop ---- */
 
+/* Where TLS is demanded nothing of the port comes before; who says nothing costs nothing. False: not yet, or never. */
+static bool begin_tls(struct mc_service_connection *connection)
+{
+    int rc = mc_secure_of(connection->fd) == NULL ? mc_secure_accept(connection->fd) : 0;
+    if (rc == 0)
+        rc = mc_secure_shake(connection->fd);
+    if (rc < 0)
+        drop(connection, false);
+    else if (connection->deadline_ms == 0)
+        connection->deadline_ms = mc_clock_ms() + MC_SERVICE_HANDSHAKE_MS;
+    if (rc == 1) {
+        connection->is_shut_tls = false;
+        connection->deadline_ms = connection->kind == MC_CONNECTION_DATA ? 0 : connection->deadline_ms;
+    }
+    return rc == 1;
+}
+
 static void on_event(struct mc_service_connection *connection, uint32_t events)
 {
-    if (connection->is_dead)
+    bool was_shut = connection->kind == MC_CONNECTION_SHUT;
+    if (connection->is_dead || (connection->is_shut_tls && !begin_tls(connection)))
         return;
     switch (connection->kind) {
     case MC_CONNECTION_WAKE:
@@ -514,6 +558,9 @@ static void on_event(struct mc_service_connection *connection, uint32_t events)
         on_data(connection, events);
         break;
     }
+    /* What came right behind a proof no poll tells of. */
+    if (was_shut && !connection->is_dead && connection->kind != MC_CONNECTION_SHUT && mc_socket_holds(connection->fd))
+        on_event(connection, EPOLLIN);
 }
 
 /* Offers whose links have been set up meanwhile, or have taken long enough. */

@@ -37,6 +37,7 @@ struct mc_service_connection {
     int fd;
     uint32_t events;
     bool is_dead;
+    bool is_shut_tls;     /* it may have to begin with TLS, which it has not ended beginning */
     bool is_draining;     /* answered; input is thrown away until the peer's end */
     unsigned rights;      /* of its key, enum mc_right; all, where nobody is asked for one */
     uint64_t deadline_ms; /* 0: none */

@@ -86,7 +86,7 @@ static bool answer_cut(struct mc_service_connection *connection, struct mc_span 
 
 static void send_answer(struct mc_service_connection *connection)
 {
-    ssize_t sent = send(connection->fd, connection->out.data, connection->out.length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t sent = mc_socket_sends(connection->fd, connection->out.data, connection->out.length);
     if (sent < 0) {
         if (errno != EAGAIN && errno != EINTR)
             mc_connection_drop(connection);
@@ -258,8 +258,8 @@ static void give_room(struct mc_service_connection *connection)
     mc_buffer_free(in);
 }
 
-/* False: nothing more came. */
-static bool receive(struct mc_service_connection *connection)
+/* Bytes, 0: nothing more came; negative: it is dropped. */
+static ssize_t receive_part(struct mc_service_connection *connection)
 {
     struct mc_buffer *in = &connection->in;
     if (connection->is_draining)
@@ -268,14 +268,28 @@ static bool receive(struct mc_service_connection *connection)
         mc_log_limited(ERROR, "peers have said %u MiB that are no whole questions: a connection is closed",
                        MC_SERVICE_KEPT_BYTES >> 20);
         mc_connection_drop(connection);
-        return false;
+        return -1;
     }
-    ssize_t received = recv(connection->fd, in->data + in->length, RECEIVE_BYTES, MSG_DONTWAIT);
+    ssize_t received = mc_socket_recv(connection->fd, in->data + in->length, RECEIVE_BYTES);
     if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR)) {
         mc_connection_drop(connection);
-        return false;
+        return -1;
     }
     in->length += received < 0 ? 0 : (size_t)received;
+    return received < 0 ? 0 : received;
+}
+
+/* False: nothing more came. Of TLS's records nothing is left where no poll sees it. */
+static bool receive(struct mc_service_connection *connection)
+{
+    ssize_t part = receive_part(connection), received = part;
+    while (part == (ssize_t)RECEIVE_BYTES && mc_socket_hold(connection->fd, true)) {
+        part = receive_part(connection);
+        received += part;
+    }
+    if (part < 0)
+        return false;
+    (void)mc_socket_hold(connection->fd, false);
     return received > 0;
 }
 

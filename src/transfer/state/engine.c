@@ -31,7 +31,7 @@ void mc_transfer_forget_fd(int fd)
 void mc_transfer_close_fd(int fd)
 {
     mc_transfer_forget_fd(fd); /* first: the number may be somebody else's right after */
-    close(fd);
+    mc_fd_close(fd);
 }
 
 void mc_transfer_reset_fd(int fd)
