@@ -136,11 +136,18 @@ int mc_secure_call_like(int fd, int other)
     return tls == NULL ? 0 : mc_secure_call(fd, mc_tls_address(tls));
 }
 
+/* By the socket itself: a connection that was reset has no address any more, and may hold bytes all the same. */
+static bool is_unix(int fd)
+{
+    int domain = AF_UNSPEC;
+    socklen_t size = sizeof(domain);
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
+}
+
 static int accepted(int fd, const struct mc_tls_settings *settings)
 {
     char address[MC_ADDRESS_MAX];
-    struct mc_tcp_address peer;
-    if (!mc_secure_is_served() || !mc_tcp_peer(fd, &peer)) /* what stays within the machine needs none */
+    if (!mc_secure_is_served() || is_unix(fd)) /* what stays within the machine needs none */
         return 0;
     mc_socket_peer_text(fd, address);
     return attach(settings, fd, address);

@@ -2,6 +2,7 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import ssl
 import struct
@@ -10,14 +11,14 @@ import pytest
 
 from capture import Capture
 from certificates import Authority
-from cluster import wait_until
+from cluster import hold_still, wait_until
 from keyed import Key
 from test_engine import ORIGINAL, SIZE, Peer
 from test_metadata_server import NATIVE, Server
 
 MIB = 1 << 20
 VARIABLES = ("MC_TLS_CA_CERT", "MC_TLS_CERT", "MC_TLS_KEY", "MC_TLS_SERVER_NAME", "MC_TLS_CLIENT_CA_CERT")
-METADATA = 1
+METADATA, NOTIFY = 1, 2
 
 
 class Files:
@@ -181,6 +182,21 @@ def test_by_hand(files, tmp_path):
                 while half.recv(65536):
                     pass
         assert near.move("write", far, MIB) == 0
+
+
+def test_a_question_and_a_reset_right_behind_it(files, tmp_path):
+    """Whose connection has ended when the engine first looks has no address any more, and is let in no more for that."""
+    note = json.dumps({"name": "stranger", "notify_msg": "hello"}).encode()
+    with Engine(tmp_path, "far", files.of()) as far:
+        hold_still(far.process.pid)
+        for _ in range(8):
+            with socket.create_connection(("127.0.0.1", far.port), timeout=20) as connection:
+                connection.sendall(struct.pack("<QB", len(note) + 1, NOTIFY) + note)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        os.kill(far.process.pid, signal.SIGCONT)
+        with Engine(tmp_path, "near", files.of()) as near:
+            assert near.move("write", far, MIB) == 0
+        assert far.ask("notes") == "[]"
 
 
 def test_renewed_without_a_restart(files, tmp_path):

@@ -5,14 +5,16 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
+import struct
 import time
 
 import pytest
 
 from certificates import Authority
-from cluster import SANITIZED, Master, wait_until
+from cluster import SANITIZED, Master, hold_still, wait_until
 from idle_peers import raise_limit
 from proxy_engines import Engine, Proxy
 from service_process import Service
@@ -215,6 +217,20 @@ def test_half_handshakes_hold_up_nobody(port):
     finally:
         for half in halves:
             half.close()
+
+
+def test_a_question_and_a_reset_right_behind_it(world):
+    """Whose connection has ended when the service first looks has no address any more, and is let in no more for that."""
+    port = world.ports["rest"]
+    assert wait_until(lambda: port.call("PUT", "/api/put", json.dumps({"key": "kept", "value": "x"}))[0] == 200, 30 * SLOW, "room")
+    hold_still(world.service.process.pid)
+    for _ in range(8):
+        with port.raw() as plain:
+            plain.sendall(b"DELETE /api/remove/kept HTTP/1.1\r\nHost: x\r\n\r\n")
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    os.kill(world.service.process.pid, signal.SIGCONT)
+    time.sleep(0.5)
+    assert port.call("GET", "/api/get/kept") == (200, b"x")
 
 
 def serial_of(port):
