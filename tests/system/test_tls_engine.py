@@ -121,8 +121,8 @@ def refused(near, far, words_near, words_far):
     ({}, {"pair": "named"}, "is not for '127.0.0.1'", "refuses the certificate of this side"),
     ({"pair": None}, {"callers": "ca"}, "set MC_TLS_CERT and MC_TLS_KEY to one that it trusts", "shows no certificate"),
     ({"pair": "stranger"}, {"callers": "ca"}, "set MC_TLS_CERT and MC_TLS_KEY to one that it trusts", "is signed by nobody whom"),
-    (None, {}, "", "speaks no TLS"),
-    ({}, None, "TLS", "")], ids=["authority", "signer", "name", "none", "other", "plain caller", "plain peer"])
+    (None, {}, "speaks TLS and nothing else: set MC_TLS_CA_CERT here", "speaks no TLS"),
+    ({}, None, "in the middle of the handshake: is TLS turned on", "speaks TLS, and this port does not: set MC_TLS_CERT")], ids=["authority", "signer", "name", "none", "other", "plain caller", "plain peer"])
 def test_who_is_not_let_in(files, tmp_path, near, far, says_near, says_far):
     of_near, of_far = (PLAIN if one is None else files.of(**one) for one in (near, far))
     with Engine(tmp_path, "far", of_far) as there, Engine(tmp_path, "near", of_near) as here:

@@ -8,6 +8,7 @@
 #include "env/clock.h"
 #include "env/json.h"
 #include "env/log.h"
+#include "env/secure.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -320,8 +321,10 @@ void mc_rpc_serve(struct mc_service_connection *connection, uint32_t events)
     if (rc == 1)
         mc_buffer_consume(&connection->in,
                           (size_t)((const uint8_t *)frame.json.data + frame.json.length - connection->in.data));
-    if (rc == MC_ERR_PROTOCOL)
+    if (rc == MC_ERR_PROTOCOL) {
+        mc_secure_note(connection->fd, connection->in.data, connection->in.length, true);
         mc_log_limited(WARNING, "a peer sent what is no handshake; its connection is closed");
+    }
     if (rc < 0) {
         mc_connection_drop(connection);
     } else if (rc == 1) {
