@@ -27,6 +27,7 @@ static int serve(const struct mc_master_config *config, char *error, size_t erro
         return rc;
     rc = mc_http_create(server, config, &http, error, error_size);
     if (rc == 0) {
+        mc_log(INFO, "%s", config->start);
         mc_log(INFO, "Master service started on port %u", (unsigned)mc_server_port(server));
         rc = mc_http_start(http);
         if (rc == 0)

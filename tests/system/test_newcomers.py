@@ -67,7 +67,7 @@ def test_check_config(tmp_path):
         assert done.returncode == code and says in done.stdout + done.stderr, done
 
 
-# ---- signals, the first line ----
+# ---- signals, and what is said at the start ----
 
 def test_hangup_ends_nothing():
     with Master() as master, Service(MOONCAKE_MASTER=master.address) as node:
@@ -92,13 +92,12 @@ def test_hangup_ends_nothing():
                 child.stderr.close()
 
 
-def test_the_first_line_of_a_master(tmp_path):
+def test_what_a_master_says_first(tmp_path):
     config = tmp_path / "master.yaml"
     config.write_text("client_ttl: 12\n")
     with Master(f"--config_path={config}") as master:
         version = subprocess.run([master.program, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
-        first = master.log().splitlines()[0]
-        assert re.search(rf"mooncake_master {re.escape(version)} .*: RPC on 127\.0\.0\.1:{master.port}, HTTP on 127\.0\.0\.1:{master.metrics_port}; settings: 5 flags, and {config}$", first), first
+        assert re.search(rf"mooncake_master {re.escape(version)} .*: RPC on 127\.0\.0\.1:{master.port}, HTTP on 127\.0\.0\.1:{master.metrics_port}; settings: 5 flags, and {config}$", master.log(), re.M), master.log()
 
 
 # ---- codes ----

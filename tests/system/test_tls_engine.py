@@ -101,7 +101,7 @@ def test_copies_within_the_machine_stay_as_they_are(files, tmp_path):
         with Capture() as capture:
             near.ask("fill", 0, 16 * MIB, 0xA7)
             assert near.move("write", far, 16 * MIB) == 0 and far.ask("crc", 0, 16 * MIB) == near.ask("crc", 0, 16 * MIB)
-        assert sum(map(len, capture.packets)) < MIB
+        assert not capture.shows(b"\xa7" * 64)  # others of this machine use the loopback, too
 
 
 def refused(near, far, words_near, words_far):

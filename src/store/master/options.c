@@ -657,15 +657,16 @@ static void warn_of_disks(const struct mc_options *options)
                "use that one, all others have one under root_fs_dir");
 }
 
-static void tell_start(const struct mc_options *options, const struct mc_master_config *config)
+static void say_start(const struct mc_options *options, struct mc_master_config *config)
 {
     const char *path = mc_options_text(options, "config_path");
     unsigned flags = 0;
     for (size_t i = 0; i < options->count; i++)
         flags += options->values[i].source == MC_OPTION_FROM_FLAG;
-    mc_log(INFO, "mooncake_master %s: RPC on %s:%u, HTTP on %s:%u; settings: %u flags%s%.200s", mc_build(),
-           config->rpc_address, (unsigned)config->rpc_port, config->metrics_host, (unsigned)config->metrics_port, flags,
-           path[0] == 0 ? "" : ", and ", path);
+    snprintf(config->start, sizeof(config->start),
+             "mooncake_master %s: RPC on %s:%u, HTTP on %s:%u; settings: %u flags%s%.200s", mc_build(),
+             config->rpc_address, (unsigned)config->rpc_port, config->metrics_host, (unsigned)config->metrics_port,
+             flags, path[0] == 0 ? "" : ", and ", path);
 }
 
 static const char help_head[] =
@@ -700,7 +701,7 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
         if (mc_options_text(&options, "log_dir")[0] != 0)
             mc_log_to_directory(mc_options_text(&options, "log_dir"));
         mc_unread_tell();
-        tell_start(&options, config);
+        say_start(&options, config);
         mc_flags_tell(&options);
         warn_of_disks(&options);
     }

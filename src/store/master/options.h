@@ -23,6 +23,7 @@ struct mc_master_config {
     bool ha_enabled;
     bool ha_is_lease;                     /* of Kubernetes; else a key in etcd */
     char ha_place[4096], cluster_id[256]; /* the election's: "namespace/name"; endpoints */
+    char start[1024];                     /* what it is and where its settings are from, for its log once it serves */
     char auth_file[512];                  /* of keys; empty: as the environment says */
     bool harden;                          /* with no more rights than it needs (env/harden.h) */
     char quota_file[512];                 /* of tenants; empty: there is none */
