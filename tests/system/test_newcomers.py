@@ -114,6 +114,24 @@ def test_names_of_codes():
     assert all(text for _, text in lines) and dict(lines)["RPC_FAIL"].startswith("the master cannot be reached")
 
 
+def test_codes_that_stand_for_several_things():
+    with Master() as master:
+        done = python(f"""
+            from mooncake.store import MooncakeDistributedStore
+            store = MooncakeDistributedStore()
+            assert store.setup("localhost", "P2PHANDSHAKE", 64 << 20, 16 << 20, "tcp", "", "{master.address}") == 0
+            print(store.put("large", bytes(80 << 20)), store.put("empty", b""), store.remove_by_regex("("))
+            store.close()
+            asks = MooncakeDistributedStore()
+            assert asks.setup("localhost", "P2PHANDSHAKE", 64 << 20, 0, "tcp", "", "{master.address}") == 0
+            print(asks.put("a", b"b"))
+            """)
+    assert done.stdout == "-200 -600 -600\n-600\n"
+    for words in ("a value of 83886080 bytes is not put: no segment has room for it (NO_AVAILABLE_HANDLE)", "a value of 0 bytes is not put (INVALID_PARAMS)",
+                  "nothing is removed: '(' is no expression (INVALID_PARAMS)", "set up with local_buffer_size 0"):
+        assert words in done.stderr, done.stderr
+
+
 def test_with():
     with Master() as master:
         done = python(f"""

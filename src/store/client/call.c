@@ -1,4 +1,5 @@
 /* The short calls: exist, size, describe, remove. Each is one request to the master per MC_BATCH_MAX keys. */
+#include "env/log.h"
 #include "store/client/calls.h"
 #include "store/client/link.h"
 #include "store/client/owners.h"
@@ -248,7 +249,11 @@ int64_t mc_store_remove_by_regex(struct mc_store *store, struct mc_bytes pattern
     if (pattern.data == NULL || pattern.length == 0 || pattern.length > MC_KEY_LENGTH_MAX)
         return MC_ERR_INVALID_PARAMS;
     struct mc_wire_remove_regex request = {.force = force, .pattern = mc_span(pattern.data, pattern.length)};
-    return removal(store, build_remove_regex, &request);
+    int64_t rc = removal(store, build_remove_regex, &request);
+    if (rc == MC_ERR_INVALID_PARAMS)
+        mc_log_limited(WARNING, "nothing is removed: '%.*s' is no expression (INVALID_PARAMS)",
+                       (int)(pattern.length < 100 ? pattern.length : 100), (const char *)pattern.data);
+    return rc;
 }
 
 int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, bool with_disks, uint64_t deadline_ns,

@@ -5,6 +5,7 @@
  * nothing meanwhile, so that writers cannot wait for each other in a circle. */
 #include "base/checksum.h"
 #include "env/clock.h"
+#include "env/log.h"
 #include "store/client/avoid.h"
 #include "store/client/calls.h"
 #include "store/client/link.h"
@@ -558,6 +559,21 @@ static int check_item(const struct mc_store *store, const struct mc_put_item *it
     return mc_key_check(item->key);
 }
 
+/* Codes that stand for several things: which it was. */
+static void tell_refusal(const struct mc_store *store, const struct mc_put_item *item)
+{
+    unsigned long long length = item->parts == NULL ? 0 : mc_parts_length(item->parts, item->part_count);
+    if (item->result == MC_ERR_NO_AVAILABLE_HANDLE)
+        mc_log_limited(WARNING,
+                       "a value of %llu bytes is not put: no segment has room for it (NO_AVAILABLE_HANDLE). What is "
+                       "there is pinned or in use, or no hole is that large",
+                       length);
+    else if (item->result == MC_ERR_INVALID_PARAMS && length == 0)
+        mc_log_limited(WARNING, "a value of 0 bytes is not put (INVALID_PARAMS)");
+    else if (item->result == MC_ERR_INVALID_PARAMS && store->local_buffer_size == 0)
+        mc_log_limited(WARNING, "nothing is put: this store was set up with local_buffer_size 0 (INVALID_PARAMS)");
+}
+
 /* Of full keys. */
 static int put_full(struct mc_store *store, struct mc_put_item *items, size_t count,
                     const struct mc_replicate_config *config, bool replace, uint64_t expected)
@@ -581,8 +597,11 @@ static int put_full(struct mc_store *store, struct mc_put_item *items, size_t co
             bytes = 0;
         }
     }
-    for (size_t i = 0; i < count && rc == 0; i++)
+    for (size_t i = 0; i < count && rc == 0; i++) {
         rc = items[i].result;
+        if (rc < 0 && expected == 0)
+            tell_refusal(store, &items[i]);
+    }
     return rc;
 }
 
