@@ -10,6 +10,7 @@ import pytest
 SOURCE = pathlib.Path(os.environ["MC_SOURCE"])
 GOOD = """
 import numpy
+from mooncake.async_store import MooncakeDistributedStoreAsync
 from mooncake.store import BufferPool, MooncakeDistributedStore, error_name, error_text
 
 with MooncakeDistributedStore() as store:
@@ -23,6 +24,16 @@ with MooncakeDistributedStore() as store:
     words: str = error_name(code) + error_text(code)
     with BufferPool(store) as pool, pool.acquire(3) as lease:
         lease.release()
+
+
+async def awaited() -> bytes:
+    async with MooncakeDistributedStoreAsync() as store:
+        done: int = await store.async_put("k", numpy.zeros(3))
+        return await store.async_get("k")
+
+
+async def mistaken(store: MooncakeDistributedStoreAsync) -> str:
+    return await store.async_get("k")  # of bytes
 """
 BAD = {'store.put("k", 3)': "arg-type", 'store.put("k", "text")': "arg-type", "store.put(3, b'')": "arg-type", "error_name('x')": "arg-type", "store.no_such_call()": "attr-defined"}
 
@@ -31,8 +42,9 @@ BAD = {'store.put("k", 3)': "arg-type", 'store.put("k", "text")': "arg-type", "s
 def test_what_users_write(tmp_path, version):
     """One program: its first part is right, each line of its second is wrong in the way that stands beside it."""
     program, first = tmp_path / "used.py", len(GOOD.splitlines()) + 1
+    mistaken = GOOD.splitlines().index('    return await store.async_get("k")  # of bytes') + 1
     program.write_text(GOOD + "\n".join(BAD) + "\n")
     done = subprocess.run([sys.executable, "-m", "mypy", "--python-version", version, "--ignore-missing-imports", "--cache-dir", str(tmp_path / "cache"), str(program)],
                           capture_output=True, text=True, env={**os.environ, "MYPYPATH": str(SOURCE / "python")})
     errors = re.findall(r"used\.py:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.M)
-    assert [(int(line), kind) for line, kind in errors] == list(enumerate(BAD.values(), start=first)), done.stdout
+    assert [(int(line), kind) for line, kind in errors] == [(mistaken, "return-value"), *enumerate(BAD.values(), start=first)], done.stdout

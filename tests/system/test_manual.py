@@ -11,6 +11,7 @@ from cluster import BUILD
 
 sys.path.insert(0, str(pathlib.Path(os.environ["MC_SOURCE"]) / "packaging"))
 
+import async_stub  # noqa: E402
 import deb  # noqa: E402
 import manual  # noqa: E402
 
@@ -22,6 +23,12 @@ def test_the_manual_is_what_help_says():
     assert [path for path in made if kept[path] != made[path]] == [], "./dev docs writes them anew"
     assert len(made) > 25 and "--eviction_policy" in made["completion/mooncake_master"] and "\\-\\-eviction_policy=s3fifo|clock|lru" in made["man1/mooncake_master.1"]
     assert set(manual.COMMANDS) == {path.name for path in BUILD.iterdir() if path.is_file() and os.access(path, os.X_OK) and re.match(r"(mooncake|mc|transfer_engine)_\w+$", path.name)}
+
+
+def test_the_awaited_forms_are_those_of_the_stub():
+    made = async_stub.made()
+    assert async_stub.TARGET.read_text() == made, "./dev docs writes it anew"
+    assert made.count("    async def async_") > 80 and "async def async_put(self, key: _Key, value: _Bytes," in made
 
 
 def completed(*words):
