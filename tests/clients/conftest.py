@@ -18,9 +18,9 @@ def side(request, both):
     return both[request.param]
 
 
-@pytest.fixture(scope="session")
-def ours(both):
-    return both["ours"]
+@pytest.fixture(scope="session", params=["without keys", "with keys"])
+def ours(request, both):
+    return both["ours"] if request.param == "without keys" else both["ours"].with_keys()
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def counts():
 
 @pytest.fixture(scope="module")
 def compare(both):
-    """compare(part, play, reasons): plays the scenario on both sides and compares step by step.
+    """compare(part, play, reasons): plays the scenario on both sides and compares step by step; and on ours with keys, which must change nothing.
 
     `play(cluster)` returns steps by name. Every step must work with ours. Where the original's result is another, `reasons` must say why, by the
     step's name; "*" stands for all steps. A reason for what does not differ is an error too, unless it begins with "sometimes": it would hide
@@ -53,6 +53,13 @@ def compare(both):
         assert not unexplained, f"ours and the original differ: {unexplained}"
         stale = {name for name, why in reasons.items() if name != "*" and name not in different and not why.startswith("sometimes")}
         assert not stale, f"said to differ, but do not: {stale}"
+        unsettled = {name for name, why in reasons.items() if why.startswith("sometimes")}
+        with both["ours"].with_keys().cluster(*flags, node_bytes=node_bytes) as cluster:
+            keyed = play(cluster)
+        changed = {name: (step, keyed.get(name)) for name, step in ours.items()
+                   if "error" in keyed.get(name, {"error": "absent"}) or (name not in unsettled and keyed[name]["result"] != step["result"])}
+        TABLE.add_keys(part, len(ours) - len(changed), len(ours))
+        assert not changed, f"keys change: {changed}"
         return {name: step["result"] for name, step in ours.items()}
 
     return run

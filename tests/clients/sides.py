@@ -1,4 +1,5 @@
-"""The two sides that every scenario runs against: ours, and the original's wheel from PyPI.
+"""The two sides that every scenario runs against: ours, and the original's wheel from PyPI; and ours with keys, which nothing but the environment tells
+the clients.
 
 A side has a `mooncake` to import, a master, and store nodes. Scenarios run in a client's environment, as processes of their own; they get the
 side by PYTHONPATH and the cluster by MC_* variables, and print one JSON line for each step (scenarios/steps.py).
@@ -22,6 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SCENARIOS = HERE / "scenarios"
 sys.path.insert(0, str(HERE.parent / "system"))
 import cluster as ours_cluster  # noqa: E402
+import keyed  # noqa: E402
 from ports import free_port  # noqa: E402
 
 CLIENTS = pathlib.Path(os.environ["MC_CLIENTS"])  # the environments
@@ -134,11 +136,15 @@ class Child:
 
 
 class Side:
-    """`ours` or `original`."""
+    """`ours` or `original`. key: its masters let nobody in without it, and all processes have it, in MC_AUTH_TOKEN."""
 
-    def __init__(self, name, path):
+    def __init__(self, name, path, key=None):
         self.name = name
         self.path = pathlib.Path(path)  # what holds the package `mooncake`
+        self.key = key
+
+    def with_keys(self):
+        return Side(self.name, self.path, keyed.Key("engines"))
 
     def has(self, module):
         """Whether mooncake.<module> is there as an extension or a Python file."""
@@ -152,12 +158,21 @@ class Side:
         env.update(PYTHONPATH=os.pathsep.join([str(self.path), str(SCENARIOS)]), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1", MC_SIDE=self.name,
                    OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", PYTHONHASHSEED="0", LMCACHE_TRACK_USAGE="false",
                    MC_STORE_CLIENT_METRIC="0", MC_LOG_LEVEL="WARNING", GLOG_minloglevel="1", **more)
+        if self.key is not None:
+            env["MC_AUTH_TOKEN"] = self.key.token
         return env
+
+    def auth(self, folder):
+        """The flags of a master with keys, whose file lies in that folder; and what a client that asks its HTTP port by Python's requests finds there."""
+        if self.key is None:
+            return ()
+        pathlib.Path(folder, "netrc").write_text(f"machine 127.0.0.1 login {self.key.name} password {self.key.secret.hex()}\n")
+        return (f"--auth_file={keyed.write(pathlib.Path(folder), 'keys', self.key)}",)
 
     @contextlib.contextmanager
     def cluster(self, *flags, node_bytes=256 << 20):
-        with self.master(*flags) as master:
-            running = Cluster(self, master, metadata_of(flags))
+        with tempfile.TemporaryDirectory(prefix="mc-keys-") as folder, self.master(*flags, *self.auth(folder)) as master:
+            running = Cluster(self, master, metadata_of(flags), folder)
             try:
                 if node_bytes:
                     running.start_node(node_bytes)
@@ -175,10 +190,11 @@ def metadata_of(flags):
 class Cluster:
     """A master, its store nodes, and the processes of scenarios that were started beside it."""
 
-    def __init__(self, side, master, metadata):
+    def __init__(self, side, master, metadata, folder):
         self.side = side
         self.master = master
         self.metadata = metadata
+        self.netrc = f"{folder}/netrc"
         self.children = []
 
     def start(self, script, environment, *words, **env):
@@ -187,6 +203,7 @@ class Cluster:
         env.setdefault("LANE_METADATA", self.metadata)
         env.setdefault("MC_METRICS_PORT", str(self.master.metrics_port))
         env.setdefault("MC_MASTER_PID", str(self.master.process.pid))
+        env.setdefault("NETRC", self.netrc)
         if "LANE_PATH" in env:
             env["PYTHONPATH"] = os.pathsep.join([str(self.side.path), str(SCENARIOS), env.pop("LANE_PATH")])
         command = [environment_python(environment), "-u", str(SCENARIOS / script), *words]

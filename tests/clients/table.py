@@ -35,6 +35,10 @@ class Table:
                 note = "; ".join(word for word in (why_not(theirs)[:100] if original else "not run", note) if word)
             self.rows.append((part, name, cell(mine), cell(theirs) if original else ABSENT, "same" if same else "differs", note))
 
+    def add_keys(self, part, same, count):
+        """How many steps go with keys as they go without."""
+        self.rows.append((part, "with keys", f"{same} of {count}", ABSENT, "same" if same == count else "differs", ""))
+
     def add_counts(self, part, counts, reasons):
         """{side: (cases that passed, all)} of one suite; `reasons`: the cases that pass with the original alone, for the reason that its test says."""
         cells = [f"{counts[side][0]} of {counts[side][1]}" for side in ("ours", "original")]

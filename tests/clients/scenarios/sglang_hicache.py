@@ -220,7 +220,8 @@ def standalone():
 
 
 def all_on_disks():
-    with urllib.request.urlopen(f"http://127.0.0.1:{os.environ['MC_METRICS_PORT']}/metrics", timeout=10) as answer:
+    asked = urllib.request.Request(f"http://127.0.0.1:{os.environ['MC_METRICS_PORT']}/metrics", headers={"Authorization": f"Bearer {os.environ.get('MC_AUTH_TOKEN')}"})
+    with urllib.request.urlopen(asked, timeout=10) as answer:
         told = dict(line.split()[:2] for line in answer.read().decode().splitlines() if line[:1] not in ("", "#"))
     return 0 < float(told["master_key_count"]) == float(told["file_cache_nums_"])
 
