@@ -228,6 +228,7 @@ struct mc_tls {
     bool only_held;          /* nothing is taken from the carrier */
     bool hears_no_tls;       /* what came first is no TLS */
     int error;               /* of the carrier, by which it ended; 0: in order, or it has not */
+    bool has_more;           /* another record follows at once: the kernel need not send a short packet before it */
     int unsent;              /* bytes of the caller that are in a record which has not gone out whole */
     char address[MC_ADDRESS_MAX], name[MC_ADDRESS_MAX];
     char authority[300], certificate_is[64], key_is[64], authority_is[64], name_is[64], peer_is[64],
@@ -257,7 +258,8 @@ static ssize_t socket_take(void *context, void *data, size_t size)
 
 static ssize_t socket_give(void *context, const void *data, size_t size)
 {
-    return send(((struct mc_tls *)context)->fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const struct mc_tls *tls = context;
+    return send(tls->fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL | (tls->has_more ? MSG_MORE : 0));
 }
 
 /* An end is told as nothing yet: who asks OpenSSL looks at has_ended. */
@@ -689,7 +691,6 @@ static int write_record(struct mc_tls *tls, const struct iovec *parts, size_t pa
     }
     /* A record that has not gone out whole is made already: OpenSSL looks at nothing but its length. */
     *length = tls->unsent > 0 ? tls->unsent : (int)used;
-    tls->ssl->error_clear();
     int outcome = outcome_of(tls, tls->ssl->write(tls->connection, data, *length));
     tls->unsent = outcome == OUTCOME_TO_WRITE ? *length : 0;
     return outcome;
@@ -706,13 +707,24 @@ static void parts_skip(const struct iovec **parts, size_t *part_count, size_t *s
     }
 }
 
+/* Is there more than one record's? */
+static bool is_longer(const struct iovec *parts, size_t part_count, size_t skip)
+{
+    size_t length = 0;
+    for (size_t i = 0; i < part_count && length <= RECORD_BYTES + skip; i++)
+        length += parts[i].iov_len;
+    return length > RECORD_BYTES + skip;
+}
+
 /* Writes what goes without waiting; *done: how much of it that is. OUTCOME_DONE: all of it, or as outcome_of. */
 static int write_parts(struct mc_tls *tls, const struct iovec **parts, size_t *part_count, size_t *skip, size_t *done)
 {
     int outcome = ensure_done(tls);
     parts_skip(parts, part_count, skip, 0);
+    tls->ssl->error_clear(); /* once: what succeeds leaves no errors */
     while (outcome == OUTCOME_DONE && *part_count > 0) {
         int length;
+        tls->has_more = tls->unsent == 0 && is_longer(*parts, *part_count, *skip);
         outcome = write_record(tls, *parts, *part_count, *skip, &length);
         if (outcome != OUTCOME_DONE)
             break;
@@ -746,9 +758,9 @@ int mc_tls_send(struct mc_tls *tls, const struct iovec *parts, size_t part_count
 static int read_all(struct mc_tls *tls, uint8_t *data, size_t size, size_t *length)
 {
     int outcome = ensure_done(tls);
+    tls->ssl->error_clear(); /* once: what succeeds leaves no errors */
     for (*length = 0; outcome == OUTCOME_DONE && *length < size;) {
         size_t left = size - *length;
-        tls->ssl->error_clear();
         int got = tls->ssl->read(tls->connection, data + *length, left < INT_MAX ? (int)left : INT_MAX);
         outcome = outcome_of(tls, got);
         *length += got > 0 ? (size_t)got : 0;
