@@ -179,7 +179,7 @@ MUTATIONS = [
     ("memory_of_no_epoch_is_taken_for_empty", CORE + "segment.c", "    if (mounting->past.epoch == 0 && mounting->wire.slot_top > 0)", "    if (false)"),
     # Told what is not so
     ("removed_keys_exist", CORE + "request.c", "objects[i] != NULL &&\n                     (mc_object_stored(core, objects[i]) || mc_object_coming(core, objects[i], &replica, 1) > 0);", "mc_objects_find(&core->objects, keys[i]) != NULL;\n        (void)replica;",
-     CORE + "request.c", "static void exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results)", "static void exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results,\n                        const struct mc_span *keys)",
+     CORE + "request.c", "static uint32_t exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results)", "static uint32_t exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results,\n                            const struct mc_span *keys)",
      CORE + "request.c", "results[i] && objects[i]->visible", "results[i] && objects[i] != NULL && objects[i]->visible", CORE + "request.c", "count - i : PREFETCH_GROUP, &results[i]);", "count - i : PREFETCH_GROUP, &results[i], &keys[i]);"),
     ("nothing_exists_under_half_of_the_names", CORE + "request.c", "        results[i] = objects[i] != NULL &&\n", "        results[i] = objects[i] != NULL && objects[i]->length % 2 == 0 &&\n"),
     ("every_put_hears_exists", CORE + "put.c", "return put->connection == start->connection ? MC_ERR_OBJECT_ALREADY_EXISTS : MC_ERR_PUT_IN_PROGRESS;", "return put != NULL ? MC_ERR_OBJECT_ALREADY_EXISTS : MC_ERR_PUT_IN_PROGRESS;"),

@@ -201,7 +201,7 @@ static unsigned found_of(const struct mc_ghosts *ghosts, uint64_t from, uint64_t
 {
     unsigned found = 0;
     for (uint64_t i = from; i < to; i++)
-        found += mc_ghosts_find(ghosts, mix(i)) != MC_GHOST_NONE;
+        found += mc_ghosts_find(ghosts, 0, mix(i)).why != MC_GONE_NONE;
     return found;
 }
 
@@ -212,18 +212,19 @@ static void test_ghosts(void **state)
     (void)state;
     assert_int_equal(found_of(&ghosts, 0, 10), 0);
     for (uint64_t i = 0; i < OBJECTS; i++)
-        mc_ghosts_add(&ghosts, mix(i), i % 3 == 0, OBJECTS);
+        mc_ghosts_add(&ghosts, i, mix(i), (struct mc_ghost){MC_GONE_EVICTED, i % 3 == 0, 0, 0}, OBJECTS);
     assert_true(found_of(&ghosts, 0, OBJECTS) > OBJECTS * 99 / 100);
     assert_true(found_of(&ghosts, OBJECTS, 2 * OBJECTS) < 100); /* taken for another */
-    assert_int_equal(mc_ghosts_find(&ghosts, mix(OBJECTS - 1)), MC_GHOST_PROVEN);
-    assert_int_equal(mc_ghosts_find(&ghosts, mix(OBJECTS - 2)), MC_GHOST_FRESH);
+    assert_true(mc_ghosts_find(&ghosts, 0, mix(OBJECTS - 1)).is_proven);
+    assert_false(mc_ghosts_find(&ghosts, 0, mix(OBJECTS - 2)).is_proven);
     for (uint64_t i = OBJECTS; i < 3 * OBJECTS; i++)
-        mc_ghosts_add(&ghosts, mix(i), false, OBJECTS);
+        mc_ghosts_add(&ghosts, i, mix(i), (struct mc_ghost){.why = MC_GONE_EVICTED}, OBJECTS);
     assert_true(found_of(&ghosts, 0, OBJECTS) < 200); /* too long ago */
     assert_true(found_of(&ghosts, 2 * OBJECTS, 3 * OBJECTS) > OBJECTS * 99 / 100);
     assert_true(ghosts.bucket_count * MC_GHOST_ENTRIES * sizeof(uint32_t) <= 12 * OBJECTS);
     assert_true(ghosts.fresh + ghosts.proven < 2 * OBJECTS);
-    mc_ghosts_add(&ghosts, mix(3 * OBJECTS), false, UINT64_MAX / MC_GHOST_STEPS); /* it has an end */
+    mc_ghosts_add(&ghosts, 0, mix(3 * OBJECTS), (struct mc_ghost){.why = MC_GONE_REMOVED},
+                  UINT64_MAX / MC_GHOST_STEPS); /* it has an end */
     assert_int_equal(ghosts.bucket_count, (uint64_t)MC_GHOST_CHUNK * MC_GHOST_CHUNKS);
     mc_ghosts_destroy(&ghosts);
 }

@@ -95,12 +95,12 @@ static void test_batch_finds_the_same(void **state)
         }
     }
     for (size_t count = 0; count <= 1000; count += 333) {
-        mc_objects_find_batch(&objects, keys, count, found);
+        mc_objects_find_batch(&objects, keys, count, found, NULL);
         for (size_t i = 0; i < count; i++)
             assert_ptr_equal(found[i], mc_objects_find(&objects, keys[i]));
     }
     keys[0] = mc_span("", 0); /* a key nobody can have */
-    mc_objects_find_batch(&objects, keys, 1, found);
+    mc_objects_find_batch(&objects, keys, 1, found, NULL);
     assert_null(found[0]);
     mc_objects_destroy(&objects);
 }

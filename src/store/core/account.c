@@ -212,12 +212,7 @@ uint64_t mc_core_tenant_capacity(const struct mc_core *core)
         return 0;
     if (accounts->changes == core->segment_changes)
         return accounts->capacity;
-    accounts->capacity = 0;
-    for (uint32_t i = 1; i < core->segment_top; i++) {
-        const struct mc_segment *segment = core->segments[i];
-        if (segment != NULL && segment->state != MC_SEGMENT_GONE && segment->kind == MC_SEGMENT_MEMORY)
-            accounts->capacity += segment->capacity;
-    }
+    accounts->capacity = mc_segments_capacity(core);
     accounts->changes = core->segment_changes;
     return accounts->capacity;
 }

@@ -8,6 +8,7 @@
 #define MC_CORE_CORE_H
 
 #include "base/bytes.h"
+#include "store/core/gone.h"
 #include "store/wire/version.h"
 
 #include <stdbool.h>
@@ -201,7 +202,8 @@ struct mc_core_statistics {
     /* Keys that were looked for and found: an existence check and the get of what it has found are one look. Who checks
      * and who gets without that are told apart by their sums alone, so of the smaller of the two too little is seen. */
     uint64_t lookups, lookup_hits;
-    uint64_t tenants_unknown; /* puts that were refused for they have no quota */
+    uint64_t misses[MC_GONE_COUNT]; /* by why; of those that were looked into (MC_MISSES_MS) */
+    uint64_t tenants_unknown;       /* puts that were refused for they have no quota */
     uint64_t objects, soft_pinned, members, segments, connections, recovering, tombstones, clusters_torn;
     uint64_t capacity, populated, used, clearing_bytes,
         quarantine_bytes;                                   /* bytes; used = of live and granted extents; of memory */
@@ -212,6 +214,34 @@ struct mc_core_statistics {
                                          67108864 bytes, more; [8] = sum of bytes */
 };
 void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *statistics);
+
+/* Why is that key not there? */
+struct mc_core_why {
+    enum mc_gone why;           /* NONE: it is */
+    bool is_proven;             /* it was used again before it was evicted */
+    uint64_t least_ms, most_ms; /* it went so long ago; where that is known */
+    uint64_t known_ms;          /* all that went since then is known, but for a few; the time before is forgotten */
+};
+void mc_core_why(const struct mc_core *core, struct mc_span key, struct mc_core_why *why);
+
+/* What memory of another size would have found, see reuse.h. Ratios are negative before anything was looked for. */
+#define MC_CORE_CURVE_POINTS 16u
+#define MC_CORE_CURVE_NOW 7u /* which of them is the memory that there is */
+#define MC_CORE_SPANS 12u
+struct mc_core_curve {
+    uint64_t capacity; /* bytes of memory that there is */
+    uint64_t known;    /* bytes: beyond them the curve is flat, for nothing is known */
+    double found;      /* the part of all looks that was found, lately; also what disks had */
+    struct mc_core_curve_point {
+        uint64_t bytes;
+        double ratio;
+    } points[MC_CORE_CURVE_POINTS], asked; /* asked: at as many bytes as were asked for */
+    double sample;                         /* the part of all keys by which it is known */
+    uint64_t span_s[MC_CORE_SPANS];        /* time since the use before, of looks, since the start; bounds */
+    uint64_t spans[MC_CORE_SPANS + 1], span_sum_s;
+};
+/* curve->asked.bytes is read. */
+void mc_core_curve(const struct mc_core *core, struct mc_core_curve *curve);
 
 struct mc_core_accuser {
     char name[64];  /* of a member of that machine */

@@ -11,6 +11,7 @@
 #include "store/core/account.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
+#include "store/core/miss.h"
 #include "store/core/offload.h"
 #include "store/core/place.h"
 #include "store/core/recover.h"
@@ -187,8 +188,7 @@ static void note_evicted(struct mc_core *core, const struct mc_object *object, s
     core->statistics.evicted_objects++;
     if (!is_on_disk && mc_offload_expects(core, last.segment->member))
         core->statistics.offload_late++;
-    if (core->config.policy->evicted != NULL)
-        core->config.policy->evicted(core, object, was_proven);
+    mc_miss_evicted(core, object, was_proven);
 }
 
 /* What lies on a disk stays: the replicas in memory go. */
@@ -227,6 +227,8 @@ static uint64_t evict_members(struct mc_core *core, struct mc_group *group, cons
                               uint32_t *count)
 {
     uint64_t units = 0;
+    enum mc_gone leaving = core->leaving;
+    core->leaving = MC_GONE_EVICTED_GROUP;
     for (; group->going_left > 0 && group->first != NULL && *count > 0; group->going_left--, --*count) {
         struct mc_object *object = group->first;
         mc_group_turn(group); /* who stays is not met again */
@@ -235,6 +237,7 @@ static uint64_t evict_members(struct mc_core *core, struct mc_group *group, cons
     }
     if (group->first == NULL)
         group->going_left = 0;
+    core->leaving = leaving;
     return units;
 }
 
@@ -327,6 +330,7 @@ bool mc_evict_own(struct mc_core *core, struct mc_account *account, const struct
     if (!is_above(account, bytes, objects))
         return true;
     core->evictions_left -= count;
+    core->leaving = MC_GONE_EVICTED_QUOTA;
     mc_account_puts(core, mc_object_key(account->oldest)); /* it is not kept from itself */
     for (int soft = 0; soft <= core->config.allow_evict_soft_pinned; soft++) {
         uint64_t left = account->objects < MC_EVICT_OWN_MAX ? account->objects : MC_EVICT_OWN_MAX;
@@ -340,6 +344,7 @@ bool mc_evict_own(struct mc_core *core, struct mc_account *account, const struct
                 mc_account_turn(object);
         }
     }
+    core->leaving = MC_GONE_LOST;
     core->evictions_left += count;
     account->evicted_bytes += had_bytes - account->bytes;
     account->evicted_objects += had_objects - account->objects;
@@ -354,6 +359,7 @@ static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t
 {
     struct passing passing = {MC_EVICT_SKIPS_MAX, MC_EVICT_SPARES_MAX, MC_EVICT_OWED_MAX};
     uint64_t evicted = 0;
+    core->leaving = MC_GONE_EVICTED;
     while (*count > 0 && evicted < units) {
         uint32_t slot = candidate(core, segment, &passing);
         if (slot == MC_NODE_NONE) {
@@ -370,6 +376,7 @@ static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t
             --*count;
         }
     }
+    core->leaving = MC_GONE_LOST;
     return evicted;
 }
 

@@ -1,5 +1,5 @@
-/* A table that forgets: see the header. An entry is 23 bits of the hash, one that says that it was proven, and 8 of its
- * age; 0 = free. */
+/* A table that forgets: see the header. An entry is 19 bits of the hash, 4 that say why, one that says that it was
+ * proven, and 8 of its age; 0 = free. */
 #include "store/core/ghost.h"
 
 #include <stdlib.h>
@@ -8,7 +8,10 @@
 #define AGE_BITS 8u
 #define AGE_MASK ((1u << AGE_BITS) - 1)
 #define PROVEN (1u << AGE_BITS)
-#define PRINT_SHIFT (AGE_BITS + 1)
+#define WHY_SHIFT (AGE_BITS + 1)
+#define WHY_MASK 15u
+#define PRINT_SHIFT (WHY_SHIFT + 4)
+_Static_assert(MC_GONE_COUNT <= WHY_MASK, "a reason has 4 bits");
 
 /* The bucket is chosen by the lower bits of the hash, what is kept of it are the upper ones. */
 static uint32_t print_of(uint64_t hash)
@@ -57,23 +60,28 @@ void mc_ghosts_destroy(struct mc_ghosts *ghosts)
 }
 
 /* Of what is counted of either kind, about as much is forgotten as of the keys. */
-static void step(struct mc_ghosts *ghosts, uint64_t objects)
+static void step(struct mc_ghosts *ghosts, uint64_t now_ms, uint64_t objects)
 {
     ghosts->step++;
+    ghosts->step_ms[ghosts->step] = now_ms;
     ghosts->until_step = objects / MC_GHOST_OBJECT_STEPS + 1;
     ghosts->fresh -= ghosts->fresh / (MC_GHOST_OBJECT_STEPS * 3 / 2);
     ghosts->proven -= ghosts->proven / (MC_GHOST_OBJECT_STEPS * 3 / 2);
 }
 
-void mc_ghosts_add(struct mc_ghosts *ghosts, uint64_t hash, bool proven, uint64_t objects)
+void mc_ghosts_add(struct mc_ghosts *ghosts, uint64_t now_ms, uint64_t hash, struct mc_ghost ghost, uint64_t objects)
 {
+    bool is_evicted = mc_gone_is_evicted(ghost.why);
     if (!widen(ghosts, objects, hash))
         return;
+    /* Where many go, and nothing comes instead, the first are not to be forgotten for how few are left. */
+    if (!is_evicted && objects < ghosts->bucket_count * MC_GHOST_ENTRIES / 2)
+        objects = ghosts->bucket_count * MC_GHOST_ENTRIES / 2;
     if (ghosts->until_step == 0)
-        step(ghosts, objects);
+        step(ghosts, now_ms, objects);
     ghosts->until_step--;
-    ghosts->fresh += !proven;
-    ghosts->proven += proven;
+    ghosts->fresh += is_evicted && !ghost.is_proven;
+    ghosts->proven += is_evicted && ghost.is_proven;
     uint32_t *bucket = bucket_of(ghosts, hash), print = print_of(hash), at = 0;
     for (uint32_t i = 0; i < MC_GHOST_ENTRIES; i++) {
         if (bucket[i] == 0 || bucket[i] >> PRINT_SHIFT == print) {
@@ -83,15 +91,30 @@ void mc_ghosts_add(struct mc_ghosts *ghosts, uint64_t hash, bool proven, uint64_
         if (age_of(ghosts, bucket[i]) > age_of(ghosts, bucket[at]))
             at = i;
     }
-    bucket[at] = print << PRINT_SHIFT | (proven ? PROVEN : 0) | ghosts->step;
+    bucket[at] =
+        print << PRINT_SHIFT | (uint32_t)ghost.why << WHY_SHIFT | (ghost.is_proven ? PROVEN : 0) | ghosts->step;
 }
 
-enum mc_ghost mc_ghosts_find(const struct mc_ghosts *ghosts, uint64_t hash)
+static struct mc_ghost read_entry(const struct mc_ghosts *ghosts, uint64_t now_ms, uint32_t entry)
+{
+    bool is_last = age_of(ghosts, entry) == 0;
+    return (struct mc_ghost){.why = (enum mc_gone)(entry >> WHY_SHIFT & WHY_MASK),
+                             .is_proven = (entry & PROVEN) != 0,
+                             .from_ms = ghosts->step_ms[entry & AGE_MASK],
+                             .to_ms = is_last ? now_ms : ghosts->step_ms[(entry + 1) & AGE_MASK]};
+}
+
+struct mc_ghost mc_ghosts_find(const struct mc_ghosts *ghosts, uint64_t now_ms, uint64_t hash)
 {
     const uint32_t *bucket = ghosts->bucket_count == 0 ? NULL : bucket_of(ghosts, hash);
     uint32_t print = print_of(hash);
     for (uint32_t i = 0; bucket != NULL && i < MC_GHOST_ENTRIES; i++)
         if (bucket[i] >> PRINT_SHIFT == print && age_of(ghosts, bucket[i]) <= MC_GHOST_STEPS)
-            return (bucket[i] & PROVEN) != 0 ? MC_GHOST_PROVEN : MC_GHOST_FRESH;
-    return MC_GHOST_NONE;
+            return read_entry(ghosts, now_ms, bucket[i]);
+    return (struct mc_ghost){.why = MC_GONE_NONE};
+}
+
+uint64_t mc_ghosts_since_ms(const struct mc_ghosts *ghosts)
+{
+    return ghosts->step_ms[(ghosts->step - MC_GHOST_STEPS) & AGE_MASK]; /* 0 before there were so many */
 }

@@ -342,7 +342,9 @@ static uint64_t remove_visit(struct mc_core *core, struct mc_job *job, struct mc
         return steps + core->segment_top;
     }
     job->wait->removed++;
+    core->leaving = MC_GONE_REMOVED;
     mc_object_drop(core, object, job->wait);
+    core->leaving = MC_GONE_LOST;
     return steps;
 }
 

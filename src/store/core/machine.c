@@ -50,6 +50,7 @@ static void free_tables(struct mc_core *core)
     free(core->gone_bits);
     mc_groups_destroy(&core->groups);
     mc_ghosts_destroy(&core->ghosts);
+    mc_reuse_destroy(&core->reuse);
 }
 
 static bool create_tables(struct mc_core *core, uint64_t seed)
@@ -60,7 +61,7 @@ static bool create_tables(struct mc_core *core, uint64_t seed)
     bool is_counted = core->config.tenants;
     return core->segments != NULL && core->segment_uses != NULL && mc_set_init(&core->ok, MC_SET_OK) &&
            mc_set_init(&core->roomy, MC_SET_ROOMY) && core->ended_well != NULL && mc_groups_init(&core->groups, seed) &&
-           mc_objects_init(&core->objects, seed) &&
+           mc_objects_init(&core->objects, seed) && mc_reuse_init(&core->reuse) &&
            (!is_counted || (core->objects.accounts = mc_accounts_create(seed)) != NULL);
 }
 
@@ -85,6 +86,7 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
     core->segment_cursor = 1;
     core->slot_limit = MC_SLOTS_MAX;
     core->fresh_part = MC_FRESH_PART;
+    core->leaving = MC_GONE_LOST;
     core->puts.limit = MC_PUTS_MAX;
     core->tombstone_limit = MC_TOMBSTONES_MAX;
     core->counter_end = MC_COUNTER_END;
@@ -411,6 +413,7 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms)
     enter(core, now_ms);
     mc_members_tick(core);
     mc_segments_tick(core);
+    mc_reuse_tick(&core->reuse, core->now_ms);
     bool more = mc_puts_tick(core);
     more |= mc_jobs_tick(core);
     more |= mc_waits_tick(core);

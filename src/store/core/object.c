@@ -167,14 +167,17 @@ static struct mc_object *likely(const struct mc_bucket *bucket, uint64_t tag)
 }
 
 void mc_objects_find_batch(const struct mc_objects *objects, const struct mc_span *keys, size_t count,
-                           struct mc_object **found)
+                           struct mc_object **found, struct mc_picks *picks)
 {
+    uint64_t below = picks == NULL ? 0 : picks->below;
     for (size_t start = 0; start < count; start += BATCH_GROUP) {
         uint64_t hashes[BATCH_GROUP];
         size_t group = count - start < BATCH_GROUP ? count - start : BATCH_GROUP;
         for (size_t i = 0; i < group; i++) {
             hashes[i] = hash_of(objects, keys[start + i]);
             __builtin_prefetch(bucket_of(objects, hashes[i]));
+            if (__builtin_expect(hashes[i] < below, 0))
+                picks->list[picks->count++] = (struct mc_pick){hashes[i], (uint32_t)(start + i)};
         }
         for (size_t i = 0; i < group; i++) {
             struct mc_object *object = likely(bucket_of(objects, hashes[i]), tag_of(hashes[i]));
@@ -186,6 +189,11 @@ void mc_objects_find_batch(const struct mc_objects *objects, const struct mc_spa
             if (found[start + i] == NULL || !is_key(found[start + i], keys[start + i]))
                 found[start + i] = find_hashed(objects, keys[start + i], hashes[i]);
     }
+}
+
+uint64_t mc_objects_hash(const struct mc_objects *objects, struct mc_span key)
+{
+    return hash_of(objects, key);
 }
 
 uint64_t mc_object_hash(const struct mc_objects *objects, const struct mc_object *object)

@@ -17,6 +17,7 @@
 #define MC_OBJECT_LENGTH_MAX (1ull << 45) /* bytes */
 #define MC_OBJECT_READERS_MAX 1023u
 #define MC_OBJECT_CLEARING_MAX 31u
+#define MC_OBJECT_BATCH 1024u /* keys */
 
 struct mc_account;
 struct mc_accounts;
@@ -100,9 +101,20 @@ struct mc_object *mc_object_create_roomy(struct mc_objects *objects, struct mc_s
 void mc_object_free(struct mc_objects *objects, struct mc_object *object);
 
 struct mc_object *mc_objects_find(const struct mc_objects *objects, struct mc_span key);
-/* The same for many keys at once, their cache misses overlapped. */
+struct mc_picks { /* keys whose hash is below a bound */
+    uint64_t below;
+    uint32_t count;
+    struct mc_pick {
+        uint64_t hash;
+        uint32_t index;
+    } list[MC_OBJECT_BATCH];
+};
+/* The same for many keys at once, their cache misses overlapped. picks, which may be NULL, are filled; then there are
+ * no more than MC_OBJECT_BATCH keys. */
 void mc_objects_find_batch(const struct mc_objects *objects, const struct mc_span *keys, size_t count,
-                           struct mc_object **found);
+                           struct mc_object **found, struct mc_picks *picks);
+/* Of any key. */
+uint64_t mc_objects_hash(const struct mc_objects *objects, struct mc_span key);
 /* The key must be absent. False when memory is out. */
 bool mc_objects_insert(struct mc_objects *objects, struct mc_object *object);
 /* It must be there. */

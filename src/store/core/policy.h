@@ -16,7 +16,6 @@
 #define MC_FRESH_PART 0.6 /* see policy_s3fifo.c */
 
 struct mc_core;
-struct mc_object;
 struct mc_segment;
 
 struct mc_eviction_policy {
@@ -33,8 +32,6 @@ struct mc_eviction_policy {
     uint64_t (*before_proven)(const struct mc_core *core, const struct mc_segment *segment);
     /* That one, which `oldest` has answered, may not go now: another one is to be answered next. */
     void (*pass)(struct mc_segment *segment, uint32_t slot);
-    /* The last replica in memory of an object goes to make room. NULL: the policy does not care. */
-    void (*evicted)(struct mc_core *core, const struct mc_object *object, bool was_proven);
 };
 
 extern const struct mc_eviction_policy mc_eviction_lru, mc_eviction_clock, mc_eviction_s3fifo;

@@ -17,26 +17,27 @@
 #define FRESH_LEAST 0.1
 #define FRESH_MOST 0.7
 
-static void follow(struct mc_core *core, enum mc_ghost ghost)
+static void follow(struct mc_core *core, bool was_proven)
 {
     const struct mc_ghosts *ghosts = &core->ghosts;
-    double mine = 1 + (double)(ghost == MC_GHOST_FRESH ? ghosts->fresh : ghosts->proven);
-    double other = 1 + (double)(ghost == MC_GHOST_FRESH ? ghosts->proven : ghosts->fresh);
+    double mine = 1 + (double)(was_proven ? ghosts->proven : ghosts->fresh);
+    double other = 1 + (double)(was_proven ? ghosts->fresh : ghosts->proven);
     double step = (other > mine ? other / mine : 1) / (double)(core->visible_count + 1);
-    double part = core->fresh_part + (ghost == MC_GHOST_FRESH ? step : -step);
+    double part = core->fresh_part + (was_proven ? -step : step);
     core->fresh_part = part < FRESH_LEAST ? FRESH_LEAST : part > FRESH_MOST ? FRESH_MOST : part;
 }
 
 static void enter(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
-    enum mc_ghost ghost = MC_GHOST_NONE;
+    struct mc_ghost ghost = {.why = MC_GONE_NONE};
     if (core->ghosts.bucket_count > 0)
-        ghost = mc_ghosts_find(&core->ghosts, mc_object_hash(&core->objects, mc_node_object(node)));
-    if (ghost != MC_GHOST_NONE)
-        follow(core, ghost);
+        ghost = mc_ghosts_find(&core->ghosts, core->now_ms, mc_object_hash(&core->objects, mc_node_object(node)));
+    bool was_evicted = mc_gone_is_evicted(ghost.why);
+    if (was_evicted)
+        follow(core, ghost.is_proven);
     node->uses = 0;
-    mc_eviction_append(segment, slot, ghost != MC_GHOST_NONE);
+    mc_eviction_append(segment, slot, was_evicted);
 }
 
 /* One bit: what was popular once should not outlive that for long. */
@@ -87,16 +88,10 @@ static void pass(struct mc_segment *segment, uint32_t slot)
     mc_eviction_append(segment, slot, !proven);
 }
 
-static void evicted(struct mc_core *core, const struct mc_object *object, bool was_proven)
-{
-    mc_ghosts_add(&core->ghosts, mc_object_hash(&core->objects, object), was_proven, core->visible_count);
-}
-
 const struct mc_eviction_policy mc_eviction_s3fifo = {.name = "s3fifo",
                                                       .enter = enter,
                                                       .use = use,
                                                       .oldest = oldest,
                                                       .spare = spare,
                                                       .before_proven = before_proven,
-                                                      .pass = pass,
-                                                      .evicted = evicted};
+                                                      .pass = pass};

@@ -6,6 +6,7 @@
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/member.h"
+#include "store/core/miss.h"
 #include "store/core/offload.h"
 #include "store/core/place.h"
 #include "store/core/put.h"
@@ -226,8 +227,11 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
         item_whole(core, put, grant->item, object, counter);
     } else if (object->granted == 0) {
         put->codes[grant->item] = how == GRANT_STALE ? MC_ERR_STALE : MC_ERR_TRANSFER_FAIL;
+        enum mc_gone leaving = core->leaving;
+        core->leaving = how == GRANT_CUT ? MC_GONE_EXPIRED : MC_GONE_FAILED;
         /* Nothing was ever there: what may not come back is what might not before, too. */
         mc_object_vanish(core, object, object->soft_until_s != 0 ? UINT64_MAX : 0, NULL);
+        core->leaving = leaving;
     }
     put_settle(core, put);
 }
@@ -491,13 +495,22 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
 
 /* Looks all keys up together, for what that brings into the cache: the answers change as items of the batch are
  * granted. */
-static void warm(const struct mc_core *core, const struct mc_wire_put_start_item *items, uint32_t count)
+static void warm(const struct mc_core *core, const struct mc_wire_put_start_item *items, uint32_t count,
+                 struct mc_picks *picks)
 {
     struct mc_span keys[MC_BATCH_MAX];
     struct mc_object *found[MC_BATCH_MAX];
     for (uint32_t i = 0; i < count; i++)
         keys[i] = items[i].key;
-    mc_objects_find_batch(&core->objects, keys, count, found);
+    mc_objects_find_batch(&core->objects, keys, count, found, picks);
+}
+
+/* What found no room counts: in a larger memory it would be there. */
+static void note_put(struct mc_core *core, const struct start *start, const struct mc_wire_put_start_item *item,
+                     uint64_t hash, int32_t code)
+{
+    if (code == 0 || code == MC_ERR_NO_AVAILABLE_HANDLE)
+        mc_miss_put(core, hash, mc_extent_units(item->length, item->key.length) * start->replica_count);
 }
 
 static void start_items(struct mc_core *core, struct start *start, struct mc_buffer *out, uint64_t request_id,
@@ -505,8 +518,10 @@ static void start_items(struct mc_core *core, struct start *start, struct mc_buf
 {
     struct mc_wire_none none = {0};
     struct mc_wire_granted granted[MC_BATCH_MAX];
+    struct mc_picks picks;
+    mc_miss_picks(core, &picks);
     core->scratch.length = 0;
-    warm(core, items, count);
+    warm(core, items, count, &picks);
     for (uint32_t i = 0; i < count; i++) {
         granted[i] = (struct mc_wire_granted){0};
         if (mc_core_counts(core))
@@ -516,9 +531,13 @@ static void start_items(struct mc_core *core, struct start *start, struct mc_buf
             granted[i].replica_count = 0;
         core->statistics.put_start_failures += granted[i].code != 0 && granted[i].code != MC_ERR_OBJECT_ALREADY_EXISTS;
         start->put->codes[i] = granted[i].code == 0 ? MC_PUT_OPEN : granted[i].code;
+        if (granted[i].code != 0)
+            mc_miss_refused(core, items[i].key, granted[i].code);
     }
     if (mc_core_counts(core))
         mc_account_puts(core, mc_span(NULL, 0));
+    for (uint32_t i = 0; i < picks.count && start->expected == 0; i++)
+        note_put(core, start, &items[picks.list[i].index], picks.list[i].hash, granted[picks.list[i].index].code);
     /* Not begun before: what was evicted may have ended another put of this connection, whose PUT_DONE is there then.
      */
     size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_GRANTED, request_id);

@@ -527,7 +527,7 @@ static bool take_items(struct mc_core *core, struct mc_segment *segment, const s
     if (segment->inventory == MC_INVENTORY_EARLIER) {
         for (uint32_t i = 0; i < count; i++)
             keys[i] = items[i].key;
-        mc_objects_find_batch(&core->objects, keys, count, found); /* for what it brings into the cache */
+        mc_objects_find_batch(&core->objects, keys, count, found, NULL); /* for what it brings into the cache */
         for (uint32_t i = 0; i < count; i++)
             if (!merge(core, segment, &items[i]))
                 return false;
@@ -631,7 +631,9 @@ void mc_recover_lost(struct mc_core *core, struct mc_connection *connection, con
             mc_core_log(core, MC_CORE_LOG_WARNING, "a replica in segment %u (%s) is rotten and dropped",
                         segment->number, segment->name);
         }
+        core->leaving = segment->kind == MC_SEGMENT_DISK ? MC_GONE_DISK : MC_GONE_ROTTEN;
         mc_object_lose_replica(core, mc_node_object(node), segment, item.slot);
+        core->leaving = MC_GONE_LOST;
     }
 }
 

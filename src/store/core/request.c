@@ -2,6 +2,7 @@
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/member.h"
+#include "store/core/miss.h"
 #include "store/core/offload.h"
 #include "store/core/recover.h"
 #include "store/core/replica.h"
@@ -29,9 +30,10 @@ static uint32_t read_keys(const struct mc_connection *connection, struct mc_read
 }
 
 static void find_keys(const struct mc_core *core, const struct mc_span *keys, uint32_t count,
-                      struct mc_object **objects)
+                      struct mc_object **objects, struct mc_picks *picks)
 {
-    mc_objects_find_batch(&core->objects, keys, count, objects);
+    mc_miss_picks(core, picks);
+    mc_objects_find_batch(&core->objects, keys, count, objects, picks);
     for (uint32_t i = 0; i < count; i++)
         if (objects[i] != NULL && objects[i]->tombstone != 0)
             objects[i] = NULL;
@@ -177,17 +179,43 @@ static void load_from_disks(struct mc_core *core, const struct mc_span *keys, ui
     }
 }
 
+/* Of what is on its way nothing is counted: it is asked for again. */
+static void count_gets(struct mc_core *core, const struct mc_span *keys, uint32_t count,
+                       const struct mc_wire_found *found, const struct mc_picks *picks)
+{
+    uint32_t hits = 0, waits = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        hits += found[i].code == 0;
+        waits += found[i].code == MC_ERR_PUT_IN_PROGRESS;
+    }
+    core->statistics.get_hits += hits;
+    core->statistics.get_misses += count - hits;
+    core->statistics.get_waits += waits;
+    mc_reuse_ask(&core->reuse, count - waits, hits, false);
+    for (uint32_t i = 0; i < picks->count; i++) {
+        int32_t code = found[picks->list[i].index].code;
+        if (code != MC_ERR_PUT_IN_PROGRESS)
+            mc_reuse_look(&core->reuse, core->now_ms, picks->list[i].hash, false, code == 0);
+    }
+    if (hits + waits == count || !mc_misses_may_look(core))
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        if (found[i].code != 0 && found[i].code != MC_ERR_PUT_IN_PROGRESS)
+            mc_miss_count(core, keys[i]);
+}
+
 void mc_request_get(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_span keys[MC_BATCH_MAX];
     struct mc_object *objects[MC_BATCH_MAX];
+    struct mc_picks picks;
     struct mc_wire_found found[MC_BATCH_MAX];
     struct mc_wire_get head;
     struct mc_wire_none none = {0};
     mc_wire_get_read(&reader, &head);
     uint32_t count = read_keys(connection, &reader, keys), places = 0;
-    find_keys(core, keys, count, objects);
+    find_keys(core, keys, count, objects, &picks);
     core->statistics.get_requests++;
     core->statistics.get_items += count;
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
@@ -212,12 +240,9 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
      * then. */
     size_t at = mc_core_frame(core, out, MC_MESSAGE_GET_FOUND, frame->request_id);
     size_t list = mc_wire_none_head(out, &none);
-    for (uint32_t i = 0; i < count; i++) {
-        core->statistics.get_hits += found[i].code == 0;
-        core->statistics.get_misses += found[i].code != 0;
-        core->statistics.get_waits += found[i].code == MC_ERR_PUT_IN_PROGRESS; /* asked again */
+    for (uint32_t i = 0; i < count; i++)
         mc_wire_found_write(out, &found[i]);
-    }
+    count_gets(core, keys, count, found, &picks);
     mc_list_end(out, list, count);
     size_t flat = mc_list_begin(out);
     mc_buffer_append(out, core->scratch.data, core->scratch.length);
@@ -266,11 +291,26 @@ static uint32_t exist_group(struct mc_core *core, struct mc_object *const *objec
     return hits;
 }
 
+static void count_checks(struct mc_core *core, const struct mc_span *keys, uint32_t count, uint32_t hits,
+                         const uint8_t *results, const struct mc_picks *picks)
+{
+    core->statistics.exist_hits += hits;
+    mc_reuse_ask(&core->reuse, count, hits, true);
+    for (uint32_t i = 0; i < picks->count; i++)
+        mc_reuse_look(&core->reuse, core->now_ms, picks->list[i].hash, true, results[picks->list[i].index] != 0);
+    if (hits == count || !mc_misses_may_look(core))
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        if (!results[i])
+            mc_miss_count(core, keys[i]);
+}
+
 void mc_request_exist(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_span keys[MC_BATCH_MAX];
     struct mc_object *objects[MC_BATCH_MAX];
+    struct mc_picks picks;
     uint8_t results[MC_BATCH_MAX];
     struct mc_wire_none none;
     mc_wire_none_read(&reader, &none);
@@ -279,13 +319,13 @@ void mc_request_exist(struct mc_core *core, struct mc_connection *connection, co
         mc_core_malformed(core, connection, "a malformed message");
         return;
     }
-    find_keys(core, keys, count, objects);
+    find_keys(core, keys, count, objects, &picks);
     uint32_t hits = 0;
     for (uint32_t i = 0; i < count; i += PREFETCH_GROUP)
         hits += exist_group(core, &objects[i], count - i < PREFETCH_GROUP ? count - i : PREFETCH_GROUP, &results[i]);
     core->statistics.exist_requests++;
     core->statistics.exist_items += count;
-    core->statistics.exist_hits += hits;
+    count_checks(core, keys, count, hits, results, &picks);
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out == NULL)
         return;
@@ -310,7 +350,9 @@ static int32_t remove_one(struct mc_core *core, struct mc_span key, bool force, 
         return MC_ERR_REPLICA_IS_NOT_READY;
     if (!force && mc_object_is_leased(core, object))
         return MC_ERR_OBJECT_HAS_LEASE;
+    core->leaving = MC_GONE_REMOVED;
     mc_object_drop(core, object, wait);
+    core->leaving = MC_GONE_LOST;
     return 0;
 }
 

@@ -657,3 +657,14 @@ void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment)
     free(segment->job);
     free(segment);
 }
+
+uint64_t mc_segments_capacity(const struct mc_core *core)
+{
+    uint64_t capacity = 0;
+    for (uint32_t i = 1; i < core->segment_top; i++) {
+        const struct mc_segment *segment = core->segments[i];
+        if (segment != NULL && segment->state != MC_SEGMENT_GONE && segment->kind == MC_SEGMENT_MEMORY)
+            capacity += segment->capacity;
+    }
+    return capacity;
+}

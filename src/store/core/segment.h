@@ -182,6 +182,8 @@ void mc_segment_set_populated(struct mc_core *core, struct mc_segment *segment, 
 /* The owner is still taking memory for it: space comes without eviction. A segment that stays smaller than it wants to
  * be is full at what it has. */
 bool mc_segment_is_populating(const struct mc_core *core, const struct mc_segment *segment);
+/* Bytes of memory that is lent. */
+uint64_t mc_segments_capacity(const struct mc_core *core);
 /* What is used and being cleared: above `high` a segment is full, and evictions bring what is used down to `low`. */
 struct mc_marks {
     uint64_t high, low; /* units */

@@ -25,6 +25,7 @@
 #include "store/core/object.h"
 #include "store/core/policy.h"
 #include "store/core/recover.h"
+#include "store/core/reuse.h"
 #include "store/core/segment.h"
 
 struct mc_regex;
@@ -82,7 +83,11 @@ struct mc_core {
     uint64_t visible_count, soft_count;
     struct mc_groups groups;
     struct mc_ghosts ghosts;
-    double fresh_part; /* of all objects, see policy_s3fifo.c */
+    double fresh_part;               /* of all objects, see policy_s3fifo.c */
+    enum mc_gone leaving;            /* why what vanishes now does; LOST, but where somebody else sees to it */
+    uint64_t misses_left, misses_ms; /* see miss.h */
+    struct mc_reuse reuse;
+    uint64_t reuse_capacity, reuse_changes; /* units of memory, when so much had changed there; 0: not known */
 
     /* Recovery: see recover.c. */
     uint64_t wanted_epoch;

@@ -6,6 +6,7 @@
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
+#include "store/core/miss.h"
 #include "store/core/put.h"
 #include "store/core/recover.h"
 #include "store/core/replica.h"
@@ -142,6 +143,7 @@ void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t b
         mc_object_free(&core->objects, object);
         return;
     }
+    mc_miss_vanished(core, object);
     if (object->visible)
         mc_put_end_copies(core, object);
     bool had_value = object->visible || object->remains > 0;
