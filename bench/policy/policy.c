@@ -36,6 +36,8 @@ static const struct mc_option option_table[] = {
     ROW("limit", INT, "0", "only the first so many requests of the file; 0: all", .minimum = 0,
         .maximum = MC_TRACE_REQUESTS_MAX),
     ROW("write", TEXT, "", "writes the trace to this file, for replay", .section = "Output"),
+    ROW("curve", BOOL, "false",
+        "shows what the master's curve says of an LRU of half of each capacity, of all and of twice that"),
     ROW("json", TEXT, "", "writes the results to this file; - is stdout"),
     ROW("help", BOOL, "false", "shows this text"),
 };
@@ -172,6 +174,18 @@ static void print_disk(struct comparison *comparison, const struct mc_pool_count
     fprintf(comparison->out, "\n");
 }
 
+/* What the core itself says that memory of other sizes would find. */
+static void print_expected(const struct comparison *comparison, const struct mc_pool_counts *counts)
+{
+    static const char *const titles[] = {"  curve: half of it", "  curve: that much", "  curve: twice that"};
+    for (unsigned which = 0; which < 3; which++) {
+        fprintf(comparison->out, "%-20s", titles[which]);
+        for (uint32_t i = 0; i < comparison->capacity_count; i++)
+            fprintf(comparison->out, " %8.2f", 100 * counts[i].expected[which]);
+        fprintf(comparison->out, "\n");
+    }
+}
+
 /* policy NULL: not one of ours. An exit code. */
 static int print_row(struct comparison *comparison, const char *name, const char *policy,
                      int64_t (*reference)(const struct mc_references *references, uint32_t capacity))
@@ -195,6 +209,8 @@ static int print_row(struct comparison *comparison, const char *name, const char
     mc_json_end(&comparison->writer, ']');
     if (policy != NULL && comparison->settings.disk_blocks > 0)
         print_disk(comparison, counts);
+    if (policy != NULL && mc_options_bool(&comparison->options, "curve"))
+        print_expected(comparison, counts);
     mc_json_end(&comparison->writer, '}');
     return hits < 0 ? mc_bench_fail(MC_BENCH_TROUBLE, "%s: no such policy, or it could not run", name) : MC_BENCH_OK;
 }

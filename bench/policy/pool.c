@@ -475,6 +475,10 @@ struct mc_pool_counts mc_pool_counts(const struct mc_pool *pool)
     struct mc_core_statistics statistics;
     struct mc_pool_counts counts = pool->counts;
     mc_core_statistics(pool->core, &statistics);
+    struct mc_core_curve curve = {.asked.bytes = 0};
+    mc_core_curve(pool->core, &curve);
     counts.late = statistics.offload_late;
+    for (unsigned i = 0; i < 3; i++)
+        counts.expected[i] = curve.points[(const unsigned[]){3, MC_CORE_CURVE_NOW, 11}[i]].ratio;
     return counts;
 }

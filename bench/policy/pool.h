@@ -24,6 +24,8 @@ struct mc_pool_settings {
 
 struct mc_pool_counts { /* blocks; late: evicted before the disk had them */
     uint64_t disk_hits, disk_writes, late;
+    double expected
+        [3]; /* hit ratio that the core's curve says of an LRU of half the memory, of all, and of twice as much */
 };
 
 /* NULL: no such policy, or memory is out. */

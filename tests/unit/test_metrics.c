@@ -114,8 +114,7 @@ static size_t check_exposition(char *text)
         char *value = strrchr(line, ' ');
         assert_non_null(value);
         *value++ = 0;
-        for (const char *at = value; *at != 0; at++)
-            assert_true(isdigit((unsigned char)*at));
+        assert_true(isdigit((unsigned char)value[0]) && strspn(value, "0123456789.") == strlen(value));
         assert_true(strncmp(line, type, strlen(type)) == 0);
         for (size_t i = 0; i < samples; i++)
             assert_string_not_equal(seen[i], line);
@@ -165,6 +164,30 @@ static void the_exposition(void **state)
     mc_buffer_free(&text);
 }
 
+static void the_misses(void **state)
+{
+    (void)state;
+    struct mc_core_statistics statistics = {.misses = {[MC_GONE_EVICTED] = 7, [MC_GONE_NEVER] = 3}};
+    struct mc_core_curve curve = {.found = -1, .span_s = {1, 5}, .spans = {4, 2}, .span_sum_s = 11};
+    struct mc_buffer text = {0};
+    for (unsigned i = 0; i < MC_CORE_CURVE_POINTS; i++)
+        curve.points[i].ratio = i < 8 ? -1 : 0.25;
+    for (unsigned i = 0; i < MC_CORE_SPANS; i++)
+        curve.span_s[i] = 1 + i;
+    mc_metrics_misses(&text, &statistics, &curve);
+    mc_buffer_put_u8(&text, 0);
+    const char *whole = (const char *)text.data;
+    assert_non_null(strstr(whole, "\nmooncake_misses_total{reason=\"evicted\"} 7\n"));
+    assert_non_null(strstr(whole, "\nmooncake_misses_total{reason=\"never_stored\"} 3\n"));
+    assert_null(strstr(whole, "\nmooncake_hit_ratio ")); /* not known yet: no sample */
+    assert_null(strstr(whole, "{memory=\"1\"}"));
+    assert_non_null(strstr(whole, "\nmooncake_expected_hit_ratio{memory=\"2\"} 0.2500\n"));
+    assert_non_null(strstr(whole, "\nmooncake_reuse_seconds_bucket{le=\"2\"} 6\n"));
+    assert_non_null(strstr(whole, "\nmooncake_reuse_seconds_sum 11\nmooncake_reuse_seconds_count 6\n"));
+    assert_true(check_exposition((char *)text.data) > MC_GONE_COUNT + 3);
+    mc_buffer_free(&text);
+}
+
 /* Whatever the core counts can be seen from outside. */
 static void every_counter_is_exported(void **state)
 {
@@ -194,8 +217,11 @@ static void every_counter_is_exported(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sizes), cmocka_unit_test(the_summary_line),
-                                       cmocka_unit_test(the_summary_of_disks), cmocka_unit_test(the_exposition),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sizes),
+                                       cmocka_unit_test(the_summary_line),
+                                       cmocka_unit_test(the_summary_of_disks),
+                                       cmocka_unit_test(the_exposition),
+                                       cmocka_unit_test(the_misses),
                                        cmocka_unit_test(every_counter_is_exported)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -267,6 +267,7 @@ static void get_metrics(void *context, struct evhttp_request *request)
                                      accusers.count};
     mc_metrics_text(&text, &statistics, segments, (size_t)count, &extra);
     free(segments);
+    mc_misses_metrics(admin->server, &text);
     if (admin->tenants.quotas != NULL)
         mc_tenants_metrics(admin->server, &statistics, admin->tenants.has_quotas, &text);
     mc_http_reply(request, 200, "text/plain; version=0.0.4; charset=utf-8", &text);
@@ -839,6 +840,16 @@ static void post_remove_all(void *context, struct evhttp_request *request)
     mc_remove_all(((struct mc_admin *)context)->server, request);
 }
 
+static void get_misses(void *context, struct evhttp_request *request)
+{
+    mc_misses_get(((struct mc_admin *)context)->server, request);
+}
+
+static void get_why(void *context, struct evhttp_request *request)
+{
+    mc_misses_why(((struct mc_admin *)context)->server, request);
+}
+
 static const struct mc_http_route routes[] = {
     {EVHTTP_REQ_GET, "/", get_index, MC_RIGHT_READ, false},
     {EVHTTP_REQ_GET, "/metrics", get_metrics, MC_RIGHT_READ, false},
@@ -853,6 +864,8 @@ static const struct mc_http_route routes[] = {
     {EVHTTP_REQ_GET, "/get_all_segments", get_all_segments, MC_RIGHT_READ, false},
     {EVHTTP_REQ_GET, "/get_segments_detail", get_segments_detail, MC_RIGHT_READ, false},
     {EVHTTP_REQ_GET, "/query_segment", query_segment, MC_RIGHT_READ, false},
+    {EVHTTP_REQ_GET, "/api/v1/misses", get_misses, MC_RIGHT_READ, false},
+    {EVHTTP_REQ_GET, "/api/v1/misses/why", get_why, MC_RIGHT_READ, true},
     {EVHTTP_REQ_POST, "/api/v1/drain_jobs", post_drain, MC_RIGHT_ADMIN, false},
     {EVHTTP_REQ_GET, "/api/v1/drain_jobs/query", get_drain, MC_RIGHT_READ, false},
     {EVHTTP_REQ_POST, "/api/v1/drain_jobs/cancel", cancel_drain, MC_RIGHT_ADMIN, false},

@@ -75,6 +75,12 @@ void mc_tenants_refresh(struct mc_server *server, struct mc_quotas *quotas);
 void mc_tenants_metrics(struct mc_server *server, const struct mc_core_statistics *statistics, bool has_quotas,
                         struct mc_buffer *out);
 
+/* Misses on the admin port (admin_misses.c); both answer. */
+void mc_misses_get(struct mc_server *server, struct evhttp_request *request);
+void mc_misses_why(struct mc_server *server, struct evhttp_request *request);
+/* Appends what /metrics says of them. */
+void mc_misses_metrics(struct mc_server *server, struct mc_buffer *out);
+
 struct mc_metadata_store;
 /* most: bytes of all entries. base outlives it. */
 struct mc_metadata_store *mc_metadata_create(struct event_base *base, size_t most);

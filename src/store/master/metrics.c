@@ -479,6 +479,52 @@ void mc_metrics_tenants(struct mc_buffer *out, const struct mc_core_tenant *list
     put_one(out, "mooncake_tenant_quota_effective_bytes_sum", GAUGE, "Of all quotas, as they are now.", effective);
 }
 
+/* ---- misses ---- */
+
+static const char *const reason_names[MC_GONE_COUNT] = {[MC_GONE_NONE] = "not_loaded",
+#define MC_GONE_REASON(name, text) [MC_GONE_##name] = text,
+                                                        MC_GONE_REASONS(MC_GONE_REASON)
+#undef MC_GONE_REASON
+};
+
+const char *mc_metrics_reason(enum mc_gone why)
+{
+    return reason_names[why];
+}
+
+/* What is not known yet has no sample. */
+static void put_ratio(struct mc_buffer *out, const char *sample, double ratio)
+{
+    if (ratio >= 0)
+        mc_buffer_printf(out, "%s %.4f\n", sample, ratio);
+}
+
+void mc_metrics_misses(struct mc_buffer *out, const struct mc_core_statistics *statistics,
+                       const struct mc_core_curve *curve)
+{
+    static const struct {
+        unsigned point;
+        const char *sample;
+    } points[] = {{1, "mooncake_expected_hit_ratio{memory=\"0.25\"}"},
+                  {3, "mooncake_expected_hit_ratio{memory=\"0.5\"}"},
+                  {MC_CORE_CURVE_NOW, "mooncake_expected_hit_ratio{memory=\"1\"}"},
+                  {9, "mooncake_expected_hit_ratio{memory=\"1.5\"}"},
+                  {11, "mooncake_expected_hit_ratio{memory=\"2\"}"},
+                  {15, "mooncake_expected_hit_ratio{memory=\"4\"}"}};
+    put_head(out, "mooncake_misses_total", "counter", "Keys that were looked for and not there, by why; see the page.");
+    for (unsigned why = 0; why < MC_GONE_COUNT; why++)
+        mc_buffer_printf(out, "mooncake_misses_total{reason=\"%s\"} %llu\n", reason_names[why],
+                         (unsigned long long)statistics->misses[why]);
+    put_head(out, "mooncake_hit_ratio", "gauge", "Part of the keys that were looked for in the last hours and found.");
+    put_ratio(out, "mooncake_hit_ratio", curve->found);
+    put_head(out, "mooncake_expected_hit_ratio", "gauge",
+             "What an LRU of so many times the memory that there is would have found of them, estimated.");
+    for (size_t i = 0; i < LENGTH(points); i++)
+        put_ratio(out, points[i].sample, curve->points[points[i].point].ratio);
+    put_histogram(out, "mooncake_reuse_seconds", "Time since the use before, of keys that were looked for, estimated.",
+                  curve->span_s, MC_CORE_SPANS, curve->spans, curve->span_sum_s);
+}
+
 void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *statistics,
                      struct mc_core_segment *segments, size_t count, const struct mc_metrics_extra *extra)
 {

@@ -29,6 +29,9 @@ struct mc_metrics_extra { /* what the core does not know */
     const struct mc_core_accuser *accusers;
     size_t accuser_count;
 };
+const char *mc_metrics_reason(enum mc_gone why);
+void mc_metrics_misses(struct mc_buffer *out, const struct mc_core_statistics *statistics,
+                       const struct mc_core_curve *curve);
 /* Of tenants, by name; has_quotas: who has none puts nothing. */
 void mc_metrics_tenants(struct mc_buffer *out, const struct mc_core_tenant *list, size_t count, uint64_t capacity,
                         bool has_quotas, const struct mc_core_statistics *statistics);
