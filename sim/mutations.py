@@ -51,8 +51,13 @@ MUTATIONS = [
      SEGMENT + "memory.c", READ_AGAIN, READ_AGAIN.replace("state_read(slot) == MC_SLOT_LIVE && ", "")),
     ("epoch_raises_no_floor", SEGMENT + "memory.c", "atomic_store(&memory->file.header->floor, epoch << MC_EPOCH_SHIFT);", ""),
     # Tags of places. Here nobody asks for what is not his, so that an owner looks at them, and at each part of a place, is shown by
-    # tests/unit/test_tag.c; that the master makes them of the key that was told last, by test_core_tag.c. What honest peers need:
+    # tests/unit/test_tag.c, and that keys are dropped, too; that the master makes tags of the key that was told last, by test_core_tag.c. What
+    # honest peers need:
     ("tags_for_readers_name_no_reader", CORE + "describe.c", "{.holder = holder, .slot = place->slot, .generation = place->generation};", "{.slot = place->slot, .generation = place->generation};\n    (void)holder;"),
+    ("new_keys_are_not_told", OWNER + "keys.c", "        mc_owner_mount_send(owner);", "        (void)owner;"),
+    # Who is told a place just before the keys change may use the key before, and asks again where he may not.
+    ("the_key_before_is_dropped_at_once_and_nobody_asks_again", SEGMENT + "serve_lane.c", "return mark == server->key_mark || server->key_number > 1 ?", "return mark == server->key_mark ?",
+     STORE + "get.c", "bool is_stale = !asked_stale && any_is(work, MC_ERR_STALE);", "bool is_stale = false;"),
     ("commits_repeat_no_tag", PATH + "gather.c", ".tag = transfer->place.tag", ".tag = 0"),
     # Copies
     ("reader_believes_without_checksum", PATH + "gather.c", "return rc < 0 ? rc : crc == slot->crc ? 0 : MC_ERR_CHECKSUM_MISMATCH;", "return rc < 0 ? rc : 0;"),

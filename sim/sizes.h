@@ -28,6 +28,8 @@
 /* There are no keys here; places have tags all the same, which every connection is to repeat. */
 #undef MC_SERVE_TAGS_ALWAYS
 #define MC_SERVE_TAGS_ALWAYS true
+#undef MC_TICKET_PERIOD_S
+#define MC_TICKET_PERIOD_S 1u
 
 /* Few places, and short patience with connections that rest: so they are taken, given up and opened anew in every run.
  */

@@ -1,5 +1,6 @@
 """Tags of places: who holds a valid key that may write, and speaks the protocol by hand, does what he was granted and nothing else."""
 import os
+import signal
 import struct
 
 import pytest
@@ -246,3 +247,114 @@ def test_who_knows_no_tags_is_told_at_once(yard, monkeypatch):
         connection.sendall(right + owner.hello())
         kind, body = keyed.receive(connection)
         assert kind == wire.HELLO_REPLY and struct.unpack_from("<i", body, 2)[0] == NOT_PERMITTED
+
+# ---- keys of owners that change ----
+
+PERIOD_S = 1
+
+
+@pytest.fixture
+def changing(tmp_path):
+    """As above, with one store node whose keys are others each second."""
+    writer, node = Key("writer", "read,write"), Key("node", "read,write,node")
+    with Master(f"--auth_file={keyed.write(tmp_path, 'keys', writer, node)}") as master, \
+            StoreProcess(master.address, MC_AUTH_TOKEN=node.token, MC_TICKET_PERIOD_S=str(PERIOD_S)) as store, Client(master, writer) as client:
+        wait_until(lambda: client.put("of", "foreign", SIZE) == 0)
+        peer = Peer(master, writer)
+        yield master, (writer, node), client, peer, store, tmp_path
+        peer.close()
+
+
+def is_known(owner):
+    """Does the owner know that ticket (still)?"""
+    with owner.connect() as connection:
+        return owner.prove(connection)[0]
+
+
+def ended(connection):
+    connection.settimeout(20)
+    try:
+        return keyed.receive(connection) is None
+    except ConnectionError:
+        return True
+
+
+def test_tickets_and_tags_expire(changing):
+    """Each is good for one period at least, and ends by itself, with the connections that were made with it."""
+    _master, _keys, _client, peer, _store, _folder = changing
+    (owner,), place = peer.told(), peer.get(b"of")
+    peer.owners = {owner.segment: owner}
+    assert peer.ask(place)[2] == content("foreign", 10)
+    with owner.open() as connection:
+        wait_until(lambda: not is_known(owner))
+        assert ended(connection)  # and who has been in for long is out
+    (owner,) = peer.told()
+    assert is_known(owner)
+    peer.owners = {owner.segment: owner}
+    assert peer.ask(place) == NOT_PERMITTED  # with another ticket the tag of before is of no use
+    assert peer.ask(peer.get(b"of"))[2] == content("foreign", 10)
+
+
+def test_a_revoked_key_ends_without_a_restart(changing):
+    """The ticket that its holder has taken along is good for two periods at most; others go on."""
+    master, (_writer, node), _client, peer, store, folder = changing
+    with Client(master, node) as other:
+        assert other.put("other", "o", SIZE) == 0
+        (owner,) = peer.told()
+        keyed.write(folder, "keys", node)
+        with owner.open() as connection:
+            wait_until(lambda: not is_known(owner))
+            assert ended(connection)
+        assert other.same("other", "o", SIZE) is True and other.put("again", "a", SIZE) == 0
+    assert store.process.poll() is None
+
+
+@pytest.mark.parametrize("paths", ["shm", "tcp"])
+def test_honest_clients_notice_nothing(changing, paths):
+    """Through many periods no call fails and nothing is missed, also after a pause of several of them."""
+    master, (writer, _node), _client, peer, store, _folder = changing
+    with Client(master, writer, MC_PATHS=paths) as client:
+        seen = set()
+
+        def changes():
+            seen.add(peer.told()[0].secret)
+            return len(seen)
+        for number in range(100000):
+            assert client.put(f"k{number % 50}-{number}", "v", SIZE) == 0
+            assert client.same(f"k{number % 50}-{number}", "v", SIZE) is True
+            assert client.same("of", "foreign", SIZE) is True
+            if number % 20 == 0 and changes() > 6:
+                break
+        assert changes() > 6
+        os.kill(client.process.pid, signal.SIGSTOP)  # a machine that is suspended
+        wait_until(lambda: changes() > 10)
+        os.kill(client.process.pid, signal.SIGCONT)
+        assert client.same("of", "foreign", SIZE) is True and client.put("after", "a", SIZE) == 0
+        assert client.same("after", "a", SIZE) is True
+        assert "cannot be reached" not in client.said()
+
+
+def test_a_place_that_was_held_for_long_is_asked_for_again(changing):
+    """A session remembers where its values lie, under a key that its owner has no more."""
+    master, (writer, _node), _client, peer, _store, _folder = changing
+    with Client(master, writer, MC_PATHS="tcp") as client:
+        assert client.session_start("of") == 0 and client.session_same("of", "foreign", SIZE) is True
+        place, (owner,) = peer.get(b"of"), peer.told()
+        for _turn in range(2):
+            wait_until(lambda: not is_known(owner))
+            (owner,) = peer.told()
+        peer.owners = {owner.segment: owner}
+        assert peer.ask(place) == NOT_PERMITTED
+        assert client.session_same("of", "foreign", SIZE) is True
+        assert client.session_end("of") == 0
+
+
+def test_a_master_that_begins_is_told_the_keys(changing):
+    master, (writer, _node), client, _peer, _store, _folder = changing
+    master.kill()
+    master.start()
+    wait_until(lambda: client.same("of", "foreign", SIZE) is True)
+    with Client(master, writer, MC_PATHS="tcp") as other:
+        assert other.same("of", "foreign", SIZE) is True
+        wait_until(lambda: other.put("new", "n", SIZE) == 0)  # nothing is placed while the contents are told
+        assert client.same("new", "n", SIZE) is True

@@ -36,7 +36,7 @@ TRIALS = {
     "2 what was proved once; rotation without a restart": {
         "test_keys": ["test_a_proof_counts_once", "test_the_servers_proof_is_none_of_the_callers", "test_keys_are_added_and_revoked_without_a_restart",
                       "test_without_a_ticket_nobody_is_let_in"],
-        "test_tags": ["test_a_valid_writer_cannot_touch_what_is_not_his"],
+        "test_tags": ["test_a_valid_writer_cannot_touch_what_is_not_his", "test_tickets_and_tags_expire", "test_a_revoked_key_ends_without_a_restart"],
         "test_keys_engine": ["test_a_proof_is_good_for_one_connection_and_one_port", "test_the_servers_proof_is_none_of_the_callers",
                              "test_a_key_is_revoked_without_a_restart"]},
     "3 attacks of who has a key": {

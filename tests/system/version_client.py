@@ -63,6 +63,17 @@ class Client:
         whole = content(name, size)
         return right and memory.raw[:sum(sizes)] == b"".join(whole[at:at + length] for at, length in pieces)
 
+    def session_start(self, key):
+        return self.store.batch_get_session_start([key])[0]
+
+    def session_same(self, key, name, size):
+        memory = ctypes.create_string_buffer(size)
+        got = self.store.batch_get_into_multi_buffer_ranges([key], [[ctypes.addressof(memory)]], [[size]], [[0]])
+        return got == [size] and memory.raw == content(name, size)
+
+    def session_end(self, key):
+        return self.store.batch_get_session_end([key])
+
     def segments(self, key):
         return [one.get_memory_descriptor().buffer_descriptor.transport_endpoint_ for one in self.store.batch_get_replica_desc([key])[key]]
 

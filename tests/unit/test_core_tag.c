@@ -27,6 +27,7 @@ static struct mc_tagged tagged(uint64_t node, const struct mc_wire_place *place,
 static void mount_with(struct world *world, struct world_store *store, const uint8_t *key)
 {
     struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
+    mount.key_mark = key == second_key;
     mount.tag_key = mc_span(key, key == NULL ? 0 : MC_TAG_KEY_BYTES);
     struct mc_wire_mount_reply reply = world_mount(world, store->owner, &mount);
     assert_int_equal(reply.code, 0);
@@ -65,11 +66,11 @@ static void test_the_key_is_the_last_that_was_told(void **state)
     assert_int_equal(world_get(&world, store.call, "k", 0, NULL, &place), 0);
     assert_int_equal(place.tag, 0);
     const uint8_t *keys[] = {first_key, second_key};
-    for (size_t i = 0; i < 2; i++) {
-        mount_with(&world, &store, keys[i]);
+    for (unsigned i = 0; i < 2; i++) {
+        mount_with(&world, &store, keys[i]); /* of mark i */
         assert_int_equal(world_get(&world, store.call, "k", 0, NULL, &place), 0);
         struct mc_tagged what = tagged(NODE_A, &place, "k", 777);
-        assert_true(place.tag == mc_tag_read(keys[i], &what));
+        assert_true(place.tag == mc_tag_marked(mc_tag_read(keys[i], &what), i));
     }
     mount_with(&world, &store, NULL);
     assert_int_equal(world_get(&world, store.call, "k", 0, NULL, &place), 0);

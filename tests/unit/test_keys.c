@@ -370,15 +370,18 @@ static void tickets_name_their_holder(void **state)
     uint8_t key[MC_KEY_SECRET_BYTES], other[MC_KEY_SECRET_BYTES], ticket[MC_TICKET_BYTES];
     uint8_t secret[MC_KEY_SECRET_BYTES], again[MC_KEY_SECRET_BYTES];
     struct mc_id node = {0x1122334455667788u, 0x99aabbccddeeff00u}, read;
-    unsigned rights;
+    unsigned rights, mark;
     (void)state;
     mc_key_draw(key);
     mc_key_draw(other);
     assert_memory_not_equal(key, other, sizeof(key));
-    mc_ticket_write(ticket, node, MC_RIGHT_READ);
-    assert_true(mc_ticket_read(mc_span(ticket, sizeof(ticket)), &read, &rights));
-    assert_true(mc_id_equal(node, read));
-    assert_int_equal(rights, MC_RIGHT_READ);
+    for (unsigned told = 2; told > 0; told--) {
+        mc_ticket_write(ticket, node, MC_RIGHT_READ, told - 1);
+        assert_true(mc_ticket_read(mc_span(ticket, sizeof(ticket)), &read, &rights, &mark));
+        assert_true(mc_id_equal(node, read));
+        assert_int_equal(rights, MC_RIGHT_READ);
+        assert_int_equal(mark, told - 1);
+    }
     mc_ticket_secret(key, mc_span(ticket, sizeof(ticket)), secret);
     mc_ticket_secret(other, mc_span(ticket, sizeof(ticket)), again);
     assert_memory_not_equal(secret, again, sizeof(secret));
@@ -388,9 +391,9 @@ static void tickets_name_their_holder(void **state)
         assert_memory_not_equal(secret, again, sizeof(secret));
         ticket[bit / 8] ^= (uint8_t)(1u << bit % 8);
     }
-    assert_false(mc_ticket_read(mc_span(ticket, sizeof(ticket) - 1), &read, &rights));
+    assert_false(mc_ticket_read(mc_span(ticket, sizeof(ticket) - 1), &read, &rights, &mark));
     ticket[0]++;
-    assert_false(mc_ticket_read(mc_span(ticket, sizeof(ticket)), &read, &rights));
+    assert_false(mc_ticket_read(mc_span(ticket, sizeof(ticket)), &read, &rights, &mark));
 }
 
 /* Every message that changes something needs a right, whatever is added to the table later. */

@@ -626,7 +626,7 @@ static void a_slow_proof_is_waited_for(void **state)
     setenv("MC_AUTH_TOKEN", "me:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff", 1);
     assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
     endpoint.has_ticket = true;
-    mc_ticket_write(endpoint.ticket, mc_random_id(), MC_RIGHT_READ);
+    mc_ticket_write(endpoint.ticket, mc_random_id(), MC_RIGHT_READ, 0);
     mc_key_draw(endpoint.ticket_secret);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     struct prover_late late = {fds[1], &endpoint};

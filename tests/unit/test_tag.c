@@ -122,7 +122,8 @@ static void begin(struct side *side)
 {
     *side = (struct side){.server = {.node = {3, 4}, .incarnation = 1, .wants_tags = true}};
     side->server.hooks = (struct mc_serve_hooks){.context = side, .committed = on_committed};
-    memcpy(side->server.tag_key, key, sizeof(key));
+    side->server.key_number = 1;
+    memcpy(side->server.keys[0].tag, key, sizeof(key));
     mc_log_set_level(MC_LOG_ERROR);
     assert_int_equal(mc_segment_memory_create(CAPACITY, &side->server.memory), 0);
     memset(mc_segment_memory_data(side->server.memory), 'o', CAPACITY); /* of others */
@@ -349,6 +350,106 @@ static void test_who_knows_no_tags(void **state)
     end(&side);
 }
 
+/* ---- keys that change ---- */
+
+/* Nothing lies there: what is let through is told so. */
+static bool is_let_through(struct side *side, uint64_t tag)
+{
+    struct mc_tagged what = granted();
+    return say_read(side, what.slot, what.generation, tag) == MC_ERR_REPLICA_IS_GONE;
+}
+
+static uint64_t tag_now(const struct side *side)
+{
+    struct mc_tagged what = granted();
+    return mc_tag_marked(mc_tag_read(side->server.keys[side->server.key_mark].tag, &what), side->server.key_mark);
+}
+
+static void test_the_key_before_is_good_and_no_other(void **state)
+{
+    static const uint8_t zeros[MC_TAG_KEY_BYTES];
+    struct mc_tagged what = granted();
+    struct side side;
+    uint64_t tags[4];
+    (void)state;
+    begin(&side);
+    assert_false(
+        is_let_through(&side, mc_tag_marked(mc_tag_read(zeros, &what), 1))); /* no key of that mark was drawn */
+    for (unsigned i = 0; i < 4; i++) {
+        tags[i] = tag_now(&side);
+        for (unsigned at = 0; at <= i; at++) {
+            assert_int_equal(is_let_through(&side, tags[at]), at + 1 >= i);
+            assert_false(is_let_through(&side, tags[at] ^ 1)); /* nor under the other one */
+        }
+        mc_lane_keys_draw(&side.server);
+    }
+    end(&side);
+}
+
+struct shown { /* a ticket and its secret */
+    uint8_t ticket[MC_TICKET_BYTES], secret[MC_KEY_SECRET_BYTES];
+};
+
+static struct shown ticket_of(const uint8_t ticket_key[MC_KEY_SECRET_BYTES], unsigned mark)
+{
+    struct shown shown;
+    mc_ticket_write(shown.ticket, writer, MC_RIGHT_READ | MC_RIGHT_WRITE, mark);
+    mc_ticket_secret(ticket_key, mc_span(shown.ticket, sizeof(shown.ticket)), shown.secret);
+    return shown;
+}
+
+static struct shown ticket_now(const struct side *side)
+{
+    return ticket_of(side->server.keys[side->server.key_mark].ticket, side->server.key_mark);
+}
+
+/* A connection that shows it. draws: so many keys are drawn between question and proof. */
+static bool is_proved(struct side *side, const struct shown *shown, unsigned draws)
+{
+    struct mc_prover prover;
+    struct mc_frame frame;
+    char why[MC_PROOF_TEXT_MAX];
+    size_t used;
+    mc_lane_free(&side->lane);
+    mc_lane_init(&side->lane, &side->server, false, false);
+    mc_prover_begin(&prover, mc_span(shown->ticket, sizeof(shown->ticket)), shown->secret, &side->out);
+    assert_int_equal(say(side), 0);
+    for (; draws > 0; draws--)
+        mc_lane_keys_draw(&side->server);
+    assert_int_equal(mc_frame_parse(side->lane.out.data, side->lane.out.length, &frame, &used), 1);
+    if (mc_prover_take(&prover, &frame, &side->out, why) < 0)
+        return false;
+    side->lane.out.length = 0;
+    assert_int_equal(say(side), 0);
+    return side->lane.is_proved;
+}
+
+static void test_tickets_expire(void **state)
+{
+    static const uint8_t zeros[MC_KEY_SECRET_BYTES];
+    struct shown first, second, forged;
+    struct side side;
+    (void)state;
+    begin(&side);
+    side.server.wants_tickets = true;
+    first = ticket_now(&side);
+    forged = ticket_of(zeros, 1); /* of the key that there is not yet */
+    assert_false(is_proved(&side, &forged, 0));
+    assert_true(is_proved(&side, &first, 0));
+    assert_false(mc_lane_has_expired(&side.lane));
+    mc_lane_keys_draw(&side.server);
+    assert_false(mc_lane_has_expired(&side.lane));
+    mc_lane_keys_draw(&side.server);
+    assert_true(mc_lane_has_expired(&side.lane)); /* a connection ends with the keys of its ticket */
+    assert_false(is_proved(&side, &first, 0));
+    second = ticket_now(&side);
+    assert_true(is_proved(&side, &second, 1));
+    assert_false(mc_lane_has_expired(&side.lane));
+    assert_true(is_proved(&side, &second, 1)); /* which were those before already, and are none at the proof */
+    assert_true(mc_lane_has_expired(&side.lane));
+    end(&side);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -359,6 +460,8 @@ int main(void)
         cmocka_unit_test(test_a_foreign_slot_is_not_committed),
         cmocka_unit_test(test_a_guessed_slot_is_not_read),
         cmocka_unit_test(test_who_knows_no_tags),
+        cmocka_unit_test(test_the_key_before_is_good_and_no_other),
+        cmocka_unit_test(test_tickets_expire),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

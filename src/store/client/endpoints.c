@@ -1,6 +1,7 @@
 /* Endpoints of segments, as masters have told them: a hash table in open addressing. */
 #include "store/client/endpoints.h"
 
+#include "env/clock.h"
 #include "store/client/state.h"
 
 #include <stdlib.h>
@@ -10,7 +11,8 @@
 
 struct mc_cached_endpoint { /* key: (epoch, endpoint.segment) */
     uint64_t epoch;
-    bool doubtful; /* could not be reached there: the master is asked again when it can be */
+    bool doubtful;     /* could not be reached there: the master is asked again when it can be */
+    uint64_t renew_ns; /* likewise from then on, as half the life of its ticket is over; CLOCK_BOOTTIME, 0: it lasts */
     struct mc_endpoint endpoint;
 };
 
@@ -60,12 +62,15 @@ static int endpoints_make_room(struct mc_store *store)
     return 0;
 }
 
-static void endpoint_store(struct mc_store *store, uint64_t epoch, const struct mc_endpoint *endpoint)
+static void endpoint_store(struct mc_store *store, uint64_t epoch, const struct mc_endpoint *endpoint,
+                           uint32_t ticket_ms)
 {
     struct mc_cached_endpoint *entry = malloc(sizeof(*entry));
     if (entry == NULL)
         return; /* only a cache */
     *entry = (struct mc_cached_endpoint){.epoch = epoch, .endpoint = *endpoint};
+    if (endpoint->has_ticket && ticket_ms > 0)
+        entry->renew_ns = mc_clock_boot_ns() + ticket_ms * 500000ull;
     pthread_mutex_lock(&store->lock);
     /* Of an older epoch: what is told there is of no use any more. */
     struct mc_cached_endpoint **at = epoch != atomic_load(&store->epoch) || endpoints_make_room(store) < 0
@@ -116,7 +121,7 @@ int mc_store_endpoint_told(struct mc_store *store, uint64_t epoch, const struct 
         memcpy(endpoint->ticket, reply->ticket.data, sizeof(endpoint->ticket));
         memcpy(endpoint->ticket_secret, reply->ticket_secret.data, sizeof(endpoint->ticket_secret));
     }
-    endpoint_store(store, epoch, endpoint);
+    endpoint_store(store, epoch, endpoint, reply->ticket_ms);
     return 0;
 }
 
@@ -127,7 +132,7 @@ bool mc_store_endpoint_look(struct mc_store *store, uint64_t epoch, uint32_t seg
     struct mc_cached_endpoint *cached = store->endpoint_capacity == 0 ? NULL : *endpoint_find(store, epoch, segment);
     if (cached != NULL) {
         *endpoint = cached->endpoint;
-        *doubtful = cached->doubtful;
+        *doubtful = cached->doubtful || (cached->renew_ns != 0 && mc_clock_boot_ns() >= cached->renew_ns);
     }
     pthread_mutex_unlock(&store->lock);
     return cached != NULL;

@@ -388,6 +388,30 @@ static uint32_t contact_age_max_ms(struct mc_store *store)
     return age_ms < UINT32_MAX ? (uint32_t)age_ms : UINT32_MAX;
 }
 
+/* The places just learnt are of use without a master only if the way to their segments is known too, and places that a
+ * session holds only with a ticket that has not expired. Segments are few: nearly always there is nothing to ask. */
+static void learn_endpoints(struct get_work *work)
+{
+    struct mc_endpoint endpoint;
+    uint32_t looked_at[LEARN_SEGMENTS];
+    size_t place_count = 0, looked = 0;
+    uint64_t until_ns = mc_clock_ns() + LEARN_MS * 1000000ull;
+    for (size_t i = 0; i < work->count; i++)
+        place_count += work->ones[i].place_count;
+    for (size_t i = 0; i < place_count; i++) {
+        uint32_t segment = work->places[i].segment;
+        size_t at = 0;
+        while (at < looked && looked_at[at] != segment)
+            at++;
+        if (at < looked)
+            continue;
+        if (looked < LEARN_SEGMENTS)
+            looked_at[looked++] = segment;
+        if (mc_store_endpoint(work->store, work->epoch, segment, until_ns, &endpoint) < 0)
+            return;
+    }
+}
+
 /* No master can be reached: reads what is known. An object that is not where it was may be elsewhere now, so only what
  * was read is settled, the rest stays to be asked for. */
 static void read_known(struct get_work *work)
@@ -408,6 +432,7 @@ static void read_known(struct get_work *work)
         struct get_one *one = &work->ones[i];
         bool found = mc_locations_get(&work->store->locations, one->hash, work->epoch, &known);
         one->code = found ? PENDING : MC_ERR_RPC_FAIL;
+        one->place_count = 0;
         if (!found)
             continue;
         one->object_length = known.length;
@@ -419,6 +444,8 @@ static void read_known(struct get_work *work)
         place_count += known.count;
     }
     uint64_t deadline_ns = work->deadline_ns;
+    if (work->session && !mc_master_is_away(work->store))
+        learn_endpoints(work);
     read_all(work);
     for (size_t i = 0; i < work->count; i++) {
         struct get_one *one = &work->ones[i];
@@ -518,31 +545,6 @@ static void wait_ended(struct mc_store *store, struct get_wait *wait, const stru
         return;
     mc_loads_sample(&store->loads, wait->length, (mc_clock_ns() - wait->since_ns) / 1000, wait->looks == 1);
     wait->length = wait->looks = 0;
-}
-
-/* The places just learnt are of use without a master only if the way to their segments is known too. Segments are few:
- * nearly always there is nothing to ask. */
-static void learn_endpoints(struct get_work *work)
-{
-    struct mc_endpoint endpoint;
-    uint32_t looked_at[LEARN_SEGMENTS];
-    size_t place_count = 0, looked = 0;
-    uint64_t until_ns = mc_clock_ns() + LEARN_MS * 1000000ull;
-    for (size_t i = 0; i < work->count; i++)
-        place_count += work->ones[i].place_count;
-    for (size_t i = 0; i < place_count; i++) {
-        uint32_t segment = work->places[i].segment;
-        size_t at = 0;
-        while (at < looked && looked_at[at] != segment)
-            at++;
-        if (at < looked)
-            continue;
-        if (looked < LEARN_SEGMENTS)
-            looked_at[looked++] = segment;
-        if (!mc_store_endpoint_known(work->store, work->epoch, segment, &endpoint) &&
-            mc_store_endpoint(work->store, work->epoch, segment, until_ns, &endpoint) < 0)
-            return;
-    }
 }
 
 /* Asks and reads. 0, or why nobody answered: then the codes of what is left mean nothing. */

@@ -101,6 +101,21 @@ static uint64_t open_until_ns(const struct moving *moving, uint64_t now_ns)
     return is_short ? now_ns + PATIENCE_NS : moving->run->deadline_ns;
 }
 
+/* There, perhaps, our ticket has expired, or another process has taken its place. Then the master is asked, and nobody
+ * is blamed. */
+static bool is_told_anew(const struct moving *moving, struct mc_endpoint *endpoint)
+{
+    uint64_t until_ns = mc_clock_ns() + PATIENCE_NS;
+    until_ns = until_ns < moving->run->deadline_ns ? until_ns : moving->run->deadline_ns;
+    return moving->link != NULL && mc_store_ticket_renew(moving->store, moving->epoch, until_ns, endpoint);
+}
+
+static bool has_expired(const struct moving *moving, const struct mc_path *path)
+{
+    struct mc_endpoint endpoint = path->endpoint;
+    return is_told_anew(moving, &endpoint);
+}
+
 /* The way to the segment. 0; MC_ERR_TRANSFER_FAIL: there is none now; MC_ERR_RPC_TIMEOUT: the deadline, or haste; or
  * our own trouble. */
 static int find_path(const struct moving *moving, uint32_t segment, struct mc_path **path, bool *failed)
@@ -121,6 +136,8 @@ static int find_path(const struct moving *moving, uint32_t segment, struct mc_pa
         return mc_master_is_gone(rc) || mc_socket_is_own(rc) || rc == MC_ERR_RPC_TIMEOUT ? rc : MC_ERR_TRANSFER_FAIL;
     uint64_t start_ns = mc_clock_ns(), until_ns = open_until_ns(moving, start_ns);
     rc = mc_store_path(store, &endpoint, until_ns, path);
+    if (rc == MC_ERR_STALE && is_told_anew(moving, &endpoint)) /* once */
+        rc = mc_store_path(store, &endpoint, until_ns, path);
     uint64_t now_ns = mc_clock_ns();
     bool is_refused = rc == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS && link != NULL && now_ns - start_ns < MC_STALL_NS / 2;
     if (rc == 0 || (mc_socket_is_own(rc) && !is_refused))
@@ -187,7 +204,9 @@ static bool move_group(const struct moving *moving, struct mc_transfer **group, 
     uint64_t start_ns = mc_clock_ns();
     mc_path_run(path, group, count, &run);
     rc = path_failure(group, count, &run);
-    if (rc < 0) {
+    if (rc < 0 && has_expired(moving, path)) {
+        mc_path_drop(path);
+    } else if (rc < 0) {
         note_stall(moving, start_ns);
         mc_store_report(moving->store, is_to_tell(moving->store, moving->link, start_ns), moving->epoch,
                         &path->endpoint, path, rc);

@@ -44,6 +44,18 @@ int mc_store_endpoint(struct mc_store *store, uint64_t epoch, uint32_t segment, 
     return rc;
 }
 
+bool mc_store_ticket_renew(struct mc_store *store, uint64_t epoch, uint64_t deadline_ns, struct mc_endpoint *endpoint)
+{
+    struct mc_endpoint told;
+    if (!endpoint->has_ticket)
+        return false;
+    mc_store_endpoint_doubt(store, epoch, endpoint->segment);
+    if (mc_store_endpoint(store, epoch, endpoint->segment, deadline_ns, &told) < 0 || mc_endpoint_same(&told, endpoint))
+        return false;
+    *endpoint = told;
+    return true;
+}
+
 void mc_store_report(struct mc_store *store, bool tell, uint64_t epoch, const struct mc_endpoint *owner,
                      struct mc_path *path, int code)
 {

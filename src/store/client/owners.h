@@ -8,6 +8,9 @@
 /* Endpoint of a segment of that epoch, from the cache or the master. Copies. */
 int mc_store_endpoint(struct mc_store *store, uint64_t epoch, uint32_t segment, uint64_t deadline_ns,
                       struct mc_endpoint *endpoint);
+/* The owner does not take the ticket: asks the master whether there is another, or another owner. True: *endpoint is
+ * what it says. */
+bool mc_store_ticket_renew(struct mc_store *store, uint64_t epoch, uint64_t deadline_ns, struct mc_endpoint *endpoint);
 /* A referenced path to that segment. */
 int mc_store_path(struct mc_store *store, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
                   struct mc_path **path);

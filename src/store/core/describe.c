@@ -17,7 +17,7 @@ static struct mc_wire_segment_reply described(const struct mc_segment *segment, 
 {
     struct mc_span text = mc_span(ticket->text, segment->has_ticket_key ? sizeof(ticket->text) : 0);
     if (segment->has_ticket_key) {
-        mc_ticket_write(ticket->text, connection->member->id, connection->rights);
+        mc_ticket_write(ticket->text, connection->member->id, connection->rights, segment->key_mark);
         mc_ticket_secret(segment->ticket_key, text, ticket->secret);
     }
     return (struct mc_wire_segment_reply){
@@ -35,13 +35,14 @@ static struct mc_wire_segment_reply described(const struct mc_segment *segment, 
         .unix_path = mc_span_string(segment->unix_path),
         .ticket = text,
         .ticket_secret = mc_span(ticket->secret, segment->has_ticket_key ? sizeof(ticket->secret) : 0),
+        .ticket_ms = segment->key_ms,
     };
 }
 
 uint64_t mc_segment_tag_read(const struct mc_segment *segment, struct mc_id holder, const struct mc_wire_place *place)
 {
     const struct mc_tagged what = {.holder = holder, .slot = place->slot, .generation = place->generation};
-    return segment->has_tag_key ? mc_tag_read(segment->tag_key, &what) : 0;
+    return segment->has_tag_key ? mc_tag_marked(mc_tag_read(segment->tag_key, &what), segment->key_mark) : 0;
 }
 
 uint64_t mc_segment_tag_write(const struct mc_segment *segment, struct mc_id holder, const struct mc_wire_place *place,
@@ -51,14 +52,15 @@ uint64_t mc_segment_tag_write(const struct mc_segment *segment, struct mc_id hol
         return 0;
     struct mc_span key = mc_object_key(object);
     struct mc_hash hash = mc_hash(key.data, key.length);
-    return mc_tag_write(segment->tag_key, &(struct mc_tagged){.holder = holder,
-                                                              .slot = place->slot,
-                                                              .key_length = (uint16_t)key.length,
-                                                              .generation = place->generation,
-                                                              .offset = place->offset,
-                                                              .length = object->length,
-                                                              .hash_low = hash.low,
-                                                              .hash_high = hash.high});
+    const struct mc_tagged what = {.holder = holder,
+                                   .slot = place->slot,
+                                   .key_length = (uint16_t)key.length,
+                                   .generation = place->generation,
+                                   .offset = place->offset,
+                                   .length = object->length,
+                                   .hash_low = hash.low,
+                                   .hash_high = hash.high};
+    return mc_tag_marked(mc_tag_write(segment->tag_key, &what), segment->key_mark);
 }
 
 /* segment NULL: there is none of that number. */

@@ -306,6 +306,8 @@ static void copy_keys(struct mc_segment *segment, const struct mc_wire_mount *mo
     segment->has_tag_key = mount->tag_key.length == sizeof(segment->tag_key);
     if (segment->has_tag_key)
         memcpy(segment->tag_key, mount->tag_key.data, sizeof(segment->tag_key));
+    segment->key_mark = mount->key_mark & 1;
+    segment->key_ms = mount->key_ms;
 }
 
 static struct mc_segment *segment_create(struct mc_core *core, const struct mc_wire_mount *mount, uint32_t index)

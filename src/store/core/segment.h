@@ -65,6 +65,8 @@ struct mc_segment {
     bool has_ticket_key;
     uint8_t tag_key[MC_TAG_KEY_BYTES]; /* by which it knows the tags of places; has_tag_key: it wants them */
     bool has_tag_key;
+    uint8_t key_mark;             /* of both */
+    uint32_t key_ms;              /* for how long it knows them, at least */
     uint64_t capacity, populated; /* bytes */
     uint64_t populated_ms;        /* when it last grew */
     uint32_t slot_count;

@@ -108,7 +108,8 @@ struct mc_owner {
     enum link_state state;
     struct mc_connector *connector; /* while CONNECTING */
     _Atomic int fd;                 /* a forked child closes it */
-    struct event *readable, *writable, *timer, *populated_timer;
+    struct event *readable, *writable, *timer, *populated_timer, *key_timer;
+    uint32_t key_ms; /* the keys of tickets and tags are renewed so often; 0: never */
     bool is_reading, is_writing, is_closing;
     struct mc_buffer in, out;
     size_t out_sent;
@@ -190,6 +191,10 @@ void mc_owner_populated_tell(struct mc_owner *owner);
 void mc_owner_hello_send(struct mc_owner *owner);
 void mc_owner_mount_send(struct mc_owner *owner);
 void mc_owner_on_populated_timer(evutil_socket_t fd, short what, void *argument);
+
+/* keys.c */
+uint32_t mc_owner_key_ms(void);
+void mc_owner_on_key_timer(evutil_socket_t fd, short what, void *argument);
 void mc_owner_on_progress(void *context, uint64_t populated); /* on the thread that populates */
 void mc_owner_on_committed(void *context, struct mc_segment_memory *memory, uint32_t slot, uint64_t generation,
                            int code);

@@ -137,10 +137,8 @@ void mc_owner_mount_send(struct mc_owner *owner)
                                   .name = mc_span_string(owner->name),
                                   .tcp_address = mc_span_string(owner->name),
                                   .unix_path = mc_span_string(mc_serve_unix_path(owner->serve))};
-    const uint8_t *ticket_key = mc_serve_ticket_key(owner->serve);
-    mount.ticket_key = mc_span(ticket_key, ticket_key == NULL ? 0 : MC_KEY_SECRET_BYTES);
-    const uint8_t *tag_key = mc_serve_tag_key(owner->serve);
-    mount.tag_key = mc_span(tag_key, tag_key == NULL ? 0 : MC_TAG_KEY_BYTES);
+    mc_serve_keys_tell(owner->serve, &mount);
+    mount.key_ms = owner->key_ms;
     owner->mount_id = ++owner->request_id;
     owner->populated_told = mount.populated;
     owner->populated_told_ms = mc_clock_ms();

@@ -146,7 +146,9 @@ static void timers_free(struct mc_owner *owner)
         event_free(owner->timer);
     if (owner->populated_timer != NULL)
         event_free(owner->populated_timer);
-    owner->timer = owner->populated_timer = NULL;
+    if (owner->key_timer != NULL)
+        event_free(owner->key_timer);
+    owner->timer = owner->populated_timer = owner->key_timer = NULL;
     if (owner->scrub != NULL)
         mc_scrub_stop(owner->scrub);
 }
@@ -162,7 +164,13 @@ static int timers_make(struct mc_owner *owner)
     owner->timer = evtimer_new(base, mc_owner_on_timer, owner);
     owner->populated_timer = evtimer_new(base, mc_owner_on_populated_timer, owner);
     owner->scrub = mc_scrub_create(&scrub);
-    return owner->timer == NULL || owner->populated_timer == NULL || owner->scrub == NULL ? MC_ERR_NO_MEMORY : 0;
+    owner->key_timer = evtimer_new(base, mc_owner_on_key_timer, owner);
+    owner->key_ms = mc_owner_key_ms();
+    if (owner->timer == NULL || owner->populated_timer == NULL || owner->key_timer == NULL || owner->scrub == NULL)
+        return MC_ERR_NO_MEMORY;
+    if (owner->key_ms > 0)
+        mc_owner_timer_set(owner->key_timer, owner->key_ms);
+    return 0;
 }
 
 /* Nothing runs yet. */

@@ -94,8 +94,7 @@ static struct mc_path_entry *entry_get(struct mc_paths *paths, uint32_t segment,
 static bool path_serves(const struct mc_path *path, const struct mc_endpoint *endpoint)
 {
     return path != NULL && !atomic_load_explicit(&path->broken, memory_order_acquire) &&
-           path->endpoint.incarnation == endpoint->incarnation && mc_id_equal(path->endpoint.node, endpoint->node) &&
-           mc_id_equal(path->endpoint.segment_id, endpoint->segment_id);
+           mc_endpoint_same(&path->endpoint, endpoint);
 }
 
 struct opening { /* one attempt: kinds below `end`, fastest first */

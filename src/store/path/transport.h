@@ -32,6 +32,15 @@ struct mc_endpoint {
     char unix_path[MC_UNIX_PATH_MAX];
 };
 
+/* Is it the same process, segment and ticket? */
+static inline bool mc_endpoint_same(const struct mc_endpoint *a, const struct mc_endpoint *b)
+{
+    return a->incarnation == b->incarnation && mc_id_equal(a->node, b->node) &&
+           mc_id_equal(a->segment_id, b->segment_id) && a->has_ticket == b->has_ticket &&
+           memcmp(a->ticket, b->ticket, sizeof(a->ticket)) == 0 &&
+           memcmp(a->ticket_secret, b->ticket_secret, sizeof(a->ticket_secret)) == 0;
+}
+
 struct mc_place { /* one replica, from the master */
     uint32_t segment, slot;
     uint64_t generation, offset;

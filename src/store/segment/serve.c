@@ -287,29 +287,42 @@ static uint32_t default_limit(void)
     return limit < MC_SERVE_CONNECTIONS_MAX ? (uint32_t)limit : MC_SERVE_CONNECTIONS_MAX;
 }
 
-const uint8_t *mc_serve_ticket_key(const struct mc_serve *serve)
+void mc_serve_keys_tell(const struct mc_serve *serve, struct mc_wire_mount *mount)
 {
-    return serve->server.wants_tickets ? serve->server.ticket_key : NULL;
+    const struct mc_lane_server *server = &serve->server;
+    const struct mc_lane_keys *keys = &server->keys[server->key_mark];
+    mount->ticket_key = mc_span(keys->ticket, server->wants_tickets ? sizeof(keys->ticket) : 0);
+    mount->tag_key = mc_span(keys->tag, server->wants_tags ? sizeof(keys->tag) : 0);
+    mount->key_mark = server->key_mark;
 }
 
-const uint8_t *mc_serve_tag_key(const struct mc_serve *serve)
+static unsigned expired_close(const struct mc_connections *list)
 {
-    return serve->server.wants_tags ? serve->server.tag_key : NULL;
+    unsigned count = 0;
+    for (struct mc_serve_connection *one = list->first, *next; one != NULL; one = next) {
+        next = one->next; /* closing one may only finish cuts, which close none */
+        if (mc_lane_has_expired(&one->lane)) {
+            mc_connection_close(one);
+            count++;
+        }
+    }
+    return count;
+}
+
+bool mc_serve_keys_renew(struct mc_serve *serve)
+{
+    if (!serve->server.wants_tags)
+        return false;
+    mc_lane_keys_draw(&serve->server);
+    unsigned count = expired_close(&serve->guests) + expired_close(&serve->greeters);
+    if (count > 0)
+        mc_log(INFO, "%u data connections were closed, as their tickets have expired", count);
+    return true;
 }
 
 uint64_t mc_serve_tags_refused(const struct mc_serve *serve)
 {
     return atomic_load_explicit(&serve->server.tags_refused, memory_order_relaxed);
-}
-
-static void keys_draw(struct mc_lane_server *server)
-{
-    uint8_t drawn[MC_KEY_SECRET_BYTES];
-    server->wants_tickets = mc_keys_are_wanted();
-    server->wants_tags = server->wants_tickets || MC_SERVE_TAGS_ALWAYS;
-    mc_key_draw(server->ticket_key);
-    mc_key_draw(drawn);
-    memcpy(server->tag_key, drawn, sizeof(server->tag_key));
 }
 
 int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, uint16_t port, bool unix_allowed,
@@ -323,7 +336,9 @@ int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, u
                                             .admit = mc_connection_admit,
                                             .where = mc_connection_where,
                                             .hooks = hooks == NULL ? (struct mc_serve_hooks){0} : *hooks};
-    keys_draw(&serve->server);
+    serve->server.wants_tickets = mc_keys_are_wanted();
+    serve->server.wants_tags = serve->server.wants_tickets || MC_SERVE_TAGS_ALWAYS;
+    mc_lane_keys_draw(&serve->server);
     serve->tcp.fd = serve->local.fd = -1;
     serve->hello_ms = MC_SERVE_HELLO_MS;
     serve->idle_ms = MC_SERVE_IDLE_MS;

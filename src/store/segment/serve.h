@@ -25,6 +25,7 @@
 #define MC_SERVE_HELD_MAX ((size_t)256 << 20) /* bytes of all half frames; beyond it the one that stands longest goes */
 #define MC_SERVE_IDLE_MS 300000u              /* and so long: it is closed. Clients let go earlier (MC_LANE_IDLE_MS) */
 #define MC_SERVE_TAGS_ALWAYS false /* of places: with keys only, without them nobody knows whom they are for */
+#define MC_TICKET_PERIOD_S 3600u   /* by default: the keys of tickets and tags are others from time to time */
 
 struct event_base;
 struct mc_rdma;
@@ -43,10 +44,11 @@ struct mc_serve_hooks { /* all called on the serve thread */
  * "@mooncake-<node>", or a file in MC_SHM_DIR). 0 or negative. The thread is not started yet. */
 int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, uint16_t port, bool unix_allowed,
                     const struct mc_serve_hooks *hooks, struct mc_serve **serve);
-/* The key of the tickets that it wants, MC_KEY_SECRET_BYTES of them; NULL: it wants none. */
-const uint8_t *mc_serve_ticket_key(const struct mc_serve *serve);
-/* The key of the tags that it wants, MC_TAG_KEY_BYTES of them; NULL: it wants none. */
-const uint8_t *mc_serve_tag_key(const struct mc_serve *serve);
+/* The keys of the tickets and tags that it wants, as a MOUNT tells them; what it fills in borrows. */
+void mc_serve_keys_tell(const struct mc_serve *serve, struct mc_wire_mount *mount);
+/* Draws others, which are to be told at once; and ends the connections that have a ticket of those before the ones
+ * before. Serve thread only. False: it wants neither tickets nor tags. */
+bool mc_serve_keys_renew(struct mc_serve *serve);
 /* How often a tag was not that of what was asked for. */
 uint64_t mc_serve_tags_refused(const struct mc_serve *serve);
 uint16_t mc_serve_tcp_port(const struct mc_serve *serve);

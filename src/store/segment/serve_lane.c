@@ -37,15 +37,39 @@ void mc_lane_free(struct mc_serve_lane *lane)
 
 /* ---- tickets ---- */
 
+void mc_lane_keys_draw(struct mc_lane_server *server)
+{
+    uint8_t drawn[MC_KEY_SECRET_BYTES];
+    server->key_mark ^= 1;
+    server->key_number++;
+    struct mc_lane_keys *keys = &server->keys[server->key_mark];
+    mc_key_draw(keys->ticket);
+    mc_key_draw(drawn);
+    memcpy(keys->tag, drawn, sizeof(keys->tag));
+    explicit_bzero(drawn, sizeof(drawn));
+}
+
+/* NULL: there are none of that mark yet. */
+static const struct mc_lane_keys *keys_of(const struct mc_lane_server *server, unsigned mark)
+{
+    return mark == server->key_mark || server->key_number > 1 ? &server->keys[mark & 1] : NULL;
+}
+
+bool mc_lane_has_expired(const struct mc_serve_lane *lane)
+{
+    return lane->key_number != 0 && lane->key_number + 1 < lane->server->key_number;
+}
+
 /* A ticket is the name of a key that nobody keeps: its secret follows from ours. */
 static bool ticket_find(void *context, struct mc_span ticket, struct mc_key *key)
 {
     const struct mc_lane_server *server = context;
     struct mc_id node;
-    if (!mc_ticket_read(ticket, &node, &key->rights))
-        return false;
-    mc_ticket_secret(server->ticket_key, ticket, key->secret);
-    return true;
+    unsigned mark = 0;
+    const struct mc_lane_keys *keys = mc_ticket_read(ticket, &node, &key->rights, &mark) ? keys_of(server, mark) : NULL;
+    if (keys != NULL)
+        mc_ticket_secret(keys->ticket, ticket, key->secret);
+    return keys != NULL;
 }
 
 static void where(const struct mc_serve_lane *lane, char text[MC_ADDRESS_MAX])
@@ -73,9 +97,13 @@ static int gate_handle(struct mc_serve_lane *lane, const struct mc_frame *frame)
     if (lane->gate == NULL)
         return MC_ERR_NO_MEMORY;
     int rc = mc_gate_take(lane->gate, frame, server->wants_tickets ? ticket_find : NULL, server, &lane->out);
+    struct mc_span ticket = mc_span(lane->gate->name, lane->gate->name_length);
+    unsigned rights = 0, mark = 0;
+    struct mc_id node;
+    if (rc == 0 && mc_ticket_read(ticket, &node, &rights, &mark)) /* now: the keys may be others when the proof comes */
+        lane->key_number = server->key_number - (mark != server->key_mark);
     if (rc == 1) {
-        unsigned rights = 0;
-        (void)mc_ticket_read(mc_span(lane->gate->name, lane->gate->name_length), &lane->peer, &rights);
+        (void)mc_ticket_read(ticket, &lane->peer, &rights, &mark);
         lane->rights = (uint8_t)rights;
         lane->is_proved = true;
         free(lane->gate);
@@ -113,9 +141,13 @@ static bool tag_fits(struct mc_serve_lane *lane, uint64_t tag, unsigned type, st
     if (!server->wants_tags)
         return true;
     what->holder = lane->peer;
-    uint64_t ours = (type == MC_MESSAGE_READ ? mc_tag_read : mc_tag_write)(server->tag_key, what);
-    if (mc_tag_equal(ours, tag))
-        return true;
+    unsigned mark = mc_tag_mark(tag);
+    const struct mc_lane_keys *keys = keys_of(server, mark);
+    if (keys != NULL) {
+        uint64_t ours = (type == MC_MESSAGE_READ ? mc_tag_read : mc_tag_write)(keys->tag, what);
+        if (mc_tag_equal(mc_tag_marked(ours, mark), tag))
+            return true;
+    }
     atomic_fetch_add_explicit(&server->tags_refused, 1, memory_order_relaxed);
     where(lane, address);
     mc_log_limited(WARNING, "a data connection of %s is refused a %s: it does not have the tag of that place", address,

@@ -23,6 +23,10 @@
 
 struct mc_serve_lane;
 
+struct mc_lane_keys {
+    uint8_t ticket[MC_KEY_SECRET_BYTES], tag[MC_TAG_KEY_BYTES];
+};
+
 struct mc_lane_server {                            /* what all lanes of a server share */
     struct mc_segment_memory *memory;              /* NULL: nobody gets in */
     struct mc_rdma *rdma;                          /* NULL: no RDMA here */
@@ -33,10 +37,11 @@ struct mc_lane_server {                            /* what all lanes of a server
     /* Whether that peer may have one more lane, this one: 0, or what it is told (MC_ERR_BUSY). NULL: any may. */
     int (*admit)(struct mc_serve_lane *lane, struct mc_id peer);
     void (*where)(const struct mc_serve_lane *lane, char text[MC_ADDRESS_MAX]); /* its other end, for a log. NULL: ? */
-    bool wants_tickets;                                                         /* who comes has to prove one: */
-    uint8_t ticket_key[MC_KEY_SECRET_BYTES];
-    bool wants_tags; /* what is asked of places has to repeat their tag: */
-    uint8_t tag_key[MC_TAG_KEY_BYTES];
+    bool wants_tickets;                                                         /* who comes has to prove one */
+    bool wants_tags;             /* what is asked of places has to repeat their tag */
+    struct mc_lane_keys keys[2]; /* of both; by their mark */
+    uint8_t key_mark;            /* of those that are told; the others are those before, */
+    uint64_t key_number;         /* if this is above 1; it counts */
     _Atomic uint64_t tags_refused;
     bool committed; /* hooks.committed was called and hooks.flush not yet */
 };
@@ -55,6 +60,7 @@ struct mc_serve_lane {
     bool is_open;                       /* hello was accepted */
     bool is_proved;                     /* it has a ticket, for the node that it says it is */
     uint8_t rights;                     /* of that ticket */
+    uint64_t key_number;                /* of the owner's key that it is of */
     struct mc_gate *gate;               /* while something is being proved */
     bool is_ending;                     /* hello was refused: close when the answer is sent */
     struct mc_segment_memory *attached; /* of which it has an entry in the table of writers; NULL = none */
@@ -86,6 +92,11 @@ struct mc_serve_lane {
         size_t end_length;
     } read;
 };
+
+/* Keys that nobody has been told yet. Those that were told stay good until the next ones are drawn. */
+void mc_lane_keys_draw(struct mc_lane_server *server);
+/* Has a ticket of keys that are no more. */
+bool mc_lane_has_expired(const struct mc_serve_lane *lane);
 
 void mc_lane_init(struct mc_serve_lane *lane, struct mc_lane_server *server, bool is_unix, bool is_same_user);
 /* Also ends the link: nothing of the peer arrives through it any more. */

@@ -186,11 +186,12 @@ int mc_gate_take(struct mc_gate *gate, const struct mc_frame *frame, mc_gate_fin
 /* ---- tickets ---- */
 
 #define TICKET_VERSION 1u
+#define TICKET_MARK 128u /* beside the rights */
 
-void mc_ticket_write(uint8_t ticket[MC_TICKET_BYTES], struct mc_id node, unsigned rights)
+void mc_ticket_write(uint8_t ticket[MC_TICKET_BYTES], struct mc_id node, unsigned rights, unsigned mark)
 {
     ticket[0] = TICKET_VERSION;
-    ticket[1] = (uint8_t)rights;
+    ticket[1] = (uint8_t)(rights | (mark != 0 ? TICKET_MARK : 0));
     memcpy(ticket + 2, &node.low, sizeof(node.low));
     memcpy(ticket + 10, &node.high, sizeof(node.high));
 }
@@ -202,12 +203,13 @@ void mc_ticket_secret(const uint8_t key[MC_KEY_SECRET_BYTES], struct mc_span tic
     mc_key_prove(key, parts, sizeof(parts) / sizeof(parts[0]), secret);
 }
 
-bool mc_ticket_read(struct mc_span ticket, struct mc_id *node, unsigned *rights)
+bool mc_ticket_read(struct mc_span ticket, struct mc_id *node, unsigned *rights, unsigned *mark)
 {
     const uint8_t *bytes = ticket.data;
     if (ticket.length != MC_TICKET_BYTES || bytes[0] != TICKET_VERSION)
         return false;
-    *rights = bytes[1];
+    *rights = bytes[1] & ~TICKET_MARK;
+    *mark = (bytes[1] & TICKET_MARK) != 0;
     memcpy(&node->low, bytes + 2, sizeof(node->low));
     memcpy(&node->high, bytes + 10, sizeof(node->high));
     return true;

@@ -66,11 +66,12 @@ int mc_gate_take(struct mc_gate *gate, const struct mc_frame *frame, mc_gate_fin
  * which is an HMAC of it under that key. The client proves that secret to the owner, the ticket being its name. */
 #define MC_TICKET_BYTES 18u
 
-void mc_ticket_write(uint8_t ticket[MC_TICKET_BYTES], struct mc_id node, unsigned rights);
+/* mark: 0 or 1, of the owner's key under which the secret is made. */
+void mc_ticket_write(uint8_t ticket[MC_TICKET_BYTES], struct mc_id node, unsigned rights, unsigned mark);
 void mc_ticket_secret(const uint8_t key[MC_KEY_SECRET_BYTES], struct mc_span ticket,
                       uint8_t secret[MC_KEY_SECRET_BYTES]);
 /* False: it is none. */
-bool mc_ticket_read(struct mc_span ticket, struct mc_id *node, unsigned *rights);
+bool mc_ticket_read(struct mc_span ticket, struct mc_id *node, unsigned *rights, unsigned *mark);
 
 /* ---- rights ---- */
 

@@ -7,7 +7,7 @@
  * of the key that lies behind the value; one that is read is named by slot and generation, as these are given once: the
  * rest the owner knows better than who asks.
  *
- * Bit 0 of a tag is no part of the MAC. */
+ * Bit 0 of a tag is no part of the MAC: it is the mark of the key, by which its owner tells it from the one before. */
 #ifndef MC_WIRE_TAG_H
 #define MC_WIRE_TAG_H
 
@@ -26,6 +26,14 @@ struct mc_tagged { /* a place that may be written, or of which slot and generati
 
 uint64_t mc_tag_write(const uint8_t key[MC_TAG_KEY_BYTES], const struct mc_tagged *what);
 uint64_t mc_tag_read(const uint8_t key[MC_TAG_KEY_BYTES], const struct mc_tagged *what);
+static inline unsigned mc_tag_mark(uint64_t tag)
+{
+    return tag & 1;
+}
+static inline uint64_t mc_tag_marked(uint64_t tag, unsigned mark)
+{
+    return tag | (mark & 1);
+}
 /* Takes as long whatever differs. */
 static inline bool mc_tag_equal(uint64_t a, uint64_t b)
 {
