@@ -1,7 +1,7 @@
 """An engine that is a process of its own: it registers memory and does what its standard input says, one word a line.
 
     engine_peer.py HOST METADATA SIZE [NAME]
-says "CODE PORT ADDRESS", then answers: crc OFFSET SIZE; fill OFFSET SIZE BYTE; read|write TARGET ADDRESS SIZE; first TARGET; allocate SIZE; free ADDRESS SIZE; zero ADDRESS SIZE; crc_at ADDRESS SIZE;
+says "CODE PORT ADDRESS", then answers: crc OFFSET SIZE; fill OFFSET SIZE BYTE; read|write TARGET ADDRESS SIZE; first TARGET; allocate SIZE; free ADDRESS SIZE; vanish SIZE; zero ADDRESS SIZE; crc_at ADDRESS SIZE;
 bytes TEXT; notes; graceful; unregister.
 ENGINE_PROTOCOL and ENGINE_DEVICES: instead of tcp. ENGINE_NO_REACH: it may not reach into other processes' memory. MC_PYTHONPATH is where the package lies; without it the one that is installed is taken (the original, in its environment).
 """
@@ -20,6 +20,7 @@ from mooncake.engine import TransferEngine  # noqa: E402
 
 if os.environ.get("ENGINE_NO_REACH"):
     forbidden.forbid_reaching()
+libc, vanished = ctypes.CDLL(None), []
 engine = TransferEngine()
 host, metadata, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
 code = engine.initialize(host, metadata, os.environ.get("ENGINE_PROTOCOL", "tcp"), os.environ.get("ENGINE_DEVICES", ""))
@@ -45,6 +46,13 @@ for line in sys.stdin:
         print(engine.allocate_managed_buffer(int(words[1])), flush=True)
     elif words[0] == "free":
         print(engine.free_managed_buffer(int(words[1]), int(words[2])), flush=True)
+    elif words[0] == "vanish":  # memory that nobody may look at any more, as if it had been given back without a word
+        lost = mmap.mmap(-1, int(words[1]))
+        where = ctypes.addressof(ctypes.c_char.from_buffer(lost))
+        assert engine.register_memory(where, int(words[1])) == 0
+        assert libc.mprotect(ctypes.c_void_p(where), ctypes.c_size_t(int(words[1])), 0) == 0
+        vanished.append(lost)
+        print(where, flush=True)
     elif words[0] == "zero":
         ctypes.memset(int(words[1]), 0, int(words[2]))
         print("ok", flush=True)

@@ -19,10 +19,10 @@ from idle_peers import raise_limit
 from proxy_engines import Engine, Proxy
 from service_process import Service
 from test_metadata_server import NATIVE, Server
+from test_tls import VARIABLES
 
 MIB = 1 << 20
 NAMES = ("admin", "metadata", "server", "rest", "proxy")
-VARIABLES = ("MC_TLS_CA_CERT", "MC_TLS_CERT", "MC_TLS_KEY", "MC_TLS_SERVER_NAME", "MC_TLS_CLIENT_CA_CERT")
 PLACES = 1024  # MC_HTTP_CONNECTIONS_MAX
 SLOW = 4 if SANITIZED else 1
 

@@ -133,12 +133,20 @@ static void parse(struct mc_inbound *inbound)
         inbound->stash_at = inbound->stash_end = 0;
 }
 
+/* By way of the stash. */
+static bool has_detour(const struct mc_inbound *inbound)
+{
+    return inbound->is_careful && inbound->region->place.kind == MC_GPU_HOST;
+}
+
 size_t mc_inbound_window(struct mc_inbound *inbound, struct iovec parts[2])
 {
     size_t count = 0;
     if (inbound->is_over || inbound->stash_end > 0 || inbound->count == MC_INBOUND_REPLIES)
         return 0;
-    size_t direct = inbound->region == NULL ? 0 : inbound->left < PART_MAX ? (size_t)inbound->left : PART_MAX;
+    size_t direct = inbound->region == NULL || has_detour(inbound) ? 0
+                    : inbound->left < PART_MAX                     ? (size_t)inbound->left
+                                                                   : PART_MAX;
     void *at = (void *)(uintptr_t)inbound->address;
     if (direct > 0 && inbound->region->place.kind != MC_GPU_HOST) {
         at = inbound->bounce = inbound->hooks->receive_at(inbound->hooks->context, inbound->region, &direct);
@@ -162,7 +170,7 @@ void mc_inbound_received(struct mc_inbound *inbound, size_t count)
         }
         if (direct > 0)
             payload_came(inbound, direct);
-    } else if (inbound->region != NULL) {
+    } else if (inbound->region != NULL && !has_detour(inbound)) {
         direct = count < inbound->left ? count : (size_t)inbound->left;
         payload_came(inbound, direct);
     }

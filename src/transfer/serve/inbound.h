@@ -48,6 +48,7 @@ struct mc_inbound {
     uint64_t address, left;
     uint8_t *bounce;    /* a device's payload is received there; NULL: in the stash */
     size_t bounce_size; /* of the last window */
+    bool is_careful;    /* nothing is received into memory itself: who decrypts would die where that is not there */
     bool wants_status;
     bool is_over; /* refused or nonsense: nothing more is taken; the replies there are go out, then the end */
     struct mc_inbound_reply replies[MC_INBOUND_REPLIES];

@@ -31,7 +31,8 @@
 #define SEND_PARTS 64u
 #define KEEPALIVE_IDLE_S 60
 #define DATA_STALL_MS 60000u
-#define STAGED_BYTES ((size_t)512 << 10) /* of devices' memory, sent in one turn */
+#define STAGED_BYTES ((size_t)512 << 10)  /* of devices' memory, sent in one turn */
+#define CAREFUL_BYTES ((size_t)256 << 10) /* of any memory by TLS, likewise */
 
 /* ---- connections ---- */
 
@@ -126,6 +127,7 @@ bool mc_connection_begin(struct mc_service_connection *connection, enum mc_conne
     if (data != NULL) {
         mc_inbound_init(data, &connection->service->inbound_hooks);
         data->rights = connection->rights;
+        data->is_careful = mc_secure_is_served();
     }
     return true;
 }
@@ -275,6 +277,26 @@ static bool staging_end(struct mc_service *service)
 
 /* ---- data ---- */
 
+/* With TLS memory is read here and not by the kernel, and that which is registered and not there (any more) must be an
+ * error as ever: so the kernel copies it first. What is not taken is copied again. */
+static ssize_t send_carefully(struct mc_service_connection *connection, const struct msghdr *message)
+{
+    struct mc_service *service = connection->service;
+    struct iovec to = {service->careful, CAREFUL_BYTES};
+    if (to.iov_base == NULL)
+        to.iov_base = service->careful = malloc(CAREFUL_BYTES);
+    if (to.iov_base == NULL)
+        return -1;
+    ssize_t copied = process_vm_readv(service->process, &to, 1, message->msg_iov, message->msg_iovlen, 0);
+    if (copied < 0 && (errno == ENOSYS || errno == EPERM)) /* not allowed here */
+        return mc_socket_sendmsg(connection->fd, message);
+    if (copied <= 0)
+        mc_log_limited(ERROR, "memory that a peer reads is registered, but it is not there (any more)");
+    if (copied == 0)
+        errno = EFAULT;
+    return copied <= 0 ? -1 : mc_socket_sends(connection->fd, service->careful, (size_t)copied);
+}
+
 /* False: the connection has ended. */
 static bool data_send(struct mc_service_connection *connection)
 {
@@ -288,7 +310,8 @@ static bool data_send(struct mc_service_connection *connection)
     }
     if (count > 0) {
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
-        ssize_t sent = mc_socket_sendmsg(connection->fd, &message);
+        bool is_plain = mc_secure_of(connection->fd) == NULL;
+        ssize_t sent = is_plain ? mc_socket_sendmsg(connection->fd, &message) : send_carefully(connection, &message);
         if (sent < 0 && errno != EAGAIN && errno != EINTR) {
             drop(connection, false);
             return false;
@@ -721,6 +744,7 @@ void mc_service_stop(struct mc_transfer_engine *engine)
         mc_gpu_give(service->lanes[i]);
     pthread_mutex_destroy(&service->initiators_lock);
     free(service->cuts);
+    free(service->careful);
     free(service);
     engine->service = NULL;
 }

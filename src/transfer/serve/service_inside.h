@@ -90,7 +90,8 @@ struct mc_service {
     size_t staged;                          /* bytes of unit 1 that this turn's sending uses */
     uint64_t copying;                       /* devices whose copies into it have not been waited for */
     bool has_staging_failed;
-    bool has_told; /* peers that we are leaving */
+    uint8_t *careful; /* what goes out by TLS; NULL: nothing has yet */
+    bool has_told;    /* peers that we are leaving */
 };
 
 /* Hangs up; may be called at any time on the service thread. */
