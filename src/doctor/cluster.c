@@ -6,6 +6,7 @@
 #include "env/http.h"
 #include "env/json.h"
 #include "env/leader.h"
+#include "env/secure.h"
 #include "mooncake_engine.h"
 #include "transfer/wire/metadata.h"
 #include "store/wire/proof.h"
@@ -163,7 +164,8 @@ static int ask_http(const char *address, const char *path, struct mc_buffer *rep
 {
     char bearer[MC_KEYS_BEARER_MAX];
     const struct mc_http_question question = {.method = "GET", .path = path, .secret = mc_keys_bearer(bearer)};
-    return mc_http_once(address, NULL, &question, deadline_of(), reply, error);
+    const struct mc_tls_settings tls = mc_secure_calls();
+    return mc_http_once(address, mc_secure_is_called() ? &tls : NULL, &question, deadline_of(), reply, error);
 }
 
 /* The value of a metric without labels; -1: none. */
@@ -340,7 +342,7 @@ void mc_check_same_cluster(struct mc_doctor *doctor)
     if (doctor->metadata_port == 0 || !doctor->is_metadata_reached || doctor->master_host[0] == 0)
         return;
     mc_address_join(address, sizeof(address), doctor->master_host, (uint16_t)doctor->metadata_port);
-    snprintf(url, sizeof(url), "http://%s/metadata", address);
+    snprintf(url, sizeof(url), "http%s://%s/metadata", mc_secure_is_called() ? "s" : "", address);
     make_key(key, sizeof(key));
     if (mc_metadata_init(&given, doctor->config.metadata) < 0 || mc_metadata_init(&own, url) < 0)
         return;

@@ -8,6 +8,7 @@
 #include "env/keys.h"
 #include "env/log.h"
 #include "env/redis.h"
+#include "env/secure.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -33,14 +34,31 @@ static int parse_address(struct mc_metadata *metadata, const char *text, size_t 
 
 /* ---- HTTP: GET, PUT, DELETE of one path, the key in its query ---- */
 
+static bool is_set(const char *value)
+{
+    return value != NULL && value[0] != 0;
+}
+
+/* What is not said of the metadata server is as of our own ports: it may be one of them. */
 static struct mc_tls_settings tls_settings(void)
 {
-    return (struct mc_tls_settings){.authority = mc_variable(MC_METADATA_TLS_CA_CERT),
-                                    .certificate = mc_variable(MC_METADATA_TLS_CERT),
-                                    .key = mc_variable(MC_METADATA_TLS_KEY),
-                                    .authority_is = "MC_METADATA_TLS_CA_CERT",
-                                    .certificate_is = "MC_METADATA_TLS_CERT",
-                                    .key_is = "MC_METADATA_TLS_KEY"};
+    const struct mc_tls_settings own = mc_secure_calls();
+    struct mc_tls_settings tls = {.authority = mc_variable(MC_METADATA_TLS_CA_CERT),
+                                  .certificate = mc_variable(MC_METADATA_TLS_CERT),
+                                  .key = mc_variable(MC_METADATA_TLS_KEY),
+                                  .authority_is = "MC_METADATA_TLS_CA_CERT",
+                                  .certificate_is = "MC_METADATA_TLS_CERT",
+                                  .key_is = "MC_METADATA_TLS_KEY"};
+    if (!is_set(tls.authority)) {
+        tls.authority = own.authority;
+        tls.name = own.name;
+        tls.name_is = own.name_is;
+    }
+    if (!is_set(tls.certificate) && !is_set(tls.key)) {
+        tls.certificate = own.certificate;
+        tls.key = own.key;
+    }
+    return tls;
 }
 
 static int parse_url(struct mc_metadata *metadata, const char *rest, uint16_t port)
