@@ -62,17 +62,19 @@ TRIALS = {
         "test_trials": ["test_who_takes_the_name_of_a_dead_master_learns_nothing"],
         "test_keys": ["test_a_key_with_another_secret_is_not_shown_to_that_master", "test_a_master_without_keys_is_not_believed"],
         "test_keys_engine": ["test_an_engine_without_keys_is_not_believed"]},
-    "8 TLS between masters, store nodes and clients": {
+    "8 TLS": {
         "test_tls": ["test_a_capture_shows_no_key_and_no_value", "test_mutual", "test_a_master_that_is_not_who_it_should_be", "test_a_downgrade_is_refused",
-                     "test_renewal_under_load_loses_nothing", "test_half_a_handshake_holds_up_nobody"]},
+                     "test_renewal_under_load_loses_nothing", "test_half_a_handshake_holds_up_nobody"],
+        "test_tls_http": ["test_callers_certificates", "test_nothing_before_tls_1_3", "test_half_handshakes_hold_up_nobody",
+                          "test_a_question_and_a_reset_right_behind_it", "test_certificates_are_renewed_without_a_restart"],
+        "test_tls_engine": ["test_a_capture_shows_no_byte_of_it", "test_who_is_not_let_in", "test_a_question_and_a_reset_right_behind_it"]},
     "9 old and new beside each other, without keys": {
         "test_versions": ["test_every_role", "test_a_master_is_replaced_by_the_other_version"],
         "test_keys_engine": ["test_without_keys_nothing_is_said_before", "test_the_original_is_refused_with_a_line"]},
 }
 # What no test shows, and why; docs/security.md says the same under "What remains open".
 NOT_SHOWN = {"4 maps, links and regions of another tenant": "who has mapped memory, or a link of RDMA, asks no owner; engines know of no tenants",
-             "6 ten thousand at each port at once, and the p99 of others": "./dev bench hostile: docs/limits.md has what does not stand it",
-             "8 TLS of HTTP ports and engines": "there is none yet"}
+             "6 ten thousand at each port at once, and the p99 of others": "./dev bench hostile: docs/limits.md has what does not stand it"}
 
 
 def test_the_list_is_true():
