@@ -45,7 +45,7 @@ class Client:
         return None if found == b"" else found == content(name, size)
 
     def ranges(self, key, name, size, session=False):
-        """Are three pieces of the value right, one over a border of blocks where it has any?"""
+        """Are three pieces of the value right, one over a border of blocks where it has any? None: they could not be read."""
         pieces = [(0, min(size, 10)), (size // 2, size - size // 2), (max(size - 7, 0), min(size, 7))]
         sources, sizes = [list(one) for one in zip(*pieces)]
         places = [0, sizes[0], sizes[0] + sizes[1]]
@@ -61,7 +61,7 @@ class Client:
             right = self.store.get_into_ranges([base], [[key]], [[places]], [[sources]], [[sizes]]) == [[sizes]]
             self.store.unregister_buffer(base)
         whole = content(name, size)
-        return right and memory.raw[:sum(sizes)] == b"".join(whole[at:at + length] for at, length in pieces)
+        return None if not right else memory.raw[:sum(sizes)] == b"".join(whole[at:at + length] for at, length in pieces)
 
     def session_start(self, key):
         return self.store.batch_get_session_start([key])[0]
