@@ -61,8 +61,8 @@ static bool find(void *context, struct mc_span name, struct mc_key *key)
 {
     (void)context;
     struct mc_id node;
-    unsigned rights;
-    if (mc_ticket_read(name, &node, &rights))
+    unsigned rights, mark;
+    if (mc_ticket_read(name, &node, &rights, &mark))
         mc_assert(name.length == MC_TICKET_BYTES && rights <= MC_RIGHTS_ALL);
     return mc_keys_find(name, key);
 }

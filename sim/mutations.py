@@ -212,7 +212,7 @@ MUTATIONS = [
     ("standbys_claim_at_once", MASTER + "leadership.c", "        return leadership->seen_ms + view->ttl_ms;", "        return leadership->seen_ms + 150;"),
     ("what_is_gone_has_resigned", MASTER + "leadership.c", "    return !view->is_present && view->has_resigned;", "    return !view->is_present;"),
     # The revision of the view, and the claim, change together with every claim.
-    ("claims_have_no_guard", MASTER + "election_etcd.c", "    compare_revision(place, place->view_key, seen->is_present ? seen->revision : 0);", "    compare_text(place, place->epoch_key, seen->claim);",
+    ("claims_have_no_guard", MASTER + "election_etcd.c", "    mc_etcd_compare_revision(&place->body, place->view_key, seen->is_present ? seen->revision : 0);", "    compare_text(place, place->epoch_key, seen->claim);",
      MASTER + "election_etcd.c", "    mc_buffer_printf(&place->body, \",\");\n    compare_text(place, place->epoch_key, seen->claim);\n", "    place->body.length = (size_t)((uint8_t *)strchr((char *)place->body.data, '[') - place->body.data) + 1;\n",
      MASTER + "election_etcd.c", "        mc_buffer_printf(&place->body, \",\");\n        compare_text(place, place->word_keys[i]", "        if (i == MC_ELECTION_DEPARTED)\n            continue;\n        mc_buffer_printf(&place->body, \",\");\n        compare_text(place, place->word_keys[i]"),
     # Plain mistakes of each party

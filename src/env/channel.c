@@ -66,7 +66,7 @@ static void on_freed(void *context)
 
 /* ---- between TLS and the socket ---- */
 
-static ssize_t take(void *context, void *data, size_t size)
+static ssize_t take_record(void *context, void *data, size_t size)
 {
     struct channel *channel = context;
     int got = evbuffer_remove(bufferevent_get_input(channel->socket), data, size);
@@ -74,7 +74,7 @@ static ssize_t take(void *context, void *data, size_t size)
     return got > 0 ? got : -1;
 }
 
-static ssize_t give(void *context, const void *data, size_t size)
+static ssize_t give_record(void *context, const void *data, size_t size)
 {
     struct channel *channel = context;
     ssize_t gone = send(bufferevent_getfd(channel->socket), data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -90,17 +90,17 @@ static void end(struct channel *channel, short what)
     channel->is_over = true;
 }
 
-static void fail(struct channel *channel, short direction)
+static void tell_failure(struct channel *channel, short direction)
 {
     if (channel->tls != NULL && !channel->is_over && mc_tls_problem(channel->tls)[0] != 0)
         mc_log_limited(WARNING, "%s", mc_tls_problem(channel->tls));
     end(channel, direction | BEV_EVENT_EOF);
 }
 
-static bool begin(struct channel *channel)
+static bool begin_tls(struct channel *channel)
 {
     const struct mc_tls_settings settings = mc_secure_serves_http();
-    const struct mc_tls_carrier carrier = {channel, take, give};
+    const struct mc_tls_carrier carrier = {channel, take_record, give_record};
     char peer[MC_ADDRESS_MAX], error[MC_TLS_PROBLEM_MAX] = "no memory for TLS";
     mc_socket_peer_text(bufferevent_getfd(channel->socket), peer);
     if (channel_enter(channel) &&
@@ -126,7 +126,7 @@ static void on_writable(evutil_socket_t fd, short what, void *context)
         return;
     }
     if (!channel->is_over && channel->tls != NULL && mc_tls_shake(channel->tls, 0) < 0)
-        fail(channel, BEV_EVENT_WRITING);
+        tell_failure(channel, BEV_EVENT_WRITING);
     else
         send_more(channel);
 }
@@ -182,11 +182,11 @@ static enum bufferevent_filter_result decrypt(struct evbuffer *from, struct evbu
 {
     struct channel *channel = context;
     (void)limit, (void)mode;
-    if (!channel->is_over && channel->tls == NULL && !begin(channel))
-        fail(channel, BEV_EVENT_READING);
+    if (!channel->is_over && channel->tls == NULL && !begin_tls(channel))
+        tell_failure(channel, BEV_EVENT_READING);
     int64_t got = channel->is_over ? -1 : read_all(channel, to);
     if (got < 0) {
-        fail(channel, BEV_EVENT_READING);
+        tell_failure(channel, BEV_EVENT_READING);
         (void)evbuffer_drain(from, evbuffer_get_length(from));
         return BEV_ERROR;
     }
@@ -211,7 +211,7 @@ static enum bufferevent_filter_result encrypt(struct evbuffer *from, struct evbu
         parts[i] = (struct iovec){found[i].iov_base, found[i].iov_len};
     int64_t gone = mc_tls_write(channel->tls, parts, (size_t)count);
     if (gone < 0)
-        fail(channel, BEV_EVENT_WRITING);
+        tell_failure(channel, BEV_EVENT_WRITING);
     else
         (void)evbuffer_drain(from, (size_t)gone);
     wait_for_room(channel);

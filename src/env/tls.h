@@ -76,8 +76,8 @@ int64_t mc_tls_write(struct mc_tls *tls, const struct iovec *parts, size_t part_
 bool mc_tls_holds(struct mc_tls *tls);
 /* From now on a read takes what is here, at most MC_TLS_HELD_MAX bytes, and asks for nothing more; false: as ever. */
 void mc_tls_hold(struct mc_tls *tls, bool only_held);
-/* After a negative one, as of a socket: errno of what carries it; ECONNRESET: the peer has ended it; EPROTO: it has not,
- * but nothing more can be understood. */
+/* After a negative one, as of a socket: errno of what carries it; ECONNRESET: the peer has ended it; EPROTO: it has
+ * not, but nothing more can be understood. */
 int mc_tls_error(const struct mc_tls *tls);
 /* As mc_socket_send and mc_socket_receive; the handshake must be done. */
 int mc_tls_send(struct mc_tls *tls, const struct iovec *parts, size_t part_count, uint64_t deadline_ns);

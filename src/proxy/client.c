@@ -445,8 +445,8 @@ static void on_event(struct bufferevent *channel, short what, void *context)
     if (client->state == CLIENT_BUSY)
         client->proxy->totals.cancelled++;
     client->is_ended = true;
-    /* The rest of an answer still goes to a client that only ended its own side. A reset may be told as both: an error of
-     * what was written, and then an end of what is read. */
+    /* The rest of an answer still goes to a client that only ended its own side. A reset may be told as both: an error
+     * of what was written, and then an end of what is read. */
     bool has_gone = (what & (BEV_EVENT_ERROR | BEV_EVENT_TIMEOUT)) != 0;
     if (!has_gone && (client->state == CLIENT_FLUSH || client->state == CLIENT_HEAD))
         flush(client);
