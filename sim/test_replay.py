@@ -24,4 +24,5 @@ for options in RUNS:
         replay = re.search(r"replay: \./dev sim (.*) --trace\n", run(asked + " --fails"))[1]
         found[-1].append(run_hash(asked))
         assert run_hash(replay) == found[-1][-1], (asked, replay)
+        assert run_hash(asked + " --trace") == found[-1][-1], (asked, "what is only looked at is another run")
 assert len(set(map(tuple, found))) == len(RUNS), "an option that changes no seed proves nothing"

@@ -183,8 +183,9 @@ static int hello(struct mc_store *store, int fd, enum mc_role role, uint64_t dea
     return rc;
 }
 
-/* Keeps why no master was met. `error` is errno when a connection could not be had. Returns the words. */
-static const char *keep_unmet(struct mc_store *store, const char *address, int rc, int error, char why[256])
+/* Keeps why no master was met. `error` is errno when a connection could not be had. The words are
+ * for the log, too: kept here, since what a log line asks for is not computed when it is not written. */
+static void keep_unmet(struct mc_store *store, const char *address, int rc, int error, char why[256])
 {
     bool is_election = store->master.is_election && strcmp(address, store->master.configured) == 0;
     if (is_election && rc == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS)
@@ -202,7 +203,6 @@ static const char *keep_unmet(struct mc_store *store, const char *address, int r
     pthread_mutex_lock(&store->lock);
     snprintf(store->unmet, sizeof(store->unmet), "%s", why);
     pthread_mutex_unlock(&store->lock);
-    return why;
 }
 
 /* The same of one that took the connection, and then said nothing of ours. */
@@ -224,8 +224,8 @@ static int greet(struct mc_store *store, int fd, const char *address, enum mc_ro
     int error = errno;
     said->text[0] = said->leader[0] = 0;
     if (fd < 0) {
-        mc_log_limited(WARNING, "cannot reach the master at %s: %s", address,
-                       keep_unmet(store, address, fd, error, why));
+        keep_unmet(store, address, fd, error, why);
+        mc_log_limited(WARNING, "cannot reach the master at %s: %s", address, why);
         return fd;
     }
     int place = mc_paths_fd_add(store->paths, fd); /* a child that is forked while we wait must not hold it */
