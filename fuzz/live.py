@@ -31,6 +31,7 @@ import zlib
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests/system")]
+os.environ.setdefault("MC_SANITIZER", "address")  # or not: starts are waited for as long
 import keyed  # noqa: E402
 import wire  # noqa: E402
 from cluster import BUILD, Master, resident_bytes_of, wait_until  # noqa: E402
