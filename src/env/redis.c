@@ -5,7 +5,6 @@
 
 #include <hiredis/read.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #define RECEIVE_BYTES 16384u
 
@@ -124,12 +123,17 @@ int mc_redis_call(const struct mc_redis_login *login, const struct mc_span *word
     int fd = mc_tcp_connect(login->address, deadline_ns);
     if (fd < 0)
         return fd;
+    int secured = login->tls == NULL ? 0 : mc_secure_connect_by(login->tls, fd, login->address, deadline_ns);
+    if (secured < 0) {
+        mc_fd_close(fd);
+        return secured;
+    }
     redisReader *reader = redisReaderCreateWithFunctions(&functions);
     int rc = reader == NULL ? MC_ERR_NO_MEMORY : log_in(fd, reader, login, deadline_ns, reply);
     if (rc == 1)
         rc = exchange(fd, reader, words, count, deadline_ns, reply);
     if (reader != NULL)
         redisReaderFree(reader);
-    close(fd);
+    mc_fd_close(fd);
     return rc;
 }

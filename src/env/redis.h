@@ -14,6 +14,7 @@
 struct mc_redis_login { /* borrowed texts; "" or NULL: none */
     const char *address, *user, *password;
     unsigned database;
+    const struct mc_tls_settings *tls; /* NULL: without */
 };
 
 /* Sends a command of these words. 1: reply holds the answer's bytes (none for a number). 0: the answer is nil.

@@ -209,16 +209,22 @@ int mc_secure_shake(int fd)
     return rc == MC_ERR_RPC_TIMEOUT ? MC_ERR_RPC_FAIL : rc; /* what begins a connection its socket takes at once */
 }
 
-int mc_secure_connect(int fd, const char *address, uint64_t deadline_ns)
+int mc_secure_connect_by(const struct mc_tls_settings *settings, int fd, const char *address, uint64_t deadline_ns)
 {
-    int rc = mc_secure_call(fd, address);
-    struct mc_tls *tls = mc_secure_of(fd);
-    if (rc < 0 || tls == NULL)
+    int rc = attach(settings, fd, address);
+    if (rc < 0)
         return rc;
+    struct mc_tls *tls = mc_secure_of(fd);
     rc = mc_tls_handshake(tls, deadline_ns);
     if (rc < 0)
         say(tls);
     return rc;
+}
+
+int mc_secure_connect(int fd, const char *address, uint64_t deadline_ns)
+{
+    const struct mc_tls_settings settings = mc_secure_calls();
+    return mc_secure_is_called() ? mc_secure_connect_by(&settings, fd, address, deadline_ns) : 0;
 }
 
 static ssize_t result_of(const struct mc_tls *tls, int64_t moved)

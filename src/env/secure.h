@@ -56,6 +56,8 @@ bool mc_secure_is_known(int fd);
 int mc_secure_shake(int fd);
 /* mc_secure_call and the whole handshake. */
 int mc_secure_connect(int fd, const char *address, uint64_t deadline_ns);
+/* The same by other settings, for a server that is none of ours. */
+int mc_secure_connect_by(const struct mc_tls_settings *settings, int fd, const char *address, uint64_t deadline_ns);
 /* Before it is closed, and when its number is new. */
 void mc_secure_forget_entry(int fd);
 static inline void mc_secure_forget(int fd)

@@ -92,7 +92,7 @@ static PyObject *initialize(struct mc_py_engine *self, PyObject **values)
 
 MC_PY_ENGINE_CALL(initialize, 4, "local_hostname, metadata_server, protocol, device_name", initialize(self, values),
                   "0 or -1. metadata_server: 'P2PHANDSHAKE', 'http://host:port/metadata' (or https), "
-                  "'etcd://host:port;host:port' or 'redis://host:port'.")
+                  "'etcd://host:port;host:port', 'redis://host:port' or 'rediss://host:port'.")
 
 static PyObject *initialize_ext(struct mc_py_engine *self, PyObject **values)
 {

@@ -7,6 +7,7 @@
 """
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 
@@ -19,9 +20,15 @@ class RedisError(Exception):
 
 
 class Redis:
-    def __init__(self, password=None):
+    def __init__(self, password=None, authority=None, pair=None):
+        """authority, pair: certificates.py's; with them it speaks TLS alone, and asks callers for a certificate of that authority."""
         self.folder = tempfile.TemporaryDirectory(prefix="mc-redis-")
-        self.password = password
+        self.password, self.flags, self.wrap = password, [], lambda raw: raw
+        if pair:
+            self.flags = ["--port", "0", "--tls-ca-cert-file", authority.certificate, "--tls-cert-file", pair.certificate, "--tls-key-file", pair.key]
+            context = ssl.create_default_context(cafile=authority.certificate)
+            context.load_cert_chain(pair.certificate, pair.key)
+            self.wrap = lambda raw: context.wrap_socket(raw, server_hostname="127.0.0.1")
         self.port = free_ports(1)[0]
         self.address = f"127.0.0.1:{self.port}"
         self.process = None
@@ -30,8 +37,11 @@ class Redis:
         login = ["--requirepass", self.password] if self.password else []
         self.process = subprocess.Popen(
             ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder.name, "--save", "", "--appendonly", "yes",
-             "--appendfsync", "always", *login], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+             "--appendfsync", "always", *login, *self._listens()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(self._answers, 20, "redis-server")
+
+    def _listens(self):
+        return [*map(str, self.flags), *(["--tls-port", str(self.port)] if self.flags else [])]
 
     def _answers(self):
         assert self.process.poll() is None
@@ -47,7 +57,7 @@ class Redis:
             self.process = None
 
     def call(self, *words, database=0):
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection, connection.makefile("rb") as stream:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as raw, self.wrap(raw) as connection, connection.makefile("rb") as stream:
             if self.password:
                 self._ask(connection, stream, "AUTH", self.password)
             if database:

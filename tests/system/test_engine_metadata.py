@@ -1,6 +1,7 @@
 """mooncake.engine with real metadata servers: ours over HTTP, etcd and Redis of Debian; killed, restarted, filled with nonsense; and beside the original."""
 import base64
 import ctypes
+import functools
 import json
 import mmap
 import os
@@ -63,14 +64,23 @@ class HttpServer:
         assert request(self.port, "PUT", f"/metadata?key={key}", body=value)[0] == 200
 
 
+TLS = {"MC_METADATA_TLS_CA_CERT": "ca.pem", "MC_METADATA_TLS_CERT": "metadata.pem", "MC_METADATA_TLS_KEY": "metadata.key"}
+
+
+@functools.cache
+def tls_files():
+    """An authority, and what it has signed for the servers that have TLS and for those who ask them: all of this process."""
+    tls_files.folder = tempfile.TemporaryDirectory(prefix="mc-tls-")
+    ca = Authority(tls_files.folder.name, "ca")
+    os.environ.update({name: f"{tls_files.folder.name}/{file}" for name, file in TLS.items()})
+    return None, ca, ca.sign("metadata", ["IP:127.0.0.1"])
+
+
 class HttpsServer(HttpServer):
     """The same behind TLS."""
 
     def __enter__(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="mc-tls-")
-        ca = Authority(self.folder.name, "ca")
-        os.environ["MC_METADATA_TLS_CA_CERT"] = str(ca.certificate)
-        self.front = Front(ca.sign("metadata", ["IP:127.0.0.1"]), 0, free_ports(1)[0])
+        self.front = Front(tls_files()[2], 0, free_ports(1)[0])
         super().__enter__()
         self.url = f"https://127.0.0.1:{self.front.port}/metadata"
         return self
@@ -86,8 +96,6 @@ class HttpsServer(HttpServer):
 
     def __exit__(self, *_):
         self.kill()
-        self.folder.cleanup()
-        del os.environ["MC_METADATA_TLS_CA_CERT"]
 
 
 class EtcdServer(Etcd):
@@ -126,7 +134,18 @@ class RedisServer(Redis):
         self.call("SET", key, value)
 
 
-KINDS = {"http": HttpServer, "https": HttpsServer, "etcd": EtcdServer, "redis": RedisServer}
+class RedissServer(RedisServer):
+    """Redis with TLS, for which callers need a certificate."""
+
+    def __init__(self):
+        super().__init__(*tls_files())
+
+    @property
+    def url(self):
+        return f"rediss://{self.address}"
+
+
+KINDS = {"http": HttpServer, "https": HttpsServer, "etcd": EtcdServer, "redis": RedisServer, "rediss": RedissServer}
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +160,8 @@ def servers():
     yield get
     for server in running.values():
         server.__exit__(None, None, None)
+    for name in TLS:
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(params=list(KINDS))

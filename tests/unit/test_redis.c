@@ -148,7 +148,7 @@ static void logins(void **state)
     struct server server;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         char heard[256];
-        struct mc_redis_login login = {NULL, rows[i].user, rows[i].password, rows[i].database};
+        struct mc_redis_login login = {NULL, rows[i].user, rows[i].password, rows[i].database, NULL};
         assert_int_equal(ask(&login, rows[i].answers, 0, &reply, &server), rows[i].rc);
         snprintf(heard, sizeof(heard), "%s%s", rows[i].heard,
                  rows[i].rc == 1 ? "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n" : "");

@@ -26,7 +26,8 @@ int mc_metadata_init(struct mc_metadata *metadata, const char *server)
         return 0;
     metadata->kind = mc_metadata_kind_of(server, &rest);
     if (metadata->kind == NULL) {
-        mc_log(ERROR, "metadata server '%.200s': P2PHANDSHAKE, http://, https://, etcd:// or redis:// is expected",
+        mc_log(ERROR,
+               "metadata server '%.200s': P2PHANDSHAKE, http://, https://, etcd://, redis:// or rediss:// is expected",
                shown(server));
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     }

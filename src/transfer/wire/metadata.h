@@ -23,7 +23,7 @@ struct mc_metadata {
     char cluster_id[128];
     char server[MC_METADATA_SERVER_MAX]; /* "host:port"; etcd: its endpoints, as they were given */
     char path[512];                      /* http */
-    bool is_tls;                         /* https */
+    bool is_tls;                         /* https, rediss */
     _Atomic size_t preferred;            /* etcd: the endpoint that answered last */
     char user[256], password[512];       /* redis */
     unsigned database;

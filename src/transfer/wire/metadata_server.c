@@ -71,6 +71,18 @@ static int parse_url(struct mc_metadata *metadata, const char *rest, uint16_t po
     return parse_address(metadata, rest, length, port);
 }
 
+/* Can TLS be had with what the environment names? 0, or MC_ERR_INVALID_PARAMS with a line in the log. */
+static int tls_look(struct mc_metadata *metadata)
+{
+    char error[MC_TLS_PROBLEM_MAX];
+    const struct mc_tls_settings tls = tls_settings();
+    int rc = mc_tls_check(&tls, error, sizeof(error));
+    metadata->is_tls = true;
+    if (rc < 0)
+        mc_log(ERROR, "%s", error);
+    return rc;
+}
+
 static int http_parse(struct mc_metadata *metadata, const char *rest)
 {
     return parse_url(metadata, rest, 80);
@@ -78,13 +90,8 @@ static int http_parse(struct mc_metadata *metadata, const char *rest)
 
 static int https_parse(struct mc_metadata *metadata, const char *rest)
 {
-    char error[MC_TLS_PROBLEM_MAX];
-    const struct mc_tls_settings tls = tls_settings();
-    metadata->is_tls = true;
     int rc = parse_url(metadata, rest, 443);
-    if (rc == 0 && (rc = mc_tls_check(&tls, error, sizeof(error))) < 0)
-        mc_log(ERROR, "%s", error);
-    return rc;
+    return rc < 0 ? rc : tls_look(metadata);
 }
 
 static void put_target(struct mc_buffer *out, const struct mc_metadata *metadata, const char *key)
@@ -228,10 +235,19 @@ static int redis_parse(struct mc_metadata *metadata, const char *rest)
     return parse_address(metadata, rest, length, MC_REDIS_PORT);
 }
 
+static int rediss_parse(struct mc_metadata *metadata, const char *rest)
+{
+    int rc = redis_parse(metadata, rest);
+    return rc < 0 ? rc : tls_look(metadata);
+}
+
 static int redis_call(struct mc_metadata *metadata, const struct mc_span *words, size_t count, uint64_t deadline_ns,
                       struct mc_buffer *reply)
 {
-    struct mc_redis_login login = {metadata->server, metadata->user, metadata->password, metadata->database};
+    struct mc_tls_settings tls = tls_settings();
+    tls.off = "use redis:// (and no rediss://)";
+    struct mc_redis_login login = {metadata->server, metadata->user, metadata->password, metadata->database,
+                                   metadata->is_tls ? &tls : NULL};
     return mc_redis_call(&login, words, count, deadline_ns, reply);
 }
 
@@ -263,6 +279,7 @@ static const struct mc_metadata_kind kinds[] = {
     {"etcd://", "etcd://host:port, several separated by ;", etcd_parse, etcd_get, etcd_put, etcd_remove},
     {"redis://", "redis://host:port", redis_parse, redis_get, redis_put, redis_remove},
     {"https://", "https://host:port/metadata", https_parse, http_get, http_put, http_remove},
+    {"rediss://", "rediss://host:port", rediss_parse, redis_get, redis_put, redis_remove},
 };
 enum { KIND_WITHOUT_SCHEME = 1 };
 
