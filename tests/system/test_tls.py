@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
 from certificates import Authority
 from cluster import Master, wait_until
+from etcd import Etcd
 from keyed import Client
 from store_process import StoreProcess
 
@@ -278,3 +280,24 @@ def test_renewal_under_load_loses_nothing(files, tmp_path):
         with remote(master, files.of(files.client)) as client:
             assert client.code == 0 and client.same("0-0", "0-0", 30000) is True
         assert "what was read there before is used" in master.log()
+
+
+def test_a_killed_leader_is_followed(files):
+    """Nodes and clients find the next one by its address, which its certificate must hold."""
+    own = files.of(files.server, callers="ca")
+    with Etcd() as etcd:
+        flags = ["--enable_ha", f"--etcd_endpoints={etcd.endpoints}", "--cluster_id=tls"]
+        pool_address = f"etcd://{etcd.endpoints}/tls"
+        masters = [Master(*flags, environment=own).start() for _ in range(2)]
+        leader = wait_until(lambda: next((one for one in masters if etcd.text("mooncake-store/tls/master_view") == one.address), None), 30, "a leader")
+        follower, = (one for one in masters if one is not leader)
+        elected = types.SimpleNamespace(address=pool_address)
+        with StoreProcess(pool_address, before=REMOTE, **own), remote(elected, files.of(files.client)) as client:
+            assert client.code == 0 and client.put("before", "b", MIB) == 0
+            leader.kill()
+            leader.log_file.close()
+            wait_until(lambda: client.put("after", "a", MIB) == 0, 60, "a put at the next leader")
+            wait_until(lambda: client.same("before", "b", MIB) is True, 60, "what was put before")
+            assert client.same("after", "a", MIB) is True
+        assert follower.stop() == 0
+        follower.log_file.close()
