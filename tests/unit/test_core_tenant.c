@@ -278,14 +278,13 @@ static struct mc_core_tenant tenant_of(struct world *world, const char *name)
 }
 
 /* As a client does: what is to come again comes again, with an owner that clears. */
-static int32_t put_again(struct world *world, const struct world_store *store, uint64_t client, const char *key,
-                         uint64_t length, uint32_t flags)
+static int32_t put_wish(struct world *world, const struct world_store *store, uint64_t client, const char *key,
+                        uint64_t length, const struct world_wish *wish)
 {
-    struct world_wish wish = {.flags = flags};
     struct mc_wire_place place;
     int32_t code = MC_ERR_SPACE_SOON;
     for (unsigned i = 0; (code == MC_ERR_SPACE_SOON || code == MC_ERR_PUT_IN_PROGRESS) && i < 50; i++) {
-        code = world_grant(world, client, PUT_1, key, length, &wish, &place);
+        code = world_grant(world, client, PUT_1, key, length, wish, &place);
         (void)world_owner_obeys(world, store->owner);
     }
     if (code != 0)
@@ -294,6 +293,13 @@ static int32_t put_again(struct world *world, const struct world_store *store, u
     world_pass(world, 10);
     (void)world_owner_obeys(world, store->owner);
     return world_put_done(world, client, PUT_1);
+}
+
+static int32_t put_again(struct world *world, const struct world_store *store, uint64_t client, const char *key,
+                         uint64_t length, uint32_t flags)
+{
+    struct world_wish wish = {.flags = flags};
+    return put_wish(world, store, client, key, length, &wish);
 }
 
 #define UNIT_16K (16u << 10)
@@ -398,6 +404,25 @@ static void an_upsert_counts_what_it_adds(void **state)
     assert_int_equal(put_again(&world, &store, blue, BLUE("k"), 3 * UNIT_16K, MC_PUT_REPLACE), 0); /* the other goes */
     assert_int_equal(world_exist(&world, blue, BLUE("other")), 0);
     assert_true(tenant_of(&world, "blue").bytes == 3 * UNIT_16K && tenant_of(&world, "blue").objects == 1);
+    world_close_all(&world);
+}
+
+/* Room is made for an upsert by a group to which the value belongs that is replaced: with that gone there is nothing
+ * left to be replaced, and what it took counts no more for the new one. */
+static void an_upsert_whose_value_goes_with_its_group(void **state)
+{
+    struct world world;
+    struct world_wish wish = {.group = 7}, upsert = {.group = 7, .flags = MC_PUT_REPLACE};
+    (void)state;
+    struct world_store store = open_quotas(&world, 4 * MIB);
+    uint64_t blue = client_of(&world, 20, "blue");
+    give(&world, "blue", (struct mc_core_quota){.bytes = 4 * UNIT_16K + SMALL});
+    assert_int_equal(put_wish(&world, &store, blue, BLUE("a"), SMALL, &wish), 0);
+    assert_int_equal(put_wish(&world, &store, blue, BLUE("k"), 2 * UNIT_16K, &wish), 0);
+    assert_int_equal(put_again(&world, &store, blue, BLUE("other"), 2 * UNIT_16K, 0), 0);
+    assert_int_equal(put_wish(&world, &store, blue, BLUE("k"), 3 * UNIT_16K, &upsert), 0);
+    assert_true(tenant_of(&world, "blue").bytes <= 4 * UNIT_16K + SMALL);
+    assert_int_equal(world_exist(&world, blue, BLUE("other")), 0);
     world_close_all(&world);
 }
 
@@ -543,6 +568,7 @@ int main(void)
         cmocka_unit_test(what_cannot_go_is_in_the_way),
         cmocka_unit_test(objects_are_bounded_too),
         cmocka_unit_test(an_upsert_counts_what_it_adds),
+        cmocka_unit_test(an_upsert_whose_value_goes_with_its_group),
         cmocka_unit_test(what_is_guaranteed_stays),
         cmocka_unit_test(a_pool_of_guarantees_is_full),
         cmocka_unit_test(quotas_are_scaled_to_what_there_is),

@@ -256,6 +256,30 @@ static uint64_t left_of(uint64_t limit, uint64_t part)
     return limit > part ? limit - part : 0;
 }
 
+struct room_wanted {                   /* by a put */
+    bool can_fit;                      /* it is not more than the quota by itself */
+    bool replaces;                     /* a value that lies in memory */
+    uint64_t bytes_left, objects_left; /* with no more its tenant has room for it */
+};
+
+/* While one value replaces another both lie there: what it adds in the end is what counts. */
+static struct room_wanted wanted_of(const struct mc_core *core, const struct mc_account *account,
+                                    const struct mc_object *object, uint64_t added)
+{
+    uint32_t has = object == NULL || !object->visible ? 0 : in_memory(core, object);
+    uint64_t most_bytes = most_bytes_of(core, account);
+    uint64_t most_objects = account->quota.objects == 0 ? UINT64_MAX : account->quota.objects;
+    struct room_wanted wanted = {.can_fit = added <= most_bytes, .replaces = has > 0};
+    wanted.bytes_left = left_of(most_bytes, added) + (has == 0 ? 0 : object->length * has);
+    wanted.objects_left = left_of(most_objects, has == 0);
+    return wanted;
+}
+
+static bool fits(const struct mc_account *account, const struct room_wanted *wanted)
+{
+    return wanted->can_fit && account->bytes <= wanted->bytes_left && account->objects <= wanted->objects_left;
+}
+
 int32_t mc_account_admit(struct mc_core *core, struct mc_span key, const struct mc_object *object, uint64_t length,
                          uint32_t replicas)
 {
@@ -271,19 +295,17 @@ int32_t mc_account_admit(struct mc_core *core, struct mc_span key, const struct 
     }
     if (account == NULL || !account->has_quota)
         return 0;
-    /* While one value replaces another both lie there: what it adds in the end is what counts. */
-    uint32_t has = object == NULL || !object->visible ? 0 : in_memory(core, object);
-    uint64_t most_bytes = most_bytes_of(core, account), added = length * replicas;
-    uint64_t most_objects = account->quota.objects == 0 ? UINT64_MAX : account->quota.objects;
-    uint64_t bytes = has == 0 ? 0 : object->length * has, objects = has > 0;
-    if (added <= most_bytes && account->bytes - bytes <= most_bytes - added &&
-        account->objects - objects + 1 <= most_objects)
-        return 0;
+    struct room_wanted wanted = wanted_of(core, account, object, length * replicas);
     bool is_whole = true;
-    if (added <= most_bytes)
-        is_whole = mc_evict_own(core, account, object, most_bytes - added + bytes, left_of(most_objects, 1 - objects));
-    if (added <= most_bytes && account->bytes <= most_bytes - added + bytes &&
-        account->objects <= left_of(most_objects, 1 - objects))
+    while (!fits(account, &wanted) && wanted.can_fit) {
+        is_whole = mc_evict_own(core, account, object, wanted.bytes_left, wanted.objects_left);
+        object = mc_objects_find(&core->objects, key); /* a value may have gone with its group */
+        bool had = wanted.replaces;
+        wanted = wanted_of(core, account, object, length * replicas);
+        if (had == wanted.replaces)
+            break;
+    }
+    if (fits(account, &wanted))
         return 0;
     if (!is_whole)
         return MC_ERR_SPACE_SOON;
