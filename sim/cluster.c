@@ -8,6 +8,7 @@
 #include "members.h"
 #include "oracle.h"
 #include "placed.h"
+#include "quotas.h"
 #include "states.h"
 
 #include "store/core/core.h"
@@ -57,6 +58,8 @@ struct mc_core *sim_core_create(const struct mc_core_config *config, const struc
     if (core == NULL)
         return NULL;
     sim_limits_core(core);
+    if (sim_plan->has_quotas)
+        sim_quotas_give(core);
     sim_cluster.latest_epoch = epoch > sim_cluster.latest_epoch ? epoch : sim_cluster.latest_epoch;
     oracle_master_begins(epoch);
     oracle_evictions_begin();
@@ -178,7 +181,8 @@ static void master_main(struct sim_process *process)
     }
     config.core = mc_core_config_default();
     /* Then what they have is counted, and states.c has it counted anew. */
-    config.core.tenants = sim_plan->has_tenants || sim_plan->seed % 2 != 0;
+    config.core.tenants = sim_plan->has_tenants || sim_plan->has_quotas || sim_plan->seed % 2 != 0;
+    config.core.quotas = sim_plan->has_quotas;
     config.core.lease_ttl_ms = sim_plan->lease_ms;
     config.core.client_ttl_ms = sim_plan->client_ttl_ms;
     config.core.put_discard_ms = sim_plan->put_discard_ms;
@@ -213,7 +217,7 @@ const char *sim_master_address(void)
     return sim_plan->standbys == 0 ? "master:50051" : sim_plan->has_lease ? "k8s://sim/mooncake" : "etcd://etcd:2379";
 }
 
-struct mc_store *sim_store_open(struct sim_process *process, uint64_t segment_size)
+struct mc_store *sim_store_open(struct sim_process *process, uint64_t segment_size, uint32_t tenant)
 {
     char host[32];
     bool is_named = segment_size > 0 && sim_plan->is_named;
@@ -224,7 +228,7 @@ struct mc_store *sim_store_open(struct sim_process *process, uint64_t segment_si
                                      .paths = sim_plan->paths,
                                      .global_segment_size = segment_size,
                                      .local_buffer_size = 1 << 20,
-                                     .tenant = sim_tenant(),
+                                     .tenant = sim_tenant(tenant),
                                      .data_dir = is_named ? "/shm" : NULL,
                                      .call_timeout_ms = sim_plan->timeout_ms};
     if (segment_size > 0 && sim_plan->disks > 0) {
@@ -250,7 +254,7 @@ struct mc_store *sim_store_open(struct sim_process *process, uint64_t segment_si
 static void owner_main(struct sim_process *process)
 {
     for (;;) {
-        struct mc_store *store = sim_store_open(process, sim_plan->capacity);
+        struct mc_store *store = sim_store_open(process, sim_plan->capacity, 0);
         sim_sleep_till(&sim_cluster.leaving[process->place], 5 * SIM_MS);
         sim_say("leaves");
         (void)mc_store_close(store);
@@ -261,11 +265,6 @@ static void owner_main(struct sim_process *process)
 }
 
 /* ---- clients ---- */
-
-static uint32_t key_draw(void)
-{
-    return sim_below(SIM_PLAN, sim_plan->keys);
-}
 
 static void do_put(struct sim_worker *worker)
 {
@@ -279,7 +278,7 @@ static void do_put(struct sim_worker *worker)
     for (uint32_t i = 0; i < count; i++) {
         const uint8_t *bytes;
         uint32_t length = sim_length_draw(SIM_PLAN), cut = sim_below(SIM_PLAN, length);
-        keys[i] = key_draw();
+        keys[i] = sim_key_draw(SIM_PLAN, worker->tenant);
         numbers[i] = oracle_put_begin(keys[i], length, replaces, &bytes);
         parts[i][0] = (struct iovec){(void *)(uintptr_t)bytes, cut};
         parts[i][1] = (struct iovec){(void *)(uintptr_t)(bytes + cut), length - cut};
@@ -315,7 +314,7 @@ static void do_get(struct sim_worker *worker)
     struct iovec parts[SIM_BATCH_MAX];
     uint32_t keys[SIM_BATCH_MAX], count = 1 + sim_below(SIM_PLAN, sim_plan->batch_max);
     for (uint32_t i = 0; i < count; i++) {
-        keys[i] = key_draw();
+        keys[i] = sim_key_draw(SIM_PLAN, worker->tenant);
         parts[i] = (struct iovec){worker->buffers[i], SIM_VALUE_MAX};
         items[i] = (struct mc_get_item){.key = sim_key_name(keys[i]), .parts = &parts[i], .part_count = 1};
     }
@@ -332,7 +331,7 @@ static void do_get(struct sim_worker *worker)
 
 static void do_range(struct sim_worker *worker)
 {
-    uint32_t key = key_draw();
+    uint32_t key = sim_key_draw(SIM_PLAN, worker->tenant);
     struct mc_range_item item = {.key = sim_key_name(key),
                                  .source_offset = sim_below(SIM_PLAN, sim_plan->value_max),
                                  .size = 1 + sim_below(SIM_PLAN, sim_plan->value_max),
@@ -347,7 +346,7 @@ static void do_range(struct sim_worker *worker)
 /* Several ranges of one key in one call: they are of one value, whoever replaces it meanwhile. */
 static void do_pieces(struct sim_worker *worker)
 {
-    uint32_t key = key_draw(), count = 2 + sim_below(SIM_PIECES, SIM_BATCH_MAX - 1);
+    uint32_t key = sim_key_draw(SIM_PLAN, worker->tenant), count = 2 + sim_below(SIM_PIECES, SIM_BATCH_MAX - 1);
     struct mc_range_item items[SIM_BATCH_MAX];
     struct oracle_piece pieces[SIM_BATCH_MAX];
     for (uint32_t i = 0; i < count; i++)
@@ -368,7 +367,7 @@ static void do_pieces(struct sim_worker *worker)
 
 static void do_exist(struct sim_worker *worker)
 {
-    uint32_t key = key_draw();
+    uint32_t key = sim_key_draw(SIM_PLAN, worker->tenant);
     struct mc_bytes name = sim_key_name(key);
     int result;
     int64_t length;
@@ -391,7 +390,7 @@ static void do_remove(struct sim_worker *worker)
     struct mc_bytes names[SIM_BATCH_MAX];
     int results[SIM_BATCH_MAX];
     for (uint32_t i = 0; i < count; i++) {
-        keys[i] = key_draw();
+        keys[i] = sim_key_draw(SIM_PLAN, worker->tenant);
         names[i] = sim_key_name(keys[i]);
         oracle_remove_begin(keys[i], false);
     }
@@ -412,14 +411,16 @@ static void do_remove(struct sim_worker *worker)
 int64_t sim_remove_all(struct sim_worker *worker, bool force, bool by_regex)
 {
     for (uint32_t i = 0; i < sim_plan->keys; i++)
-        oracle_remove_begin(i, true);
+        if (sim_key_tenant(i) == worker->tenant)
+            oracle_remove_begin(i, true);
     struct oracle_call call = oracle_begin();
     int64_t rc = by_regex ? mc_store_remove_by_regex(worker->store, (struct mc_bytes){"^key", 4}, force)
                           : mc_store_remove_all(worker->store, force);
     oracle_end(&call, sim_plan->timeout_ms + 60000, "remove_all");
     sim_say("remove_all: %lld", (long long)rc);
     for (uint32_t i = 0; i < sim_plan->keys; i++)
-        oracle_remove_end(&call, i, rc >= 0 && force, rc >= 0, true);
+        if (sim_key_tenant(i) == worker->tenant)
+            oracle_remove_end(&call, i, rc >= 0 && force, rc >= 0, true);
     return rc;
 }
 
@@ -483,9 +484,10 @@ static void client_main(struct sim_process *process)
 {
     struct sim_worker workers[2];
     unsigned long threads[2];
-    struct mc_store *store = sim_store_open(process, 0);
+    struct mc_store *store = sim_store_open(process, 0, sim_tenant_of(process));
     for (uint32_t i = 0; i < sim_plan->threads; i++) {
-        workers[i] = (struct sim_worker){.store = store, .process = process, .number = i};
+        workers[i] =
+            (struct sim_worker){.store = store, .process = process, .number = i, .tenant = sim_tenant_of(process)};
         if (sim_pthread_create(&threads[i], NULL, worker_main, &workers[i]) != 0)
             sim_fail("no more fibers");
     }

@@ -66,7 +66,7 @@ void sim_job_do(struct sim_worker *worker)
 {
     struct segment_list segments;
     const struct mc_core *core = sim_master()->alive ? sim_master()->core : NULL;
-    uint32_t kind = sim_below(SIM_JOB, 6), key = sim_below(SIM_JOB, sim_plan->keys);
+    uint32_t kind = sim_below(SIM_JOB, 6), key = sim_key_draw(SIM_JOB, worker->tenant);
     if (core == NULL)
         return;
     segments_read(core, &segments);

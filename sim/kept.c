@@ -4,6 +4,7 @@
 #include "kept.h"
 #include "oracle.h"
 #include "placed.h"
+#include "quotas.h"
 #include "worker.h"
 
 #include "store/core/group.h"
@@ -151,6 +152,8 @@ static bool is_on(const struct mc_core *core, const struct mc_object *object, co
 /* A soft pin goes only when nothing else can: is there something else in that segment? */
 static void check_soft(const struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment)
 {
+    if (sim_plan->has_quotas) /* it goes for its own tenant's, or the others are guaranteed to theirs */
+        return;
     if (!object->soft || core->now_ms / 1000 >= object->soft_until_s || mc_object_group(object) != NULL)
         return;
     for (uint32_t key = 0; key < sim_plan->keys; key++) {
@@ -217,6 +220,7 @@ void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_w
     if (is_eviction(core) && sim_key_of(object, &key)) {
         oracle_placements_evict(key, 0);
         on_evicted(core, object, NULL, 0);
+        oracle_quota_evicts(core, object, UINT32_MAX);
     }
     mc_object_drop(core, object, wait);
 }
@@ -228,6 +232,7 @@ void sim_object_lose_replica(struct mc_core *core, struct mc_object *object, str
     if (is_eviction(core) && sim_key_of(object, &key)) {
         oracle_placements_evict(key, mc_node_generation(core, mc_segment_node(segment, slot)));
         on_evicted(core, object, segment, slot);
+        oracle_quota_evicts(core, object, segment->kind == MC_SEGMENT_MEMORY ? 1 : 0);
     }
     mc_object_lose_replica(core, object, segment, slot);
 }
@@ -239,7 +244,7 @@ void oracle_evictions_begin(void)
 
 void oracle_core_rests(const struct mc_core *core)
 {
-    if (gone_group != 0 && core->groups.going == NULL) {
+    if (gone_group != 0 && core->groups.going == NULL && !sim_plan->has_quotas) { /* one may be owed to its tenant */
         for (uint32_t key = 0; key < sim_plan->keys; key++) {
             const struct mc_object *member = object_of(core, key);
             const struct mc_group *group = member == NULL ? NULL : mc_object_group(member);

@@ -16,15 +16,33 @@ struct mc_bytes sim_key_name(uint32_t key)
     return (struct mc_bytes){names[key], (size_t)lengths[key]};
 }
 
-const char *sim_tenant(void)
+const char *sim_tenant(uint32_t tenant)
 {
-    return sim_plan->has_tenants ? "blue" : "";
+    static const char *const names[SIM_TENANTS_MAX] = {"blue", "red", ""};
+    return sim_plan->has_quotas ? names[tenant] : sim_plan->has_tenants ? names[0] : "";
 }
 
-static struct mc_scope scope_made(void)
+uint32_t sim_tenant_of(const struct sim_process *process)
+{
+    bool is_client = process->place >= SIM_PLACE_CLIENT && process->place < SIM_PLACE_STANDBY;
+    return sim_plan->has_quotas && is_client ? (process->place - SIM_PLACE_CLIENT) % sim_plan->tenants : 0;
+}
+
+uint32_t sim_key_tenant(uint32_t key)
+{
+    return sim_plan->has_quotas ? key % sim_plan->tenants : 0;
+}
+
+uint32_t sim_key_draw(enum sim_stream stream, uint32_t tenant)
+{
+    uint32_t every = sim_plan->has_quotas ? sim_plan->tenants : 1;
+    return tenant + every * sim_below(stream, (sim_plan->keys - tenant + every - 1) / every);
+}
+
+static struct mc_scope scope_made(uint32_t key)
 {
     struct mc_scope scope;
-    bool is_name = mc_scope_make(&scope, mc_span_string(sim_tenant()));
+    bool is_name = mc_scope_make(&scope, mc_span_string(sim_tenant(sim_key_tenant(key))));
     mc_assert(is_name);
     return scope;
 }
@@ -33,7 +51,7 @@ struct mc_span sim_key_full(uint32_t key)
 {
     static uint8_t names[SIM_KEY_NAMES_MAX][16 + 16];
     struct mc_bytes name = sim_key_name(key);
-    struct mc_scope scope = scope_made();
+    struct mc_scope scope = scope_made(key);
     mc_assert(scope.length + name.length <= sizeof(names[key]));
     memcpy(names[key], scope.bytes, scope.length);
     memcpy(names[key] + scope.length, name.data, name.length);
@@ -67,7 +85,7 @@ uint64_t sim_group(uint32_t key)
 
 uint64_t sim_group_full(uint32_t key)
 {
-    struct mc_scope scope = scope_made();
+    struct mc_scope scope = scope_made(key);
     return mc_scope_group(&scope, sim_group(key));
 }
 

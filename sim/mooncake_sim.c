@@ -1,6 +1,7 @@
 /* The command: runs seeds, replays one, shrinks what fails. */
 #include "disk_watch.h"
 #include "plan.h"
+#include "quotas.h"
 
 #include "env/log.h"
 
@@ -20,8 +21,8 @@ struct options {
     const char *list;
     uint64_t skipped[256];
     size_t skipped_count;
-    bool plain, mild, narrow, wide, hard, noteless, lease, tenants, dozes, disks, diskless, forgets, trace, keep_going,
-        no_shrink, check_hash, fails, is_single;
+    bool plain, mild, narrow, wide, hard, noteless, lease, tenants, quotas, dozes, disks, diskless, forgets, trace,
+        keep_going, no_shrink, check_hash, fails, is_single;
     uint32_t only, has_only;
 };
 
@@ -85,6 +86,8 @@ static void plan_make(const struct options *options, uint64_t seed, struct sim_p
         plan->threads = options->threads;
     if (options->keys != 0 && options->keys < plan->keys)
         plan->keys = options->keys;
+    if (options->quotas)
+        sim_quotas_draw(plan);
 }
 
 static void print_faults(const char *option, uint32_t faults)
@@ -110,11 +113,12 @@ static void print_replay(const struct options *options, uint64_t seed)
         printf(" --only none");
     print_faults("--only", options->only);
     print_faults("--without", options->without);
-    printf("%s%s%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
+    printf("%s%s%s%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
            options->narrow ? " --narrow" : "", options->wide ? " --wide" : "", options->hard ? " --hard" : "",
            options->noteless ? " --noteless" : "", options->lease ? " --lease" : "",
-           options->tenants ? " --tenants" : "", options->dozes ? " --dozes" : "", options->disks ? " --disks" : "",
-           options->diskless ? " --diskless" : "", options->forgets ? " --forgets" : "");
+           options->tenants ? " --tenants" : "", options->quotas ? " --quotas" : "", options->dozes ? " --dozes" : "",
+           options->disks ? " --disks" : "", options->diskless ? " --diskless" : "",
+           options->forgets ? " --forgets" : "");
 }
 
 /* Does it fail so? In a process of its own: a failure may be a crash. kind: the word before the colon. */
@@ -233,6 +237,8 @@ static bool parse(int argc, char **argv, struct options *options)
             options->lease = true;
         } else if (strcmp(name, "--tenants") == 0) { /* all is put by a tenant that has a name, and counted */
             options->tenants = true;
+        } else if (strcmp(name, "--quotas") == 0) { /* all is put by tenants that have quotas */
+            options->quotas = true;
         } else if (strcmp(name, "--noteless") == 0) { /* masters have no directory for a note to the next one */
             options->noteless = true;
         } else if (strcmp(name, "--dozes") == 0) { /* masters stand still for seconds just before they are killed */
@@ -354,7 +360,7 @@ int main(int argc, char **argv)
                 "N] [--trace] "
                 "[--keep-going] "
                 "[--no-shrink] [--check-hash] [--fails] [--forgets] [--plain] [--mild] [--narrow] [--wide] [--hard] "
-                "[--noteless] [--lease] [--tenants] [--dozes] [--disks | --diskless]\n"
+                "[--noteless] [--lease] [--tenants] [--quotas] [--dozes] [--disks | --diskless]\n"
                 "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
                 "--only FAULT|none]...\nfaults:");
         for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++)

@@ -309,6 +309,18 @@ MUTATIONS = [
     ("generations_begin_anew", CORE + "put.c", "    if (core->counter_end - core->counter <= capacity) {", "    if (core->counter_end == capacity) {"),
     ("earlier_builds_are_strangers", "src/store/wire/version.c", "    if (version_min > version_max || ", "    if (features == 0 || version_min > version_max || "),
     ("put_waits_without_end", STORE + "put.c", "until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &wait, &reader);", "work->deadline_ns + 60000000000ull, &wait, &reader);"),
+    # Quotas of tenants (with --quotas). What a put may add is looked at before and after room was made: either look alone lets nobody in.
+    ("quota_takes_what_fits_alone", CORE + "account.c", "return wanted->can_fit && account->bytes <= wanted->bytes_left && account->objects <= wanted->objects_left;", "return wanted->can_fit;"),
+    ("quota_counts_no_objects", CORE + "account.c", "account->bytes <= wanted->bytes_left && account->objects <= wanted->objects_left;", "account->bytes <= wanted->bytes_left;"),
+    ("quota_counts_one_replica", CORE + "account.c", "    struct room_wanted wanted = wanted_of(core, account, object, length * replicas);", "    replicas = 1;\n    struct room_wanted wanted = wanted_of(core, account, object, length * replicas);"),
+    ("quota_forgets_what_went_with_its_group", CORE + "account.c", "        object = mc_objects_find(&core->objects, key); /* a value may have gone with its group */\n        bool had = wanted.replaces;\n        wanted = wanted_of(core, account, object, length * replicas);\n        if (had == wanted.replaces)\n            break;", "        break;"),
+    ("quotas_are_no_shares", CORE + "account.c", "return sum <= capacity ? bytes : (uint64_t)((double)bytes * (capacity / sum));", "(void)sum, (void)capacity;\n    return bytes;"),
+    ("who_has_no_quota_is_let_in", CORE + "account.c", "if (core->config.quotas ? account == NULL || !account->has_quota\n", "if (core->config.quotas ? false\n"),
+    ("guarantee_keeps_nothing", CORE + "account.c", "    return (bytes > 0 && account->bytes < bytes + object->length) || account->objects <= quota->guaranteed_objects;", "    return bytes == UINT64_MAX;"),
+    ("guarantee_of_bytes_is_one_value_short", CORE + "account.c", "account->bytes < bytes + object->length)", "account->bytes < bytes)"),
+    ("guarantee_of_objects_keeps_nothing", CORE + "account.c", " || account->objects <= quota->guaranteed_objects;", ";"),
+    ("guarantee_is_not_asked_for_by_groups", CORE + "evict.c", "        (mc_core_counts(core) && mc_account_is_owed(core, object)))\n        return false; /* of what", "        false)\n        return false; /* of what"),
+    ("usage_keeps_what_left", CORE + "account.c", "    account->bytes -= object->length;", "    account->bytes -= object->length / 2;"),
 ]
 
 
@@ -416,12 +428,13 @@ def judge(build, mutation, seeds):
         # faults, and without stories. Without a note a master learns from those who are there alone, so what they say is tried without one, too.
         lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "all_hard", "hard_disks", "lease", "wide", "dozes", "disks")}
         with_disks = ([*lists["disks"], "--disks"], ["--disks"])
+        is_of_quotas = any("quota" in word or "guarantee" in word or word.endswith("account.c") for word in (name, *mutation[1::3]))
         is_of_disks = any("disk" in word or "offload" in word for word in (name, *mutation[1::3]))
         others = ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], [*lists["hard"], "--narrow"],
                   [*lists["hard_notes"], "--narrow"], [*lists["all_hard"], "--hard", "--narrow"], [*lists["hard_disks"], "--hard"], [*lists["lease"], "--hard", "--lease"], [*lists["wide"], "--wide", "--diskless"],
                   [*lists["dozes"], "--dozes", "--diskless"],
                   [], ["--narrow", "--noteless"], ["--wide"], ["--mild", "--noteless"], ["--plain", "--noteless"])
-        for options in with_disks if is_of_disks else (*others, *with_disks):
+        for options in (["--quotas"], ["--quotas", "--wide"]) if is_of_quotas else with_disks if is_of_disks else (*others, *with_disks):
             text, code = catch(build, program, options, seeds)
             if code != 0:
                 break

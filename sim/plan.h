@@ -16,6 +16,7 @@
 #define SIM_PLACE_ETCD 14u    /* no process of ours: only cut off from others */
 #define SIM_KEY_NAMES_MAX 16u
 #define SIM_KEY_FORMAT "key-%u"
+#define SIM_TENANTS_MAX 3u
 
 #define SIM_FAULTS_MAP(X)                                                                                              \
     X(kill_master)                                                                                                     \
@@ -54,6 +55,11 @@ enum sim_fault {
 #define SIM_FAULTS_HARD SIM_FAULT_stop_thread
 extern const char *const sim_fault_names[SIM_FAULTS_COUNT];
 
+struct sim_quota { /* of a tenant; objects 0: as many as it likes */
+    uint64_t bytes, objects, guaranteed_bytes, guaranteed_objects;
+    bool is_given; /* else it has none, and puts nothing */
+};
+
 struct sim_plan {
     uint64_t seed;
     uint32_t owners, clients, threads, keys, operations;
@@ -66,8 +72,11 @@ struct sim_plan {
     bool is_roomy, is_durable, is_named, has_upserts; /* named: segments lie in files that outlive their process */
     bool holds_keys, quiet_masters, unmet_keys, restarts_owner; /* variants of stories */
     bool early_mounts, heard_alone, returning_owner, is_given_up, loses_answers;
-    bool all_forget;                                 /* of unmet_keys: all who heard of that master end with it */
-    bool has_tenants;                                /* all is put by a tenant that has a name */
+    bool all_forget;  /* of unmet_keys: all who heard of that master end with it */
+    bool has_tenants; /* all is put by a tenant that has a name */
+    bool has_quotas;  /* or by several, which have quotas */
+    uint32_t tenants; /* then: of the first so many; keys and clients are dealt out */
+    struct sim_quota quotas[SIM_TENANTS_MAX];
     bool has_lease;                                  /* elections are by a Lease of Kubernetes, not in etcd */
     bool is_noteless;                                /* masters have no directory to leave a note in */
     bool is_rewritten;                               /* one key is replaced all the time, and read in pieces */

@@ -36,6 +36,8 @@ static bool is_settled(void)
 static void sure_keys_check(struct sim_worker *worker)
 {
     for (uint32_t key = 0; key < sim_plan->keys; key++) {
+        if (sim_key_tenant(key) != worker->tenant)
+            continue;
         struct mc_get_item item = {.key = sim_key_name(key)};
         for (unsigned tries = 0; tries < 50; tries++) {
             struct oracle_call call = oracle_begin();
@@ -55,14 +57,19 @@ static void sure_keys_check(struct sim_worker *worker)
 
 static void last_main(struct sim_process *process)
 {
-    struct sim_worker worker = {.process = process};
+    struct sim_worker workers[SIM_TENANTS_MAX];
+    uint32_t tenants = sim_plan->has_quotas ? sim_plan->tenants : 1;
     uint64_t limit_ns = sim_now_ns + CALM_MS * SIM_MS;
-    for (uint32_t i = 0; i < SIM_BATCH_MAX; i++)
-        worker.buffers[i] = sim_calloc(1, SIM_VALUE_MAX);
-    worker.store = sim_store_open(process, 0);
+    for (uint32_t tenant = 0; tenant < tenants; tenant++) {
+        workers[tenant] = (struct sim_worker){.process = process, .tenant = tenant};
+        for (uint32_t i = 0; i < SIM_BATCH_MAX; i++)
+            workers[tenant].buffers[i] = sim_calloc(1, SIM_VALUE_MAX);
+        workers[tenant].store = sim_store_open(process, 0, tenant);
+    }
     sim_drains_end();
     limit_ns = sim_now_ns + CALM_MS * SIM_MS;
-    sure_keys_check(&worker);
+    for (uint32_t tenant = 0; tenant < tenants; tenant++)
+        sure_keys_check(&workers[tenant]);
     while (!is_settled() && !sim_failed) {
         if (sim_now_ns > limit_ns) {
             struct mc_core_statistics s;
@@ -74,13 +81,15 @@ static void last_main(struct sim_process *process)
                      (unsigned long long)s.quarantine_bytes, (unsigned long long)s.objects,
                      (unsigned long long)s.segments, sim_plan->owners);
         }
-        (void)sim_remove_all(&worker, true, false);
+        for (uint32_t tenant = 0; tenant < tenants; tenant++)
+            (void)sim_remove_all(&workers[tenant], true, false);
         if (!is_settled())
             sim_sleep_ns(500 * SIM_MS);
     }
     oracle_check_masters();
     oracle_check_indexes();
-    (void)mc_store_close(worker.store);
+    for (uint32_t tenant = 0; tenant < tenants; tenant++)
+        (void)mc_store_close(workers[tenant].store);
     sim_cluster.is_ended = true;
 }
 

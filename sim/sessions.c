@@ -9,12 +9,14 @@
 #include <string.h>
 
 /* Different keys; how many. */
-static uint32_t keys_draw(uint32_t keys[SIM_BATCH_MAX])
+static uint32_t keys_draw(const struct sim_worker *worker, uint32_t keys[SIM_BATCH_MAX])
 {
-    uint32_t most = sim_plan->keys < SIM_BATCH_MAX ? sim_plan->keys : SIM_BATCH_MAX;
-    uint32_t count = 1 + sim_below(SIM_SESSION, most), first = sim_below(SIM_SESSION, sim_plan->keys);
+    uint32_t every = sim_plan->has_quotas ? sim_plan->tenants : 1;
+    uint32_t all = (sim_plan->keys - worker->tenant + every - 1) / every; /* of its tenant's */
+    uint32_t most = all < SIM_BATCH_MAX ? all : SIM_BATCH_MAX;
+    uint32_t count = 1 + sim_below(SIM_SESSION, most), first = sim_below(SIM_SESSION, all);
     for (uint32_t i = 0; i < count; i++)
-        keys[i] = (first + i) % sim_plan->keys;
+        keys[i] = worker->tenant + every * ((first + i) % all);
     return count;
 }
 
@@ -53,7 +55,7 @@ static void read_pieces(struct sim_worker *worker, uint32_t key)
 
 static void get_session(struct sim_worker *worker)
 {
-    uint32_t keys[SIM_BATCH_MAX], count = keys_draw(keys), place = worker->process->place;
+    uint32_t keys[SIM_BATCH_MAX], count = keys_draw(worker, keys), place = worker->process->place;
     struct mc_bytes names[SIM_BATCH_MAX];
     struct oracle_kept before[SIM_BATCH_MAX];
     int results[SIM_BATCH_MAX];
@@ -108,7 +110,7 @@ static void write_pieces(struct sim_worker *worker, uint32_t key, const uint8_t 
 
 static void put_session(struct sim_worker *worker)
 {
-    uint32_t keys[SIM_BATCH_MAX], count = keys_draw(keys), numbers[SIM_BATCH_MAX], begun = 0;
+    uint32_t keys[SIM_BATCH_MAX], count = keys_draw(worker, keys), numbers[SIM_BATCH_MAX], begun = 0;
     struct mc_bytes names[SIM_BATCH_MAX];
     const uint8_t *bytes[SIM_BATCH_MAX];
     uint64_t sizes[SIM_BATCH_MAX], groups[SIM_BATCH_MAX];

@@ -46,6 +46,7 @@ enum sim_stream {
     SIM_FOREIGN,
     SIM_DISK,
     SIM_DISKS,
+    SIM_QUOTA,
     SIM_STREAMS
 };
 

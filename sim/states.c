@@ -6,6 +6,7 @@
 #include "members.h"
 #include "jobs.h"
 #include "kept.h"
+#include "quotas.h"
 #include "watch.h"
 
 #include "base/checksum.h"
@@ -31,6 +32,8 @@ void oracle_check_masters(void)
         sim_fail("core: %s", wrong);
     if (master->alive && master->core != NULL && (sim_plan->has_pins || sim_plan->has_groups))
         oracle_check_wishes(master->core);
+    if (master->alive && master->core != NULL && sim_plan->has_quotas)
+        oracle_check_usage(master->core);
     if (master->alive && master->core != NULL && sim_plan->has_drains)
         oracle_check_drains(master->core);
     if (!sim_has_fault(SIM_FAULT_flip)) /* who finds a rotten slot clears it before the master knows */

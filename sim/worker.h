@@ -13,12 +13,17 @@ struct sim_worker {
     struct mc_store *store;
     struct sim_process *process;
     uint32_t number; /* of its process' threads */
+    uint32_t tenant; /* whose keys it names */
     uint8_t *buffers[SIM_BATCH_MAX];
 };
 
 struct mc_bytes sim_key_name(uint32_t key);
-/* Of all that the run's stores put; "": the default one. */
-const char *sim_tenant(void);
+/* Tenants that put, by number, and whose store a process opens and whose a key is; "": the default one. */
+const char *sim_tenant(uint32_t tenant);
+uint32_t sim_tenant_of(const struct sim_process *process);
+uint32_t sim_key_tenant(uint32_t key);
+/* One of that tenant's keys. */
+uint32_t sim_key_draw(enum sim_stream stream, uint32_t tenant);
 /* The key as masters and owners know it. */
 struct mc_span sim_key_full(uint32_t key);
 /* False when it is none of ours. */
