@@ -137,7 +137,7 @@ static int ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_t
         rc = MC_ERR_NO_MEMORY;
     else if (rc == MC_ERR_PROTOCOL && mc_preface_is_refusal(mc_span(in.data, in.length)))
         mc_log_limited(ERROR, "a peer asks for a key that it knows: set MC_AUTH_FILE or MC_AUTH_TOKEN here");
-    else
+    else if (rc < 0)
         mc_secure_note(fd, in.data, in.length, false);
     mc_buffer_free(&in);
     mc_buffer_free(&out);
