@@ -18,6 +18,7 @@ from cluster import SANITIZED, Master, hold_still, wait_until
 from idle_peers import raise_limit
 from proxy_engines import Engine, Proxy
 from service_process import Service
+from test_doctor import Report
 from test_metadata_server import NATIVE, Server
 from test_tls import VARIABLES
 
@@ -231,6 +232,16 @@ def test_a_question_and_a_reset_right_behind_it(world):
     os.kill(world.service.process.pid, signal.SIGCONT)
     time.sleep(0.5)
     assert port.call("GET", "/api/get/kept") == (200, b"x")
+
+
+def test_the_doctor_asks_all_of_it(world):
+    """Master, admin port and metadata server, and that the last is the master's; with another authority it believes none of them."""
+    flags = ["--master", world.master.address, "--admin", f"127.0.0.1:{world.master.metrics_port}",
+             "--metadata", f"https://127.0.0.1:{world.master.metadata_port}/metadata"]
+    report = Report(*flags, MC_TLS_CA_CERT=str(world.files.ca.certificate))
+    assert [report.verdict(name) for name in ("master", "admin port", "metadata server", "one cluster")] == ["fine"] * 4, report.facts
+    report = Report(*flags, MC_TLS_CA_CERT=str(world.files.other.certificate))
+    assert [report.verdict(name) for name in ("master", "admin port", "metadata server")] == ["broken"] * 3, report.facts
 
 
 def serial_of(port):
