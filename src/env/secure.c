@@ -144,25 +144,24 @@ static bool is_unix(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
 }
 
-static int accepted(int fd, const struct mc_tls_settings *settings)
+static int accepted(int fd, struct mc_tls_settings (*serves)(void))
 {
     char address[MC_ADDRESS_MAX];
     if (!mc_secure_is_served() || is_unix(fd)) /* what stays within the machine needs none */
         return 0;
+    const struct mc_tls_settings settings = serves();
     mc_socket_peer_text(fd, address);
-    return attach(settings, fd, address);
+    return attach(&settings, fd, address);
 }
 
 int mc_secure_accept(int fd)
 {
-    const struct mc_tls_settings settings = mc_secure_serves();
-    return accepted(fd, &settings);
+    return accepted(fd, mc_secure_serves);
 }
 
 int mc_secure_accept_http(int fd)
 {
-    const struct mc_tls_settings settings = mc_secure_serves_http();
-    return accepted(fd, &settings);
+    return accepted(fd, mc_secure_serves_http);
 }
 
 bool mc_secure_is_known(int fd)
