@@ -107,9 +107,12 @@ LOG_LINE(log_info, INFO)
 
 static PyObject *error_text_of(PyObject *code, const char *text(int code))
 {
-    long value = PyLong_AsLong(code);
-    if (value == -1 && PyErr_Occurred() != NULL)
+    int overflow = 0;
+    long value = PyLong_AsLongAndOverflow(code, &overflow);
+    if (value == -1 && overflow == 0 && PyErr_Occurred() != NULL)
         return NULL;
+    if (overflow != 0)
+        value = overflow < 0 ? INT_MIN : INT_MAX;
     return PyUnicode_FromString(text(value < INT_MIN ? INT_MIN : value > INT_MAX ? INT_MAX : (int)value));
 }
 

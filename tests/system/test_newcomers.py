@@ -108,7 +108,7 @@ def test_names_of_codes():
         from mooncake import store
         for code in {codes}:
             print(store.error_name(code), "|", store.error_text(code))
-        """.replace("{codes}", str([int(value) for _, value in known] + [0, 7, -9999, 1 << 40, -(1 << 40)])))
+        """.replace("{codes}", str([int(value) for _, value in known] + [0, 7, -9999, 1 << 70, -(1 << 70)])))
     lines = [line.split(" | ") for line in done.stdout.splitlines()]
     assert [name for name, _ in lines] == [name for name, _ in known] + ["OK", "OK", "UNKNOWN", "OK", "UNKNOWN"]
     assert all(text for _, text in lines) and dict(lines)["RPC_FAIL"].startswith("the master cannot be reached")
