@@ -396,6 +396,7 @@ static void learn_endpoints(struct get_work *work)
     uint32_t looked_at[LEARN_SEGMENTS];
     size_t place_count = 0, looked = 0;
     uint64_t until_ns = mc_clock_ns() + LEARN_MS * 1000000ull;
+    until_ns = until_ns < work->deadline_ns ? until_ns : work->deadline_ns;
     for (size_t i = 0; i < work->count; i++)
         place_count += work->ones[i].place_count;
     for (size_t i = 0; i < place_count; i++) {
