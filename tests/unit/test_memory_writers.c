@@ -107,18 +107,18 @@ static void writer_run(const struct owner *owner)
     struct mc_hash hash = mc_hash("key", 3);
     static struct mc_transfer transfers[COPIES], *list[COPIES];
     for (uint32_t i = 0; i < COPIES; i++) {
-        transfers[i] =
-            (struct mc_transfer){.kind = MC_TRANSFER_WRITE,
-                                 .place = {3, i % PLACES, FIRST_GENERATION + i + 1, i % PLACES * (LENGTH + 65536), 0},
-                                 .object_length = LENGTH,
-                                 .hash_low = hash.low,
-                                 .hash_high = hash.high,
-                                 .key = mc_span_string("key"),
-                                 .flags = FLAGS,
-                                 .replica = 1,
-                                 .length = LENGTH,
-                                 .parts = &part,
-                                 .part_count = 1};
+        transfers[i] = (struct mc_transfer){
+            .kind = MC_TRANSFER_WRITE,
+            .place = {3, i % PLACES, FIRST_GENERATION + i + 1, i % PLACES * (LENGTH + 65536), 0, 0},
+            .object_length = LENGTH,
+            .hash_low = hash.low,
+            .hash_high = hash.high,
+            .key = mc_span_string("key"),
+            .flags = FLAGS,
+            .replica = 1,
+            .length = LENGTH,
+            .parts = &part,
+            .part_count = 1};
         list[i] = &transfers[i];
     }
     struct mc_run run = {.deadline_ns = UINT64_MAX, .tick = stop_here, .context = &stopped};
