@@ -124,6 +124,7 @@ MUTATIONS = [
     ("who_has_offered_has_acted", CORE + "recover.c", "    return core->has_changed || core->has_acted", "    return core->has_offered || core->has_acted"),
     ("what_is_noted_came_before_later_epochs", CORE + "evidence.c", "    if (core->config.known_is_timed)\n", "    if (0)\n"),
     ("who_came_of_age_is_not_believed", CORE + "evidence.c", "    return epoch < config->aged_epoch || (", "    return (",),
+    ("a_refused_write_is_committed", "src/store/segment/serve_lane.c", "item.generation <= lane->refused_generation;", "false;"),
     ("each_process_of_a_node_is_another_witness", CORE + "evidence.c", "    if (!is_owner || name.length == 0)\n", "    if (is_owner || name.length == 0)\n"),
     ("who_was_late_is_not_remembered", CORE + "evidence.c", "epoch > config->aged_epoch && epoch < config->aged_next", "false"),
     ("the_horizon_is_not_noted", MASTER + "server.c", "        config.asks_to_depart = server->note.fd >= 0;\n", ""),

@@ -265,7 +265,8 @@ static int commit_handle(struct mc_serve_lane *lane, const struct mc_frame *fram
         if (!tag_fits(lane, item.tag, frame->type,
                       &what)) /* the master hears nothing of it: it may be another's grant */
             return MC_ERR_NOT_PERMITTED;
-        int code = mc_segment_memory_commit(server->memory, &item);
+        bool is_lost = item.generation <= lane->refused_generation; /* its bytes, or those of one after it */
+        int code = is_lost ? MC_ERR_STALE : mc_segment_memory_commit(server->memory, &item);
         if (code < 0)
             mc_log_limited(WARNING, "commit of slot %" PRIu32 " generation %" PRIu64 " refused: %s", item.slot,
                            item.generation, mc_error_name(code));
@@ -274,6 +275,14 @@ static int commit_handle(struct mc_serve_lane *lane, const struct mc_frame *fram
         server->committed = true;
     }
     return 0;
+}
+
+/* What a WRITE brought was thrown away. By the time of its COMMIT the generation may be one that can be granted: where
+ * the owner has met the master's epoch in between. */
+static void note_refused(struct mc_serve_lane *lane)
+{
+    if (lane->write.refused && lane->write.generation > lane->refused_generation)
+        lane->refused_generation = lane->write.generation;
 }
 
 static int write_handle(struct mc_serve_lane *lane, struct mc_reader *reader)
@@ -301,7 +310,8 @@ static int write_handle(struct mc_serve_lane *lane, struct mc_reader *reader)
     lane->write.generation = head.generation;
     lane->write.offset = head.offset;
     lane->write.slot = head.slot;
-    lane->write.refused = code < 0; /* its COMMIT is refused by the same generation */
+    lane->write.refused = code < 0;
+    note_refused(lane);
     return 0;
 }
 
@@ -403,6 +413,7 @@ static int payload_look(struct mc_serve_lane *lane, uint64_t length)
     int rc = mc_segment_memory_may_write(lane->server->memory, lane->write.slot, lane->write.generation,
                                          lane->write.offset, length);
     lane->write.refused = rc == MC_ERR_STALE;
+    note_refused(lane);
     return lane->write.refused ? 0 : rc;
 }
 

@@ -76,6 +76,7 @@ struct mc_serve_lane {
         uint32_t slot;
         bool refused; /* drained instead */
     } write;
+    uint64_t refused_generation; /* the highest of a WRITE that was: no COMMIT up to it is applied */
 
     struct mc_lane_request *queue; /* ring of queue_capacity, which grows up to MC_LANE_QUEUE_MAX */
     uint32_t queue_first, queue_count, queue_capacity;
