@@ -36,6 +36,7 @@
 #define SAY_NVME "NVMe-oF is not here: give nodes a file system on the device (MOONCAKE_OFFLOAD_FILE_STORAGE_PATH)"
 #define SAY_CXL "CXL is not here: lend memory of the host, under numactl where CXL is a node of it"
 #define SAY_NVLINK "NVLink is not used: memory of GPUs goes by RDMA, tcp and shared memory, so no setting is needed"
+#define SAY_EXPERTS "expert parallelism is not here: keep the original for it"
 #define SAY_VENDOR                                                                                                     \
     "memory of the host and of CUDA's GPUs only, by RDMA, tcp and shared memory: keep the original for this hardware"
 
@@ -129,5 +130,5 @@ static bool is_of_a_service(const char *name, const char *value)
 
 bool mc_variable_is_setting(const char *name, const char *value)
 {
-    return behind_prefix(name) != NULL && !is_of_a_service(name, value);
+    return (behind_prefix(name) != NULL || mc_variable_find(name) != NULL) && !is_of_a_service(name, value);
 }

@@ -41,7 +41,7 @@ const char *mc_variable_name(enum mc_variable variable);
 const struct mc_variable_row *mc_variable_find(const char *name);
 /* The known name nearest to one that is not, or NULL. */
 const char *mc_variable_nearest(const char *name);
-/* Does the name begin as the names of the table do, and does Kubernetes or Docker not set it for a service? */
+/* Is the name in the table, or does it begin as most there do? Not one that Kubernetes or Docker sets for a service. */
 bool mc_variable_is_setting(const char *name, const char *value);
 /* Rows from 0 on; NULL behind the last. */
 const struct mc_variable_row *mc_variable_row(size_t index);

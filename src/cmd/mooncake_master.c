@@ -11,7 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-static int serve(const struct mc_master_config *config, char *error, size_t error_size)
+static int serve(struct mc_master_config *config, char *error, size_t error_size)
 {
     struct mc_server *server = NULL;
     struct mc_http_server *http = NULL;
@@ -21,10 +21,15 @@ static int serve(const struct mc_master_config *config, char *error, size_t erro
         rc = mc_keys_check(error, error_size);
     if (rc == 0)
         rc = mc_secure_check(true, error, error_size);
+    if (rc == 0 && config->pod_name[0] != 0)
+        rc = mc_pod_create(config->pod_space, config->pod_name, &config->pod, error, error_size);
+    config->pod_lead = config->pod == NULL ? NULL : mc_pod_lead;
     if (rc == 0)
         rc = mc_server_create(config, &server, error, error_size);
-    if (rc < 0)
+    if (rc < 0) {
+        mc_pod_destroy(config->pod);
         return rc;
+    }
     rc = mc_http_create(server, config, &http, error, error_size);
     if (rc == 0) {
         mc_log(INFO, "%s", config->start);
@@ -37,8 +42,10 @@ static int serve(const struct mc_master_config *config, char *error, size_t erro
     }
     if (rc == 0)
         rc = mc_server_run(server);
+    mc_pod_lead(config->pod, false); /* while the leadership is given back */
     mc_http_destroy(http);
     mc_server_destroy(server);
+    mc_pod_destroy(config->pod);
     return rc;
 }
 

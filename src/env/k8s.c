@@ -164,14 +164,16 @@ static void explain(int status, const char *method, const char *path)
     else if (status == 403)
         mc_log_limited(ERROR,
                        "the API server refuses %s %s (403): bind the pod's service account to a Role with the "
-                       "verbs get, create and update for leases of coordination.k8s.io in that namespace",
-                       method, path);
+                       "verb%s in that namespace",
+                       method, path,
+                       strcmp(method, "PATCH") == 0 ? " patch for pods"
+                                                    : "s get, create and update for leases of coordination.k8s.io");
     else if (status >= 400 && status != 404 && status != 409)
         mc_log_limited(WARNING, "the API server refuses %s %s (%d)", method, path, status);
 }
 
-int mc_k8s_call(struct mc_k8s *k8s, const char *method, const char *path, struct mc_span body, uint64_t deadline_ns,
-                struct mc_buffer *reply)
+static int call(struct mc_k8s *k8s, const char *method, const char *path, const char *type, struct mc_span body,
+                uint64_t deadline_ns, struct mc_buffer *reply)
 {
     char why[512];
     struct mc_buffer secret = {0};
@@ -182,11 +184,23 @@ int mc_k8s_call(struct mc_k8s *k8s, const char *method, const char *path, struct
         return MC_ERR_RPC_FAIL;
     }
     const struct mc_http_question question = {
-        .method = method, .path = path, .secret = (const char *)secret.data, .body = body};
+        .method = method, .path = path, .secret = (const char *)secret.data, .body = body, .type = type};
     int rc = mc_asker_call(&k8s->asker, &question, deadline_ns, reply);
     forget(&secret);
     explain(rc, method, path);
     return rc;
+}
+
+int mc_k8s_call(struct mc_k8s *k8s, const char *method, const char *path, struct mc_span body, uint64_t deadline_ns,
+                struct mc_buffer *reply)
+{
+    return call(k8s, method, path, NULL, body, deadline_ns, reply);
+}
+
+int mc_k8s_patch(struct mc_k8s *k8s, const char *path, struct mc_span body, uint64_t deadline_ns,
+                 struct mc_buffer *reply)
+{
+    return call(k8s, "PATCH", path, "application/merge-patch+json", body, deadline_ns, reply);
 }
 
 /* ---- answers ---- */

@@ -33,6 +33,9 @@ void mc_k8s_patience(struct mc_k8s *k8s, uint64_t patience_ms);
  * the log. */
 int mc_k8s_call(struct mc_k8s *k8s, const char *method, const char *path, struct mc_span body, uint64_t deadline_ns,
                 struct mc_buffer *reply);
+/* The same for PATCH; body: a merge patch (RFC 7396). */
+int mc_k8s_patch(struct mc_k8s *k8s, const char *path, struct mc_span body, uint64_t deadline_ns,
+                 struct mc_buffer *reply);
 
 /* A text of a Lease: the member `name` of the object at `path`, "" when it is not there or null. 0 or MC_ERR_PROTOCOL,
  * also when it is too long. */

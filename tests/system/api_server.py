@@ -3,6 +3,7 @@
     with ApiServer(folder, ca) as api:
         api.environment        # for a process that is to think it runs in a pod
         api.leases["ns/name"]  # the object as it stands
+        api.pods["ns/name"]    # the labels of a pod, which is there when the test has put it there
         api.history            # of every write that was carried out: (time, "ns/name", object)
         api.fail = 503         # every request; api.is_mute = True: requests are taken and never answered; api.late_s = 0.5
         api.rotate()           # another token; the one before is refused from then on
@@ -23,8 +24,9 @@ import time
 from ports import free_ports
 
 PATH = re.compile(r"/apis/coordination\.k8s\.io/v1/namespaces/([a-z0-9.-]+)/leases(?:/([a-z0-9.-]+))?$")
+POD = re.compile(r"/api/v1/namespaces/([a-z0-9.-]+)/pods/([a-z0-9.-]+)$")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
-VERBS = {"GET": "get", "POST": "create", "PUT": "update"}
+VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
 class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
@@ -53,8 +55,9 @@ class ApiServer:
         (self.folder / "ca.crt").write_bytes(pathlib.Path(ca.certificate).read_bytes())
         self.lock = threading.RLock()
         self.leases, self.history, self.version = {}, [], 0
+        self.pods, self.patches = {}, []  # of every one that was carried out: ("ns/name", the label that it left)
         self.tokens, self.accounts = set(), {}
-        self.verbs = {"get", "create", "update"}
+        self.verbs = {"get", "create", "update", "patch"}  # the last of pods, the others of leases
         self.fail, self.is_mute, self.late_s, self.requests, self.lost_answers = None, False, 0, 0, 0
         self.cut_off = set()  # accounts whose packets are lost
         self.server = None
@@ -114,7 +117,7 @@ class ApiServer:
 
     # -- answers --
 
-    def answer(self, method, path, body, account):
+    def answer(self, method, path, body, account, kind="application/json"):
         """(status, object). None: no answer at all."""
         with self.lock:
             self.requests += 1
@@ -126,6 +129,8 @@ class ApiServer:
                 return self.fail, status_of(self.fail, "trouble")
             if account is None:
                 return 401, status_of(401, "Unauthorized")
+            if POD.match(path):
+                return self._label(method, "/".join(POD.match(path).groups()), body, kind)
             found = PATH.match(path)
             if not found:
                 return 404, status_of(404, "no such path")
@@ -136,6 +141,20 @@ class ApiServer:
                 self.lost_answers -= 1
                 return None
             return result
+
+    def _label(self, method, pod, body, kind):
+        """A merge patch (RFC 7396) of a pod's labels."""
+        if method != "PATCH" or "patch" not in self.verbs:
+            return 403, status_of(403, "pods is forbidden")
+        if kind != "application/merge-patch+json":
+            return 415, status_of(415, "the body of the request was in an unknown format")
+        if pod not in self.pods:
+            return 404, status_of(404, "pods not found")
+        assert list(body) == ["metadata"] and list(body["metadata"]) == ["labels"], body
+        merged = {**self.pods[pod], **body["metadata"]["labels"]}
+        self.pods[pod] = {name: value for name, value in merged.items() if value is not None}
+        self.patches.append((pod, self.pods[pod].get("mooncake.io/store-role")))
+        return 200, {"kind": "Pod", "apiVersion": "v1", "metadata": {"labels": self.pods[pod]}}
 
     def _change(self, method, space, name, body):
         if method == "POST" and name is None:
@@ -192,7 +211,7 @@ class ApiServer:
                 token = self.headers.get("Authorization", "").removeprefix("Bearer ")
                 account = token.split(".")[0] if token in api.tokens else None
                 time.sleep(api.late_s)
-                result = api.answer(self.command, self.path, body, account)
+                result = api.answer(self.command, self.path, body, account, self.headers.get("Content-Type"))
                 if result is None:
                     self.close_connection = True
                     while not api.server or api.is_mute or account in api.cut_off:

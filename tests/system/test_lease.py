@@ -38,6 +38,8 @@ class Pod(Master):
     def __init__(self, api, name, *flags):
         super().__init__("--enable_ha", "--ha_backend_type=k8s", f"--ha_backend_connstring={LEASE}", f"--ha_lease_ttl={TTL_MS}", *flags)
         self.name_of_account, self.environment = name, api.account(name)
+        if f"prod/{name}" in api.pods:
+            self.environment.update(POD_NAME=name, POD_NAMESPACE="prod")
 
     def start(self):
         before = {name: os.environ.get(name) for name in self.environment}
@@ -144,6 +146,66 @@ def test_a_leader_that_is_killed_is_followed_and_its_epoch_is_gone(api):
             node.stop()
             for name in api.environment:
                 os.environ.pop(name)
+
+
+def labelled(api):
+    """Which pods a Service that chooses by the label would send calls to."""
+    return [pod.removeprefix("prod/") for pod, labels in sorted(api.pods.items()) if labels.get("mooncake.io/store-role") == "leader"]
+
+
+def is_chosen(api, pod):
+    wait_until(lambda: labelled(api) == [pod.name_of_account], 20 * SLOW, "the label of the leader's pod alone")
+
+
+def test_the_leaders_pod_has_the_label_and_no_other(api):
+    """Through an end, a kill, a restart in the same pod; other labels stay. A leader that is cut off cannot take its label away: it does later."""
+    api.pods.update({f"prod/pod{number}": {"app": "mooncake"} for number in range(3)})
+    api.pods["prod/pod0"]["mooncake.io/store-role"] = "leader"  # of a process before it in the same pod
+    with Pods(api) as pods:
+        leader = pods.leader()
+        is_chosen(api, leader)
+        assert leader.stop() == 0
+        assert leader.name_of_account not in labelled(api)
+        leader.start()
+        is_chosen(api, pods.leader())
+        leader = pods.leader()
+        leader.kill()
+        after = pods.leader(pods.others(leader))
+        wait_until(lambda: after.name_of_account in labelled(api), 20 * SLOW, "the label of the next leader")
+        leader.start()
+        is_chosen(api, after)
+        api.cut_off.add(after.name_of_account)
+        other = pods.leader(pods.others(after))
+        wait_until(lambda: other.name_of_account in labelled(api), 20 * SLOW, "the label of the next leader")
+        api.cut_off.clear()
+        is_chosen(api, other)
+    assert labelled(api) == [] and all(labels == {"app": "mooncake"} for labels in api.pods.values())
+
+
+def test_a_leader_without_the_right_to_its_label_leads_all_the_same(api):
+    """And says which verb it lacks; with the right, or when the pod is there, the label comes. Without a name of a pod nothing is asked."""
+    api.verbs.remove("patch")
+    api.pods["prod/pod0"] = {}
+    with Pods(api, 2) as pods:
+        named, nameless = pods.all
+        pods.leader()
+        said = wait_until(lambda: [line for line in named.log().splitlines() if " refuses PATCH " in line], 20 * SLOW, "what is missing")
+        assert "(403)" in said[0] and "verb patch for pods" in said[0]
+        del api.pods["prod/pod0"]
+        api.verbs.add("patch")
+        wait_until(lambda: "no pod has the path /api/v1/namespaces/prod/pods/pod0" in named.log(), 30 * SLOW, "that there is no such pod")
+        api.pods["prod/pod0"] = {}
+        if pods.leader() is nameless:
+            assert nameless.stop() == 0
+            pods.leader([named])
+        is_chosen(api, named)
+        assert "PATCH" not in nameless.log() and {pod for pod, _ in api.patches} == {"prod/pod0"}
+
+
+def test_a_name_that_no_pod_can_have_is_refused(api):
+    pod = Pod(api, "pod", "--pod_name=a/b", "--pod_namespace=prod")
+    done = subprocess.run([BUILD / "mooncake_master", "--rpc_address=127.0.0.1", *pod.flags, "--check_config"], capture_output=True, text=True, timeout=30)
+    assert done.returncode != 0 and "--pod_name=a/b" in done.stderr
 
 
 def test_a_resigned_leader_is_followed_at_once(api):

@@ -77,6 +77,8 @@ struct mc_server {
     struct mc_core_config core_config;
     struct mc_quotas *quotas; /* as mc_master_config's */
     void (*core_made)(void *quotas, struct mc_core *core);
+    struct mc_pod *pod; /* as mc_master_config's */
+    void (*pod_lead)(struct mc_pod *pod, bool leads);
     struct mc_id cluster; /* as the last core knew it; zero: none did */
     bool is_naming;       /* the election was asked to write it down */
     struct mc_core_output output;

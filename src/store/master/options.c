@@ -37,7 +37,6 @@
 #define REPLICAS "put with replica_num, or copy what is hot with create_copy_task"
 #define TASKS "there is no queue: the store that asks for a copy or a move carries it out"
 #define OPLOG "no log is shipped: store nodes tell a new leader what they hold"
-#define POD "the leader's pod gets no label: clients find the leader by its Lease, k8s://namespace/name"
 #define SNAPSHOT "no snapshot is needed: store nodes tell a new master what they hold, and MC_DATA_DIR keeps theirs"
 #define NOF                                                                                                            \
     "give store nodes a file system on the device: --enable_offload, and MOONCAKE_OFFLOAD_FILE_STORAGE_PATH there"
@@ -131,8 +130,8 @@ static const struct mc_option table[] = {
     NEEDLESS("oplog_poll_interval_ms", MS, "1000", OPLOG, LIMITS(1, DAY)),
     NEEDLESS("oplog_batch_max_entries", INT, "1024", OPLOG, LIMITS(1, 1000000)),
     NEEDLESS("batch_oplog_retry_timeout_sec", S, "180", OPLOG, LIMITS(0, YEAR)),
-    ABSENT(POD, "pod_name", TEXT, "", "this pod, for the Kubernetes backend"),
-    ABSENT(POD, "pod_namespace", TEXT, "", "its namespace"),
+    ROW("pod_name", TEXT, "", "the pod of this master, which has the label mooncake.io/store-role=leader while this master leads by a Lease: a Service can choose it; needs the right to patch pods. Empty: what POD_NAME says"),
+    ROW("pod_namespace", TEXT, "", "the namespace of pod_name. Empty: what POD_NAMESPACE says"),
 
     NEEDLESS("enable_snapshot", BOOL, "false", SNAPSHOT, SECTION("Snapshots")),
     NEEDLESS("enable_snapshot_restore", BOOL, "false", SNAPSHOT),
@@ -523,6 +522,27 @@ static int choose_election(const struct mc_options *options, struct mc_master_co
     return 0;
 }
 
+/* Both or neither, and only where Kubernetes elects. */
+static int choose_pod(const struct mc_options *options, struct mc_master_config *config, char *error, size_t error_size)
+{
+    const char *name = mc_options_text(options, "pod_name"), *space = mc_options_text(options, "pod_namespace");
+    if (!config->ha_enabled || !config->ha_is_lease)
+        return 0;
+    if (name[0] == 0)
+        name = mc_variable(POD_NAME);
+    if (space[0] == 0)
+        space = mc_variable(POD_NAMESPACE);
+    if (name == NULL || name[0] == 0 || space == NULL || space[0] == 0)
+        return 0;
+    if (!mc_pod_is_name(name) || !mc_pod_is_name(space)) {
+        snprintf(error, error_size, "--pod_name=%.100s, --pod_namespace=%.100s: no names of Kubernetes", name, space);
+        return MC_ERR_INVALID_PARAMS;
+    }
+    snprintf(config->pod_name, sizeof(config->pod_name), "%s", name);
+    snprintf(config->pod_space, sizeof(config->pod_space), "%s", space);
+    return 0;
+}
+
 static int choose_state_dir(const struct mc_options *options, struct mc_master_config *config, char *error,
                             size_t error_size)
 {
@@ -641,6 +661,8 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
         rc = choose_tenants(options, config, error, error_size);
     if (rc == 0)
         rc = choose_election(options, config, error, error_size);
+    if (rc == 0)
+        rc = choose_pod(options, config, error, error_size);
     return rc == 0 ? choose_state_dir(options, config, error, error_size) : rc;
 }
 

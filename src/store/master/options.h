@@ -5,6 +5,7 @@
 
 #include "base/options.h"
 #include "store/core/core.h"
+#include "store/master/pod.h"
 
 struct mc_quotas;
 
@@ -21,15 +22,18 @@ struct mc_master_config {
     int log_level;       /* enum mc_log_level, or -1: as the environment says; already in effect */
     struct mc_core_config core;
     bool ha_enabled;
-    bool ha_is_lease;                     /* of Kubernetes; else a key in etcd */
-    char ha_place[4096], cluster_id[256]; /* the election's: "namespace/name"; endpoints */
-    char start[1024];                     /* what it is and where its settings are from, for its log once it serves */
-    char auth_file[512];                  /* of keys; empty: as the environment says */
-    bool harden;                          /* with no more rights than it needs (env/harden.h) */
-    char quota_file[512];                 /* of tenants; empty: there is none */
-    bool quotas_in_etcd;                  /* then those are its endpoints */
+    bool ha_is_lease;                                           /* of Kubernetes; else a key in etcd */
+    char ha_place[4096], cluster_id[256];                       /* the election's: "namespace/name"; endpoints */
+    char pod_name[MC_POD_NAME_MAX], pod_space[MC_POD_NAME_MAX]; /* whose label says that we lead; "": none */
+    char start[1024];         /* what it is and where its settings are from, for its log once it serves */
+    char auth_file[512];      /* of keys; empty: as the environment says */
+    bool harden;              /* with no more rights than it needs (env/harden.h) */
+    char quota_file[512];     /* of tenants; empty: there is none */
+    bool quotas_in_etcd;      /* then those are its endpoints */
     struct mc_quotas *quotas; /* of tenants, whose each new core is told; NULL: there are none. The caller's */
     void (*core_made)(void *quotas, struct mc_core *core); /* called with each; NULL: need not be */
+    struct mc_pod *pod;                                    /* which is told when we lead; NULL: none. The caller's */
+    void (*pod_lead)(struct mc_pod *pod, bool leads);
     char state_dir[512]; /* without HA: of the note for the next master; empty: none is kept */
     uint64_t ha_lease_ttl_ms;
     uint64_t etcd_compaction_ms; /* 0: never */

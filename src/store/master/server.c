@@ -203,6 +203,12 @@ static bool tick(struct mc_server *server)
 
 /* ---- leadership ---- */
 
+static void say_role(const struct mc_server *server)
+{
+    if (server->pod_lead != NULL)
+        server->pod_lead(server->pod, server->core != NULL);
+}
+
 static void note_failed(const struct mc_server *server)
 {
     mc_log(WARNING, "the note %s cannot be written: %s; the next master will not know of this one", server->note.path,
@@ -276,6 +282,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     server->core = mc_core_create(&config, &server->output, server->node, epoch, mc_random_u64(), server->now_ms);
     if (server->core != NULL && server->core_made != NULL)
         server->core_made(server->quotas, server->core);
+    say_role(server);
     server->tick_due_ms = 0;
     server->is_aging = false;
     server->depart_at_ms = 0;
@@ -333,6 +340,7 @@ static void core_end(struct mc_server *server, uint64_t wanted)
 {
     struct mc_core *core = server->core;
     server->core = NULL;
+    say_role(server);
     if (server->election == NULL && mc_core_has_changed(core) && mc_core_is_of_age(core))
         server->aged_epoch = atomic_load(&server->epoch);
     /* With an election another master may have been there as well. */
@@ -612,6 +620,8 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     server->report_metrics = config->report_metrics;
     server->quotas = config->quotas;
     server->core_made = config->core_made;
+    server->pod = config->pod;
+    server->pod_lead = config->pod_lead;
     server->wants_keys = mc_keys_are_wanted();
     server->output =
         (struct mc_core_output){server, mc_server_core_buffer, mc_server_core_close, core_log, mc_server_core_way};
