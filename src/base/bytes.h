@@ -47,6 +47,10 @@ static inline bool mc_id_is_zero(struct mc_id a)
     return a.low == 0 && a.high == 0;
 }
 
+/* A member as people see it, in logs and in JSON: two decimal numbers, as the original's ids. */
+#define MC_ID_LOG "%llu-%llu"
+#define MC_ID_LOG_ARGS(id) (unsigned long long)(id).high, (unsigned long long)(id).low
+
 #define MC_ID_TEXT_MAX 33u /* 32 hex digits and the end */
 void mc_id_format(char text[MC_ID_TEXT_MAX], struct mc_id id);
 /* False when it is anything but 32 hex digits. */

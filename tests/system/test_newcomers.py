@@ -184,8 +184,10 @@ def test_the_loss_of_a_node_is_a_warning():
         with Service(MOONCAKE_MASTER=master.address) as node:
             node.put("a", "b")
             [name] = master.get("/get_all_segments")[1].decode().split()
+            member = json.loads(master.get("/get_segments_detail")[1])["segments"][0]["client_id"]  # the same words everywhere
+            assert f"client_id={member}, action=mount_segment" in node.log() and f"member {member}/" in master.log()
             node.kill()
-            said = wait_until(lambda: re.search(rf"^W.*store node {re.escape(name)} \(member [0-9a-f]+/\d+\) is lost, with replicas of 1 objects: no sign of life within client_ttl$",
+            said = wait_until(lambda: re.search(rf"^W.*store node {re.escape(name)} \(member {member}/\d+\) is lost, with replicas of 1 objects: no sign of life within client_ttl$",
                                                 master.log(), re.M), 30, "the loss")
             assert said
 

@@ -289,8 +289,8 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
         return rc; /* it is ended with the store */
     }
     mc_address_join(store->hostname, sizeof(store->hostname), advertise, mc_owner_port(owner));
-    mc_log(INFO, "client_id=%016" PRIx64 "%016" PRIx64 ", action=mount_segment, segment_name=%s, size=%" PRIu64,
-           store->node.high, store->node.low, store->hostname, capacity);
+    mc_log(INFO, "client_id=" MC_ID_LOG ", action=mount_segment, segment_name=%s, size=%" PRIu64,
+           MC_ID_LOG_ARGS(store->node), store->hostname, capacity);
     atomic_store(&store->owner, owner);
     atomic_store(&store->owner_coming, NULL);
     mc_store_wake(store);

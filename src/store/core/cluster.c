@@ -241,8 +241,8 @@ int32_t mc_cluster_judge(struct mc_core *core, const struct mc_wire_hello *hello
     }
     if (code != 0 && (core->cluster_said_ms == 0 || core->now_ms - core->cluster_said_ms >= REFUSED_MS)) {
         core->cluster_said_ms = core->now_ms;
-        mc_core_log(core, MC_CORE_LOG_WARNING, "node %016llx (%.*s) is refused: %s",
-                    (unsigned long long)hello->node.low,
+        mc_core_log(core, MC_CORE_LOG_WARNING, "member " MC_ID_LOG " (%.*s) is refused: %s",
+                    MC_ID_LOG_ARGS(hello->node),
                     (int)(hello->name.length < MC_MEMBER_NAME_MAX ? hello->name.length : MC_MEMBER_NAME_MAX),
                     hello->name.length == 0 ? "" : (const char *)hello->name.data, words);
     }

@@ -249,8 +249,9 @@ void mc_evidence_contradicts(struct mc_core *core, struct mc_id node, struct mc_
     witness->epoch = epoch;
     if (witness->words++ == 0)
         mc_core_log(core, MC_CORE_LOG_WARNING,
-                    "node %016llx says that it has met a master of epoch %llu, ours is %llu: one word is not believed",
-                    (unsigned long long)node.low, (unsigned long long)epoch, (unsigned long long)core->epoch);
+                    "member " MC_ID_LOG
+                    " says that it has met a master of epoch %llu, ours is %llu: one word is not believed",
+                    MC_ID_LOG_ARGS(node), (unsigned long long)epoch, (unsigned long long)core->epoch);
     core->statistics.epochs_doubted++;
     uint64_t wish = proven(core);
     if (wish == 0 || wish + MC_EPOCH_CARRY <= core->wanted_epoch)

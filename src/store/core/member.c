@@ -131,15 +131,15 @@ static bool tell_loss(struct mc_core *core, const struct mc_member *member, cons
     }
     if (memory != NULL)
         mc_core_log(core, MC_CORE_LOG_WARNING,
-                    "store node %s (member %016llx/%llu) is lost, with replicas of %llu objects: %s", memory->name,
-                    (unsigned long long)member->id.low, (unsigned long long)member->incarnation, objects, why);
+                    "store node %s (member " MC_ID_LOG "/%llu) is lost, with replicas of %llu objects: %s",
+                    memory->name, MC_ID_LOG_ARGS(member->id), (unsigned long long)member->incarnation, objects, why);
     return memory != NULL;
 }
 
 void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *why)
 {
     if (!tell_loss(core, member, why))
-        mc_core_log(core, MC_CORE_LOG_INFO, "member %016llx/%llu leaves: %s", (unsigned long long)member->id.low,
+        mc_core_log(core, MC_CORE_LOG_INFO, "member " MC_ID_LOG "/%llu leaves: %s", MC_ID_LOG_ARGS(member->id),
                     (unsigned long long)member->incarnation, why);
     drop_connections(core, member);
     (void)drop_segments(core, member, false);
@@ -164,9 +164,10 @@ static bool become_absent(struct mc_core *core, struct mc_member *member)
         mc_segment_release(core, segment);
     }
     mc_core_log(core, MC_CORE_LOG_WARNING,
-                "member %016llx/%llu has given no sign of life within client_ttl: its memory is given up; its disks "
+                "member " MC_ID_LOG
+                "/%llu has given no sign of life within client_ttl: its memory is given up; its disks "
                 "(%u) may come back within %llu s",
-                (unsigned long long)member->id.low, (unsigned long long)member->incarnation, disks,
+                MC_ID_LOG_ARGS(member->id), (unsigned long long)member->incarnation, disks,
                 (unsigned long long)core->config.disk_ttl_ms / 1000);
     return true;
 }
@@ -260,7 +261,7 @@ static struct mc_member *member_of(struct mc_core *core, const struct mc_wire_he
     member = member_create(core, hello, hash);
     if (member == NULL)
         return NULL;
-    mc_core_log(core, MC_CORE_LOG_INFO, "member %016llx/%llu (%.*s) joins: %s", (unsigned long long)hello->node.low,
+    mc_core_log(core, MC_CORE_LOG_INFO, "member " MC_ID_LOG "/%llu (%.*s) joins: %s", MC_ID_LOG_ARGS(hello->node),
                 (unsigned long long)hello->incarnation, (int)(hello->name.length < 256 ? hello->name.length : 256),
                 hello->name.length == 0 ? "" : (const char *)hello->name.data,
                 mc_wire_build(member->build, hello->build));
@@ -415,9 +416,8 @@ static void disks_off_told(struct mc_core *core, struct mc_member *member, uint8
     if (member->disks_off == count)
         return;
     mc_core_log(core, count == 0 ? MC_CORE_LOG_INFO : MC_CORE_LOG_WARNING,
-                "member %016llx/%llu (%s) says that %u of its disks cannot be used; its log says why",
-                (unsigned long long)member->id.low, (unsigned long long)member->incarnation, member->name,
-                (unsigned)count);
+                "member " MC_ID_LOG "/%llu (%s) says that %u of its disks cannot be used; its log says why",
+                MC_ID_LOG_ARGS(member->id), (unsigned long long)member->incarnation, member->name, (unsigned)count);
     member->disks_off = count;
 }
 
