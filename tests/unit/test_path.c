@@ -585,7 +585,7 @@ struct prover_late {
     struct mc_endpoint *endpoint;
 };
 
-/* Answers each question late, as an overloaded machine lets an owner. */
+/* Answers each question late, as an overloaded machine lets an owner, until it is told that nobody waits. */
 static void *proof_late_run(void *argument)
 {
     const struct prover_late *late = argument;
@@ -594,7 +594,8 @@ static void *proof_late_run(void *argument)
     for (int asked = 0; asked < 3; asked++) {
         struct mc_frame frame;
         int64_t used = mc_socket_receive_frame(late->fd, &in, &frame, rig_deadline(PATIENT_MS), NULL);
-        assert_true(used > 0);
+        if (used <= 0)
+            break;
         if (asked < 2) {
             assert_int_equal(mc_gate_take(&gate, &frame, proof_late_find, late->endpoint, &out), asked);
         } else {
@@ -607,7 +608,8 @@ static void *proof_late_run(void *argument)
             continue;
         usleep(TICKET_LATE_US);
         struct iovec part = {out.data, out.length};
-        assert_int_equal(mc_socket_send(late->fd, &part, 1, rig_deadline(PATIENT_MS)), 0);
+        if (mc_socket_send(late->fd, &part, 1, rig_deadline(PATIENT_MS)) != 0)
+            break;
         out.length = 0;
     }
     mc_buffer_free(&in);
@@ -633,13 +635,21 @@ static void a_slow_proof_is_waited_for(void **state)
     assert_int_equal(pthread_create(&thread, NULL, proof_late_run, &late), 0);
     struct mc_paths *paths = mc_paths_create(mc_random_id(), 1, MC_PATH_SHM);
     struct mc_patience patience = mc_patience_until(rig_deadline(PATIENT_MS));
-    assert_int_equal(mc_path_hello(paths, &endpoint, fds[0], &patience, &said), 0);
+    int rc = mc_path_hello(paths, &endpoint, fds[0], &patience, &said);
+    (void)shutdown(fds[0], SHUT_RDWR);
     pthread_join(thread, NULL);
     mc_paths_destroy(paths);
     close(fds[0]);
     close(fds[1]);
+    assert_int_equal(rc, 0);
+}
+
+/* However it ended: the cases behind it have no keys. */
+static int without_keys(void **state)
+{
+    char error[256];
     unsetenv("MC_AUTH_TOKEN");
-    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    return mc_keys_check(error, sizeof(error)) | teardown(state);
 }
 
 /* ---- owners without a place, processes without a descriptor ---- */
@@ -870,7 +880,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(what_is_paid_is_paid),
         cmocka_unit_test_setup_teardown(wrong_answers, setup, teardown),
         cmocka_unit_test_setup_teardown(one_that_runs_is_waited_for, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_slow_proof_is_waited_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_slow_proof_is_waited_for, setup, without_keys),
         cmocka_unit_test(one_that_is_stopped_is_not),
         cmocka_unit_test(prepared_and_swept),
         cmocka_unit_test(a_full_owner_is_waited_for),
