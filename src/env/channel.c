@@ -2,6 +2,7 @@
  * and sent here: so bytes leave the user's buffer only when the socket has taken them. */
 #include "env/channel.h"
 
+#include "base/error.h"
 #include "env/log.h"
 #include "env/secure.h"
 #include "env/socket.h"
@@ -15,7 +16,7 @@
 
 #define PARTS_MAX 8 /* of what is to be sent, at once */
 
-struct channel {
+struct mc_channel {
     struct bufferevent *user, *socket;
     struct event *writable; /* NULL: it has not been waited for yet */
     struct mc_tls *tls;     /* NULL: nothing has come yet */
@@ -23,20 +24,25 @@ struct channel {
     size_t place;           /* in `channels`, and one; 0: none */
     bool is_blocked;        /* the socket takes nothing more just now */
     bool is_over;
+    /* Of one that calls. */
+    bool is_call, is_shaken; /* shaken: the handshake is done, and the user was told so */
+    bool has_ended;          /* nothing more comes of the socket */
+    struct mc_tls_settings settings;
+    char address[MC_ADDRESS_MAX];
 };
 
 /* By descriptor, which libevent can be asked for. */
-static struct channel **channels;
+static struct mc_channel **channels;
 static size_t channels_length;
 
-static bool channel_enter(struct channel *channel)
+static bool channel_enter(struct mc_channel *channel)
 {
     size_t at = (size_t)bufferevent_getfd(channel->socket), wanted = at + 64;
     if (at >= channels_length) {
-        struct channel **grown = realloc(channels, wanted * sizeof(struct channel *));
+        struct mc_channel **grown = realloc(channels, wanted * sizeof(struct mc_channel *));
         if (grown == NULL)
             return false;
-        memset(grown + channels_length, 0, (wanted - channels_length) * sizeof(struct channel *));
+        memset(grown + channels_length, 0, (wanted - channels_length) * sizeof(struct mc_channel *));
         channels = grown;
         channels_length = wanted;
     }
@@ -45,16 +51,16 @@ static bool channel_enter(struct channel *channel)
     return true;
 }
 
-static struct channel *channel_of(struct bufferevent *user)
+static struct mc_channel *channel_of(struct bufferevent *user)
 {
     size_t at = (size_t)bufferevent_getfd(user);
-    struct channel *channel = at < channels_length ? channels[at] : NULL;
+    struct mc_channel *channel = at < channels_length ? channels[at] : NULL;
     return channel != NULL && channel->user == user ? channel : NULL;
 }
 
 static void on_freed(void *context)
 {
-    struct channel *channel = context;
+    struct mc_channel *channel = context;
     if (channel->place != 0)
         channels[channel->place - 1] = NULL;
     if (channel->writable != NULL)
@@ -68,36 +74,36 @@ static void on_freed(void *context)
 
 static ssize_t take_record(void *context, void *data, size_t size)
 {
-    struct channel *channel = context;
+    struct mc_channel *channel = context;
     int got = evbuffer_remove(bufferevent_get_input(channel->socket), data, size);
     errno = EAGAIN;
-    return got > 0 ? got : -1;
+    return got > 0 ? got : channel->has_ended ? 0 : -1;
 }
 
 static ssize_t give_record(void *context, const void *data, size_t size)
 {
-    struct channel *channel = context;
+    struct mc_channel *channel = context;
     ssize_t gone = send(bufferevent_getfd(channel->socket), data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
     channel->is_blocked |= gone < 0 && errno == EAGAIN;
     return gone;
 }
 
 /* The user is told, once. */
-static void end(struct channel *channel, short what)
+static void end(struct mc_channel *channel, short what)
 {
     if (!channel->is_over)
         bufferevent_trigger_event(channel->user, what, BEV_TRIG_DEFER_CALLBACKS);
     channel->is_over = true;
 }
 
-static void tell_failure(struct channel *channel, short direction)
+static void tell_failure(struct mc_channel *channel, short direction)
 {
-    if (channel->tls != NULL && !channel->is_over && mc_tls_problem(channel->tls)[0] != 0)
+    if (channel->tls != NULL && !channel->is_over && !channel->is_call && mc_tls_problem(channel->tls)[0] != 0)
         mc_log_limited(WARNING, "%s", mc_tls_problem(channel->tls));
     end(channel, direction | BEV_EVENT_EOF);
 }
 
-static bool begin_tls(struct channel *channel)
+static bool begin_tls(struct mc_channel *channel)
 {
     const struct mc_tls_settings settings = mc_secure_serves_http();
     const struct mc_tls_carrier carrier = {channel, take_record, give_record};
@@ -112,26 +118,36 @@ static bool begin_tls(struct channel *channel)
 
 /* ---- what libevent calls ---- */
 
-static void send_more(struct channel *channel)
+static void send_more(struct mc_channel *channel)
 {
     (void)bufferevent_flush(channel->user, EV_WRITE, BEV_FLUSH);
 }
 
+/* Goes on with the handshake; who calls is told when it is done. False: it has failed. */
+static bool go_on(struct mc_channel *channel)
+{
+    int rc = channel->is_shaken ? 1 : mc_tls_shake(channel->tls, 0);
+    if (rc > 0 && !channel->is_shaken && channel->is_call)
+        bufferevent_trigger_event(channel->user, BEV_EVENT_CONNECTED, BEV_TRIG_DEFER_CALLBACKS);
+    channel->is_shaken |= rc > 0;
+    return rc >= 0;
+}
+
 static void on_writable(evutil_socket_t fd, short what, void *context)
 {
-    struct channel *channel = context;
+    struct mc_channel *channel = context;
     (void)fd;
     if ((what & EV_TIMEOUT) != 0) {
         end(channel, BEV_EVENT_TIMEOUT | BEV_EVENT_WRITING);
         return;
     }
-    if (!channel->is_over && channel->tls != NULL && mc_tls_shake(channel->tls, 0) < 0)
+    if (!channel->is_over && channel->tls != NULL && !go_on(channel))
         tell_failure(channel, BEV_EVENT_WRITING);
     else
         send_more(channel);
 }
 
-static bool has_event(struct channel *channel)
+static bool has_event(struct mc_channel *channel)
 {
     if (channel->writable == NULL)
         channel->writable = event_new(bufferevent_get_base(channel->user), bufferevent_getfd(channel->socket), EV_WRITE,
@@ -142,7 +158,7 @@ static bool has_event(struct channel *channel)
 /* libevent's filters do not look at what was written before writing was enabled, as evhttp does it. */
 static void on_written(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *context)
 {
-    struct channel *channel = context;
+    struct mc_channel *channel = context;
     (void)buffer;
     if (info->n_added == 0 || (bufferevent_get_enabled(channel->user) & EV_WRITE) != 0)
         return;
@@ -153,7 +169,7 @@ static void on_written(struct evbuffer *buffer, const struct evbuffer_cb_info *i
 }
 
 /* After each look at TLS: the socket is waited for if it has taken less than it was given. */
-static void wait_for_room(struct channel *channel)
+static void wait_for_room(struct mc_channel *channel)
 {
     bool is_timed = channel->stall.tv_sec != 0 || channel->stall.tv_usec != 0;
     if (!channel->is_blocked || channel->is_over)
@@ -164,7 +180,7 @@ static void wait_for_room(struct channel *channel)
 }
 
 /* All that is here: a record of which a part was left would wait until something else comes. */
-static int64_t read_all(struct channel *channel, struct evbuffer *to)
+static int64_t read_all(struct mc_channel *channel, struct evbuffer *to)
 {
     char plain[16384];
     int64_t got, total = 0;
@@ -180,11 +196,12 @@ static int64_t read_all(struct channel *channel, struct evbuffer *to)
 static enum bufferevent_filter_result decrypt(struct evbuffer *from, struct evbuffer *to, ev_ssize_t limit,
                                               enum bufferevent_flush_mode mode, void *context)
 {
-    struct channel *channel = context;
+    struct mc_channel *channel = context;
     (void)limit, (void)mode;
-    if (!channel->is_over && channel->tls == NULL && !begin_tls(channel))
+    if (!channel->is_over && channel->tls == NULL && (channel->is_call || !begin_tls(channel)))
         tell_failure(channel, BEV_EVENT_READING);
-    int64_t got = channel->is_over ? -1 : read_all(channel, to);
+    bool is_good = !channel->is_over && (!channel->is_call || go_on(channel));
+    int64_t got = is_good ? read_all(channel, to) : -1;
     if (got < 0) {
         tell_failure(channel, BEV_EVENT_READING);
         (void)evbuffer_drain(from, evbuffer_get_length(from));
@@ -193,23 +210,29 @@ static enum bufferevent_filter_result decrypt(struct evbuffer *from, struct evbu
     if (evbuffer_get_length(bufferevent_get_output(channel->user)) > 0) /* it may have waited for the handshake */
         send_more(channel);
     wait_for_room(channel);
+    if (mc_tls_has_finished(channel->tls))
+        end(channel, BEV_EVENT_READING | BEV_EVENT_EOF);
     return got > 0 ? BEV_OK : BEV_NEED_MORE;
 }
 
 static enum bufferevent_filter_result encrypt(struct evbuffer *from, struct evbuffer *to, ev_ssize_t limit,
                                               enum bufferevent_flush_mode mode, void *context)
 {
-    struct channel *channel = context;
+    struct mc_channel *channel = context;
     struct evbuffer_iovec found[PARTS_MAX];
     struct iovec parts[PARTS_MAX];
     (void)to, (void)limit, (void)mode;
     if (channel->is_over || channel->tls == NULL || evbuffer_get_length(from) == 0)
+        return BEV_NEED_MORE;
+    if (channel->is_call && !channel->is_shaken) /* not before who answers has proved who it is */
         return BEV_NEED_MORE;
     int count = evbuffer_peek(from, -1, NULL, found, PARTS_MAX);
     count = count < PARTS_MAX ? count : PARTS_MAX;
     for (int i = 0; i < count; i++)
         parts[i] = (struct iovec){found[i].iov_base, found[i].iov_len};
     int64_t gone = mc_tls_write(channel->tls, parts, (size_t)count);
+    if (gone < 0 && channel->is_call && mc_tls_error(channel->tls) != EPROTO)
+        return BEV_NEED_MORE; /* the socket has ended: why may lie in what came before that */
     if (gone < 0)
         tell_failure(channel, BEV_EVENT_WRITING);
     else
@@ -224,7 +247,7 @@ struct bufferevent *mc_channel_accept(struct event_base *base, int fd, int optio
 {
     if (!mc_secure_is_served())
         return bufferevent_socket_new(base, fd, options);
-    struct channel *channel = calloc(1, sizeof(*channel));
+    struct mc_channel *channel = calloc(1, sizeof(*channel));
     struct bufferevent *socket = channel == NULL ? NULL : bufferevent_socket_new(base, fd, BEV_OPT_CLOSE_ON_FREE);
     if (socket != NULL) {
         channel->socket = socket;
@@ -247,9 +270,66 @@ struct bufferevent *mc_channel_accept(struct event_base *base, int fd, int optio
     return NULL;
 }
 
+struct bufferevent *mc_channel_call(struct event_base *base, const struct mc_tls_settings *settings,
+                                    const char *address, int options, struct mc_channel **out)
+{
+    struct mc_channel *channel = calloc(1, sizeof(*channel));
+    struct bufferevent *socket = channel == NULL ? NULL : bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
+    struct bufferevent *user = NULL;
+    if (socket != NULL) {
+        *channel = (struct mc_channel){.socket = socket, .is_call = true, .settings = *settings};
+        (void)snprintf(channel->address, sizeof(channel->address), "%s", address);
+        user = bufferevent_filter_new(socket, decrypt, encrypt, options | BEV_OPT_CLOSE_ON_FREE, on_freed, channel);
+    }
+    if (user == NULL) {
+        if (socket != NULL)
+            bufferevent_free(socket);
+        free(channel);
+        return NULL;
+    }
+    channel->user = user;
+    *out = channel;
+    return user;
+}
+
+int mc_channel_begin(struct mc_channel *channel, char *error, size_t error_size)
+{
+    const struct mc_tls_carrier carrier = {channel, take_record, give_record};
+    int rc = mc_tls_begin_over(&channel->settings, channel->address, &carrier, &channel->tls, error, error_size);
+    if (rc < 0) {
+        if (rc == MC_ERR_NO_MEMORY)
+            (void)snprintf(error, error_size, "no memory for TLS");
+        return rc;
+    }
+    if (!go_on(channel)) /* it has told nothing yet: its end comes as one of the socket */
+        channel->is_over = true;
+    wait_for_room(channel);
+    return 0;
+}
+
+const char *mc_channel_problem(struct mc_channel *channel)
+{
+    if (channel->tls == NULL)
+        return "";
+    channel->has_ended = true;
+    if (!channel->is_shaken)
+        (void)mc_tls_shake(channel->tls, 0); /* what it ended in the middle of */
+    return mc_tls_problem(channel->tls);
+}
+
+bool mc_channel_is_whole(const struct mc_channel *channel)
+{
+    return channel->tls != NULL && mc_tls_has_finished(channel->tls);
+}
+
+bool mc_channel_is_refused(const struct mc_channel *channel)
+{
+    return channel->tls != NULL && mc_tls_is_refused(channel->tls);
+}
+
 void mc_channel_set_stall(struct bufferevent *user, const struct timeval *stall)
 {
-    struct channel *channel = channel_of(user);
+    struct mc_channel *channel = channel_of(user);
     if (channel == NULL)
         (void)bufferevent_set_timeouts(user, NULL, stall);
     else
@@ -258,13 +338,13 @@ void mc_channel_set_stall(struct bufferevent *user, const struct timeval *stall)
 
 void mc_channel_finish(struct bufferevent *user)
 {
-    struct channel *channel = channel_of(user);
+    struct mc_channel *channel = channel_of(user);
     if (channel != NULL && channel->tls != NULL)
         mc_tls_finish(channel->tls);
 }
 
 bool mc_channel_is_known(struct bufferevent *user)
 {
-    const struct channel *channel = channel_of(user);
+    const struct mc_channel *channel = channel_of(user);
     return channel == NULL || channel->tls == NULL ? !mc_secure_is_served() : mc_tls_is_known(channel->tls);
 }

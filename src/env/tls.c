@@ -30,7 +30,7 @@ struct stamp {
 
 static struct context {
     char authority[PATH_MAX], certificate[PATH_MAX], key[PATH_MAX];
-    bool is_server, is_strict, lets_unknown;
+    bool is_server, is_strict, lets_unknown, trusts_machine;
     struct stamp stamps[3];
     struct ssl_ctx_st *ctx; /* NULL: this place is free */
 } contexts[CONTEXTS_MAX];
@@ -93,9 +93,9 @@ static int load_files(const struct mc_openssl *ssl, const struct mc_tls_settings
 {
     const char *authority = text_of(settings->authority), *certificate = text_of(settings->certificate),
                *key = key_of(settings);
-    bool is_trusted = authority[0] != 0      ? ssl->ctx_trust_file(ctx, authority, NULL) == 1
-                      : !settings->is_server ? ssl->ctx_trust_machine(ctx) == 1
-                                             : true; /* callers are asked for nothing */
+    bool is_trusted = authority[0] == 0 || ssl->ctx_trust_file(ctx, authority, NULL) == 1;
+    if (is_trusted && (authority[0] == 0 ? !settings->is_server : settings->trusts_machine))
+        is_trusted = ssl->ctx_trust_machine(ctx) == 1;
     if (!is_trusted)
         return bad_file(ssl, settings->authority_is, authority, "certificate of an authority", error, error_size);
     if (certificate[0] == 0 && key[0] == 0 && !settings->is_server)
@@ -152,6 +152,7 @@ static bool is_of(const struct context *context, const struct mc_tls_settings *s
 {
     return context->ctx != NULL && context->is_server == settings->is_server &&
            context->is_strict == settings->is_strict && context->lets_unknown == settings->lets_unknown &&
+           context->trusts_machine == settings->trusts_machine &&
            strcmp(context->authority, text_of(settings->authority)) == 0 &&
            strcmp(context->certificate, text_of(settings->certificate)) == 0 &&
            strcmp(context->key, key_of(settings)) == 0;
@@ -197,6 +198,7 @@ static struct ssl_ctx_st *context_of(const struct mc_openssl *ssl, const struct 
     place->is_server = settings->is_server;
     place->is_strict = settings->is_strict;
     place->lets_unknown = settings->lets_unknown;
+    place->trusts_machine = settings->trusts_machine;
     memcpy(place->stamps, stamps, sizeof(stamps));
     return place->ctx = ctx;
 }
@@ -222,6 +224,8 @@ struct mc_tls {
     bool is_server, is_http; /* of a port of HTTP */
     bool is_done, has_ended; /* the handshake; the peer's bytes */
     bool is_broken;          /* nothing can be sent any more */
+    bool has_finished;       /* the peer has said so */
+    bool is_refused;         /* by a server, for what we showed */
     bool has_certificate;    /* to show */
     bool is_strict;          /* TLS 1.3 and nothing before */
     bool has_heard;          /* anything */
@@ -537,13 +541,14 @@ static void say_of_server(struct mc_tls *tls, unsigned reason, unsigned alert, c
         snprintf(tls->problem, sizeof(tls->problem), "%s has no TLS %s: upgrade it", tls->address,
                  tls->is_strict ? "1.3" : "1.2 or later");
     else if (is_of_certificates(alert) || alert == MC_OPENSSL_ALERT_ACCESS_DENIED ||
-             (alert == MC_OPENSSL_ALERT_FAILURE && !tls->has_certificate)) /* so TLS 1.2 says that one is required */
+             (alert == MC_OPENSSL_ALERT_FAILURE && !tls->has_certificate)) { /* so TLS 1.2 says that one is required */
+        tls->is_refused = true;
         snprintf(
             tls->problem, sizeof(tls->problem),
             "%s refuses the certificate of this side, or that it has none (%s): set %s and %s to one that it trusts",
             tls->address, words == NULL ? "" : words, setting(tls->certificate_is, "a certificate"),
             setting(tls->key_is, "its key"));
-    else
+    } else
         snprintf(tls->problem, sizeof(tls->problem), "TLS with %s has failed: %s", tls->address,
                  words == NULL ? "no reason is known" : words);
 }
@@ -590,6 +595,16 @@ static int ended_early(struct mc_tls *tls)
     return MC_ERR_RPC_FAIL;
 }
 
+bool mc_tls_has_finished(const struct mc_tls *tls)
+{
+    return tls->has_finished;
+}
+
+bool mc_tls_is_refused(const struct mc_tls *tls)
+{
+    return tls->is_refused;
+}
+
 bool mc_tls_is_known(struct mc_tls *tls)
 {
     int signature = 0;
@@ -621,6 +636,7 @@ static int outcome_of(struct mc_tls *tls, int result)
         return OUTCOME_TO_READ;
     if (error == MC_OPENSSL_ERROR_WANT_WRITE && !tls->is_broken)
         return OUTCOME_TO_WRITE;
+    tls->has_finished |= error == MC_OPENSSL_ERROR_CLOSED;
     if (error == MC_OPENSSL_ERROR_SSL)
         say(tls);
     return tls->is_done ? MC_ERR_RPC_FAIL : ended_early(tls);

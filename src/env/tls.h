@@ -29,9 +29,10 @@
 struct mc_tls_settings {
     const char *authority, *certificate, *key; /* key NULL: it lies beside the certificate, in one file */
     const char *name;
-    bool is_server;    /* takes connections */
-    bool lets_unknown; /* of a server: who shows no certificate comes in, and mc_tls_is_known says so */
-    bool is_strict;    /* TLS 1.3 and nothing before; servers are */
+    bool trusts_machine; /* the machine's own authorities, too, where `authority` names one */
+    bool is_server;      /* takes connections */
+    bool lets_unknown;   /* of a server: who shows no certificate comes in, and mc_tls_is_known says so */
+    bool is_strict;      /* TLS 1.3 and nothing before; servers are */
     const char *authority_is, *certificate_is, *key_is, *name_is; /* the settings they come from, for errors; or NULL */
     const char *peer_is; /* what turns TLS on at the other end, for errors of a server; or NULL */
     const char *off;     /* what to do about a server that has none, in words; or NULL */
@@ -85,6 +86,11 @@ int64_t mc_tls_receive(struct mc_tls *tls, void *data, size_t size, uint64_t dea
 /* The socket is readable: would mc_tls_receive return at once? It may have been a part of a record, or nothing that is
  * for the caller. */
 bool mc_tls_is_ready(struct mc_tls *tls);
+
+/* Has the peer said that nothing more comes? Without that what came may have been cut. */
+bool mc_tls_has_finished(const struct mc_tls *tls);
+/* Has a server refused our certificate, or that there was none? Then it has heard nothing of what was written. */
+bool mc_tls_is_refused(const struct mc_tls *tls);
 
 /* Of a server, once a byte has been read: has the caller shown a certificate, or is none asked for? */
 bool mc_tls_is_known(struct mc_tls *tls);

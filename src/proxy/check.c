@@ -228,6 +228,7 @@ static void ask_next(struct mc_instance_check *check, enum check_step step)
     if (check->step == CHECK_BOOTSTRAP) {
         check->question.heard = NULL; /* it may be another process */
         address.port = address.bootstrap_port;
+        address.is_tls = false; /* it is a server of its own, whose address decode is told as http:// */
         mc_address_join(address.name, sizeof(address.name), address.host, address.port);
     }
     if (ask(check->proxy, &check->question, &address, check->step == CHECK_MODEL ? "/v1/models" : "/query", CHECK_MS) <

@@ -15,7 +15,7 @@
 
 #define MC_PROXY_RANKS_MAX 256     /* data-parallel ranks of one prefill instance */
 #define MC_PROXY_ENGINE_ID_MAX 256 /* bytes of an engine id with its zero */
-#define MC_PROXY_PROBLEM_MAX 256
+#define MC_PROXY_PROBLEM_MAX 512
 #define MC_PROXY_STRIKES_MAX 3 /* checks in a row that come to nothing, after which an instance counts as dead */
 #define MC_PROXY_BUCKETS 14
 

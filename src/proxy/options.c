@@ -18,6 +18,8 @@
 #define DAY (86400 * SECOND)
 #define GIB ((int64_t)1 << 30)
 #define HTTP_PORT 80
+#define HTTPS_PORT 443
+#define ADDRESS_IS "an address is host:port, http://host:port or https://host:port"
 
 #define INTO(member) TO(mc_proxy_config, member)
 
@@ -36,9 +38,9 @@ static const struct mc_option table[] = {
     ROW("model", TEXT, "", "the model that every instance must serve; empty: any", INTO(model)),
     ALIAS("m", "model"),
 
-    ROW("prefill", TEXT, "", "list of host:port or http://host:port, each with a bootstrap port behind it if it is not 8998; may be given several times", SECTION("Instances")),
+    ROW("prefill", TEXT, "", "list of host:port, http://host:port or https://host:port, each with a bootstrap port behind it if it is not 8998; may be given several times", SECTION("Instances")),
     ALIAS("p", "prefill"),
-    ROW("decode", TEXT, "", "list of host:port or http://host:port; may be given several times"),
+    ROW("decode", TEXT, "", "list of host:port, http://host:port or https://host:port; may be given several times"),
     ALIAS("d", "decode"),
     ROW("prefiller_hosts", TEXT, "", "list of hosts, in pairs with prefiller_ports; their mode is sequential"),
     ALIAS("prefiller_host", "prefiller_hosts"),
@@ -105,20 +107,18 @@ static bool is_host(const char *host)
 int mc_proxy_address_parse(struct mc_proxy_address *address, const char *text, char *error, size_t error_size)
 {
     char copy[MC_ADDRESS_MAX];
-    bool is_url = strncasecmp(text, "http://", 7) == 0;
-    *address = (struct mc_proxy_address){.bootstrap_port = MC_PROXY_BOOTSTRAP_PORT};
-    if (strncasecmp(text, "https://", 8) == 0)
-        return address_complain(error, error_size, "'%.200s': instances are reached by http:// only", text);
+    bool is_tls = strncasecmp(text, "https://", 8) == 0, is_url = is_tls || strncasecmp(text, "http://", 7) == 0;
+    *address = (struct mc_proxy_address){.bootstrap_port = MC_PROXY_BOOTSTRAP_PORT, .is_tls = is_tls};
     if (strlen(text) >= sizeof(copy))
-        return address_complain(error, error_size, "'%.40s...': an address is host:port or http://host:port", text);
-    (void)snprintf(copy, sizeof(copy), "%s", text + (is_url ? 7 : 0));
+        return address_complain(error, error_size, "'%.40s...': " ADDRESS_IS, text);
+    (void)snprintf(copy, sizeof(copy), "%s", text + (is_tls ? 8 : is_url ? 7 : 0));
     size_t length = strlen(copy);
     if (is_url && length > 0 && copy[length - 1] == '/')
         copy[length - 1] = 0;
-    uint16_t port = is_url ? HTTP_PORT : 0;
+    uint16_t port = is_tls ? HTTPS_PORT : is_url ? HTTP_PORT : 0;
     if (mc_address_split(copy, address->host, sizeof(address->host), &port) < 0 || port == 0 ||
         !is_host(address->host) || strlen(address->host) > 250)
-        return address_complain(error, error_size, "'%.200s': an address is host:port or http://host:port", text);
+        return address_complain(error, error_size, "'%.200s': " ADDRESS_IS, text);
     address->port = port;
     address->mode = is_url ? MC_PROXY_CONCURRENT : MC_PROXY_STORE;
     mc_address_join(address->name, sizeof(address->name), address->host, port);
@@ -278,6 +278,27 @@ static int check_twice(const struct mc_proxy_address *addresses, size_t count, c
 
 /* ---- the whole ---- */
 
+struct mc_tls_settings mc_proxy_calls(void)
+{
+    struct mc_tls_settings settings = mc_secure_calls();
+    settings.trusts_machine = true;
+    settings.is_strict = false;
+    settings.off = "write http:// before its address here";
+    return settings;
+}
+
+/* Is there what https:// needs, where an instance is to be called so? */
+static int check_tls(const struct mc_proxy_config *config, char *error, size_t error_size)
+{
+    const struct mc_tls_settings settings = mc_proxy_calls();
+    bool is_wanted = false;
+    for (size_t i = 0; i < config->prefill_count; i++)
+        is_wanted |= config->prefill[i].is_tls;
+    for (size_t i = 0; i < config->decode_count; i++)
+        is_wanted |= config->decode[i].is_tls;
+    return is_wanted ? mc_tls_check(&settings, error, error_size) : 0;
+}
+
 static int read_instances(const struct mc_options *options, struct mc_proxy_config *config, char *error,
                           size_t error_size)
 {
@@ -362,6 +383,8 @@ int mc_proxy_config_load(int argc, char *const *argv, struct mc_proxy_config *co
         rc = mc_keys_check(error, error_size);
     if (rc == 0)
         rc = mc_secure_check(mc_secure_is_served(), error, error_size);
+    if (rc == 0)
+        rc = check_tls(config, error, error_size);
     if (rc == 0 && config->sends_key && !mc_keys_are_wanted())
         rc = address_complain(error, error_size, "--send_key: there is no key%s", ", see --auth_file");
     if (rc == 0) {

@@ -9,6 +9,7 @@
 
 #include "base/options.h"
 #include "env/socket.h"
+#include "env/tls.h"
 #include "proxy/schedule.h"
 
 #define MC_PROXY_INSTANCES_MAX 256 /* prefill and decode together */
@@ -30,6 +31,7 @@ struct mc_proxy_address {
     char name[MC_ADDRESS_MAX]; /* "host:port" */
     uint16_t port, bootstrap_port;
     enum mc_proxy_mode mode; /* of a prefill instance: never auto */
+    bool is_tls;             /* https:// */
 };
 
 struct mc_proxy_config {
@@ -47,8 +49,12 @@ struct mc_proxy_config {
     size_t body_max, buffered_max, requests_max, connections_max, retries;
 };
 
-/* "host:port", "[v6]:port" or "http://host[:port][/]". 0, or MC_ERR_INVALID_PARAMS with the reason in error. */
+/* "host:port", "[v6]:port", "http://host[:port][/]" or "https://...". 0, or MC_ERR_INVALID_PARAMS with the reason in
+ * error. */
 int mc_proxy_address_parse(struct mc_proxy_address *address, const char *text, char *error, size_t error_size);
+/* How instances at https:// are called: as other nodes are (env/secure.h), but for TLS 1.2 and the machine's own
+ * authorities, since they are none of ours. */
+struct mc_tls_settings mc_proxy_calls(void);
 const char *mc_proxy_mode_name(enum mc_proxy_mode mode);
 
 /* 0: config is filled. 1: only text is to be shown. Negative: the reason is in error. */

@@ -6,6 +6,7 @@
 #include "proxy/proxy.h"
 
 #include "base/error.h"
+#include "env/channel.h"
 #include "env/clock.h"
 #include "env/socket.h"
 
@@ -26,6 +27,7 @@
 struct mc_upstream {
     struct mc_proxy *proxy;
     struct bufferevent *channel;
+    struct mc_channel *secure; /* what `channel` has of TLS; NULL: nothing */
     struct event *timer;
     const struct mc_upstream_events *events; /* NULL: nobody waits for it */
     void *context;
@@ -33,7 +35,8 @@ struct mc_upstream {
     struct mc_body body;
     struct evbuffer *data;
     uint64_t end_ms, heard_ms;
-    bool is_connected, has_head, is_head, is_paused;
+    bool has_socket, is_connected; /* it may be without TLS yet that it needs; the request is on its way */
+    bool has_head, is_head, is_paused;
     bool is_calling, is_cancelled;    /* cancelled out of one of its own calls: freed behind it */
     struct mc_upstream *next, **back; /* among proxy->left; back NULL: somebody waits for it */
 };
@@ -82,6 +85,12 @@ void mc_upstream_give_up(struct mc_upstream *upstream, const char *problem)
     finish(upstream, upstream->is_connected ? MC_UPSTREAM_TIMEOUT : MC_UPSTREAM_NO_CONNECT, problem);
 }
 
+/* What libevent connects. */
+static struct bufferevent *socket_of(const struct mc_upstream *upstream)
+{
+    return upstream->secure == NULL ? upstream->channel : bufferevent_get_underlying(upstream->channel);
+}
+
 static void arm(struct mc_upstream *upstream, uint64_t ms)
 {
     struct timeval after = mc_proxy_time(ms);
@@ -91,7 +100,8 @@ static void arm(struct mc_upstream *upstream, uint64_t ms)
 /* Has the kernel its answer to our connecting, which we have not looked at? So it is when this process stood still. */
 static bool is_unseen(const struct mc_upstream *upstream)
 {
-    struct pollfd seen = {.fd = bufferevent_getfd(upstream->channel), .events = POLLOUT};
+    short event = upstream->has_socket ? POLLIN : POLLOUT;
+    struct pollfd seen = {.fd = bufferevent_getfd(upstream->channel), .events = event};
     return seen.fd >= 0 && poll(&seen, 1, 0) > 0;
 }
 
@@ -194,22 +204,58 @@ static bool is_own(int gai, int number)
     return code == MC_ERR_BUSY || code == MC_ERR_NO_MEMORY;
 }
 
+/* With TLS it is told twice: of the socket, and when the instance has proved who it is. */
+static void on_connected(struct mc_upstream *upstream)
+{
+    char problem[MC_PROXY_PROBLEM_MAX] = "";
+    bool is_socket = !upstream->has_socket;
+    upstream->has_socket = true;
+    if (is_socket)
+        set_options(bufferevent_getfd(upstream->channel));
+    if (is_socket && upstream->secure != NULL) {
+        if (mc_channel_begin(upstream->secure, problem, sizeof(problem)) < 0)
+            finish(upstream, MC_UPSTREAM_OWN_TROUBLE, problem);
+        return;
+    }
+    upstream->is_connected = true;
+    upstream->heard_ms = mc_clock_ms();
+    arm(upstream, 1);
+}
+
+static void on_unconnected(struct mc_upstream *upstream)
+{
+    char problem[MC_PROXY_PROBLEM_MAX];
+    int number = EVUTIL_SOCKET_ERROR(), failed = bufferevent_socket_get_dns_error(socket_of(upstream));
+    const char *words = upstream->secure == NULL ? "" : mc_channel_problem(upstream->secure);
+    bool is_ours = words[0] == 0 && is_own(failed, number);
+    if (words[0] == 0)
+        words = failed != 0 ? evutil_gai_strerror(failed) : evutil_socket_error_to_string(number);
+    (void)snprintf(problem, sizeof(problem), "%s", words);
+    finish(upstream, is_ours ? MC_UPSTREAM_OWN_TROUBLE : MC_UPSTREAM_NO_CONNECT, problem);
+}
+
+/* A connection that ended too early. */
+static void on_broken(struct mc_upstream *upstream)
+{
+    const char *words = upstream->secure == NULL ? "" : mc_channel_problem(upstream->secure);
+    char problem[MC_PROXY_PROBLEM_MAX], first[2] = "";
+    ev_ssize_t length = evbuffer_copyout(bufferevent_get_input(upstream->channel), first, sizeof(first));
+    bool is_refused = upstream->secure != NULL && !upstream->has_head && mc_channel_is_refused(upstream->secure);
+    if (words[0] == 0 && !upstream->has_head && length > 0 && mc_tls_is_alert(first, (size_t)length))
+        words = "it speaks TLS: write https:// before its address";
+    (void)snprintf(problem, sizeof(problem), "%s", words[0] == 0 ? "it closed the connection in the middle" : words);
+    finish(upstream, is_refused ? MC_UPSTREAM_NO_CONNECT : MC_UPSTREAM_BROKEN, problem);
+}
+
 static void on_event(struct bufferevent *channel, short what, void *context)
 {
     struct mc_upstream *upstream = context;
-    char problem[MC_PROXY_PROBLEM_MAX];
     if ((what & BEV_EVENT_CONNECTED) != 0) {
-        set_options(bufferevent_getfd(channel));
-        upstream->is_connected = true;
-        upstream->heard_ms = mc_clock_ms();
-        arm(upstream, 1);
+        on_connected(upstream);
         return;
     }
     if (!upstream->is_connected) {
-        int failed = bufferevent_socket_get_dns_error(channel), number = EVUTIL_SOCKET_ERROR();
-        (void)snprintf(problem, sizeof(problem), "%s",
-                       failed != 0 ? evutil_gai_strerror(failed) : evutil_socket_error_to_string(number));
-        finish(upstream, is_own(failed, number) ? MC_UPSTREAM_OWN_TROUBLE : MC_UPSTREAM_NO_CONNECT, problem);
+        on_unconnected(upstream);
         return;
     }
     /* An engine may answer and close before it has read the whole request: what it said comes first. */
@@ -217,10 +263,12 @@ static void on_event(struct bufferevent *channel, short what, void *context)
         return;
     /* A reset may be told as both: an error of what was written, and then an end of what is read. */
     bool is_orderly = (what & BEV_EVENT_EOF) != 0 && (what & BEV_EVENT_ERROR) == 0;
+    if (upstream->secure != NULL)
+        is_orderly = mc_channel_is_whole(upstream->secure);
     if (is_orderly && upstream->has_head && upstream->body.framing == MC_FRAMING_CLOSE)
         finish(upstream, MC_UPSTREAM_DONE, "");
     else
-        finish(upstream, MC_UPSTREAM_BROKEN, "it closed the connection in the middle");
+        on_broken(upstream);
 }
 
 void mc_upstream_leave(struct mc_upstream *upstream, uint64_t longest_ms)
@@ -271,6 +319,15 @@ void mc_upstream_pause(struct mc_upstream *upstream, bool is_paused)
     }
 }
 
+static struct bufferevent *channel_new(struct mc_upstream *upstream, const struct mc_proxy_address *address)
+{
+    const int options = BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS;
+    const struct mc_tls_settings settings = mc_proxy_calls();
+    return address->is_tls
+               ? mc_channel_call(upstream->proxy->base, &settings, address->name, options, &upstream->secure)
+               : bufferevent_socket_new(upstream->proxy->base, -1, options);
+}
+
 struct mc_upstream *mc_upstream_start(struct mc_proxy *proxy, const struct mc_proxy_address *address,
                                       const struct mc_buffer *head, struct evbuffer *body, bool is_head,
                                       uint64_t longest_ms, const struct mc_upstream_events *events, void *context)
@@ -282,7 +339,7 @@ struct mc_upstream *mc_upstream_start(struct mc_proxy *proxy, const struct mc_pr
     upstream->end_ms = mc_clock_ms() + longest_ms;
     upstream->data = evbuffer_new();
     upstream->timer = event_new(proxy->base, -1, 0, on_timer, upstream);
-    upstream->channel = bufferevent_socket_new(proxy->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
+    upstream->channel = channel_new(upstream, address);
     if (upstream->data == NULL || upstream->timer == NULL || upstream->channel == NULL ||
         bufferevent_write(upstream->channel, head->data, head->length) != 0 ||
         (body != NULL && bufferevent_write_buffer(upstream->channel, body) != 0))
@@ -292,7 +349,7 @@ struct mc_upstream *mc_upstream_start(struct mc_proxy *proxy, const struct mc_pr
     (void)bufferevent_enable(upstream->channel, EV_READ | EV_WRITE);
     /* Engines listen on IPv4 unless told otherwise, and a hosts file may put ::1 first. */
     const char *host = strcmp(address->host, "localhost") == 0 ? "127.0.0.1" : address->host;
-    if (bufferevent_socket_connect_hostname(upstream->channel, proxy->dns, AF_UNSPEC, host, address->port) != 0)
+    if (bufferevent_socket_connect_hostname(socket_of(upstream), proxy->dns, AF_UNSPEC, host, address->port) != 0)
         goto fail;
     arm(upstream, proxy->config->connect_ms < longest_ms ? proxy->config->connect_ms : longest_ms);
     return upstream;

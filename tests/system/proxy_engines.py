@@ -15,6 +15,7 @@ import re
 import select
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -101,8 +102,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def look(self):
         waited = select.poll()  # select() knows no descriptor above 1023
         waited.register(self.connection, select.POLLIN)
-        if waited.poll(0) and self.connection.recv(1, socket.MSG_PEEK) == b"":
-            raise ConnectionResetError
+        if not waited.poll(0):
+            return
+        try:
+            if self.connection.recv(1, *([] if self.server.engine.tls else [socket.MSG_PEEK])) == b"":
+                raise ConnectionResetError
+        except ssl.SSLError as error:
+            raise ConnectionResetError from error
 
     def chunk(self, data):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
@@ -139,9 +145,10 @@ class Server(http.server.ThreadingHTTPServer):
 
 class Engine:
     """behave(handler, seen): what it does instead of answering. hold: an Event that every answer waits for. hangs: Events by path, for which a
-    GET waits, and then gets no answer."""
+    GET waits, and then gets no answer. tls: the context of a server that speaks TLS."""
 
-    def __init__(self, name="engine", model="m", tokens=5, delay_s=0.0, pad=0, engine_ids=("engine-0",)):
+    def __init__(self, name="engine", model="m", tokens=5, delay_s=0.0, pad=0, engine_ids=("engine-0",), tls=None):
+        self.tls = tls
         self.name, self.model, self.tokens, self.delay_s, self.pad, self.engine_ids = name, model, tokens, delay_s, pad, list(engine_ids)
         self.health, self.kv_params, self.behave, self.hold = 200, None, None, None
         self.hangs, self.hung, self.health_delay_s = {}, 0, 0
@@ -154,6 +161,8 @@ class Engine:
         self.server = Server(("127.0.0.1", self.port), Handler)
         self.server.engine = self
         self.port = self.server.server_address[1]
+        if self.tls:  # the handshake is that of the connection's own thread
+            self.server.socket = self.tls.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def kill(self):
@@ -174,7 +183,7 @@ class Engine:
 
     @property
     def url(self):
-        return f"http://{self.address}"
+        return f"http{'s' if self.tls else ''}://{self.address}"
 
     def bodies(self):
         return [one["body"] for one in self.requests]

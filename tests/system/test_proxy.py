@@ -703,7 +703,7 @@ def run(*arguments, environment=None):
 def test_command_line():
     assert "round_robin" in run("--help").stdout and run("--help").returncode == 0
     assert run("--version").stdout.startswith("mooncake_proxy ")
-    for arguments, said in ((["--decode"], "at least one value"), ([], "at least one --decode"), (["--decode", "https://x:1"], "http:// only"), (["--decode", "x"], "host:port"),
+    for arguments, said in ((["--decode"], "at least one value"), ([], "at least one --decode"), (["--decode", "https://"], "https://host:port"), (["--decode", "x"], "host:port"),
                             (["--decode", "a:1", "--scheduling", "best"], "round_robin"), (["--decode", "a:1", "a:1"], "twice"), (["--decode", "a:1", "--prot", "1"], "--port"),
                             (["--decode", "a:1", "--prefill", "8998"], "bootstrap"), (["--decode", "a:1", "--port=99999"], "65535"),
                             (["--decode", "a:1", "--prefiller-hosts", "a", "b", "--prefiller-ports", "1"], "as many"), (["--decode", "a:1", "--host=256.1.1.1"], "--host")):

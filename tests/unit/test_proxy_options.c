@@ -73,6 +73,10 @@ static void urls(void **state)
     assert_int_equal(config.prefill[2].mode, MC_PROXY_CONCURRENT);
     assert_string_equal(config.decode[0].host, "::1");
     assert_string_equal(config.decode[0].name, "[::1]:5");
+    assert_int_equal(LOAD("--prefill", "HTTPS://a/", "7", "--decode", "https://[::1]:5", "c:3"), 0);
+    assert_string_equal(config.prefill[0].name, "a:443");
+    assert_int_equal(config.prefill[0].mode, MC_PROXY_CONCURRENT);
+    assert_true(config.prefill[0].is_tls && config.decode[0].is_tls && !config.decode[1].is_tls);
     assert_int_equal(LOAD("--mode", "sequential", "--prefill", "http://a:1", "b:1", "--decode", "c:1"), 0);
     assert_int_equal(config.prefill[0].mode, MC_PROXY_SEQUENTIAL);
     assert_int_equal(config.prefill[1].mode, MC_PROXY_SEQUENTIAL);
@@ -111,9 +115,9 @@ static void pairs(void **state)
 
 static void wrong(void **state)
 {
-    static const char *const words[] = {"x",       "x:0",           "x:65536",     "x:-1",  ":1",
-                                        "http://", "http://:1",     "https://x:1", "a b:1", "x:1y",
-                                        "9000",    "http://x:1/v1", "x\r\ny:1",    "none"};
+    static const char *const words[] = {"x",       "x:0",           "x:65536",  "x:-1",  ":1",
+                                        "http://", "http://:1",     "https://", "a b:1", "x:1y",
+                                        "9000",    "http://x:1/v1", "x\r\ny:1", "none"};
     char many[MC_PROXY_INSTANCES_MAX * 16] = "", name[300];
     (void)state;
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
