@@ -47,12 +47,12 @@ void *mc_bench_memory(uint64_t size);
  * go on, and free the options later; false: end with *rc. */
 bool mc_bench_options(struct mc_options *options, const struct mc_option *table, size_t count, const char *command,
                       const char *usage, int argc, char **argv, int *rc);
-/* A row of the tables of what reaches a cluster or an engine. mc_bench_options takes it over into the environment,
- * where the library, and what is started from here, look for keys. */
-#define MC_BENCH_AUTH_FILE                                                                                             \
-    ROW("auth_file", TEXT, "",                                                                                         \
-        "file of keys; what is started here wants one of them, and the first is shown; empty: as the environment "     \
-        "says")
+/* Rows of the tables of what reaches a cluster or an engine. mc_bench_options takes them over into the environment,
+ * where the library, and what is started from here, look for keys and certificates. */
+#define MC_BENCH_SECRETS                                                                                               \
+    VARIABLE("auth_file", MC_AUTH_FILE,                                                                                \
+             "file of keys; what is started here wants one of them, and the first is shown"),                          \
+        TLS_OF_ALL, TLS_OF_PORTS, TLS_OF_CALLS
 /* The text of an option, or NULL when it is empty. */
 const char *mc_bench_text(const struct mc_options *options, const char *name);
 /* Reads a size option; prints the error itself. */

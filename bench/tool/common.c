@@ -1,7 +1,7 @@
 /* Sizes, times, options and JSON of mooncake_bench. */
 #include "tool/bench.h"
 
-#include "base/variables.h"
+#include "env/flags.h"
 #include "env/keys.h"
 #include "tool/histogram.h"
 
@@ -94,20 +94,10 @@ char *mc_time_format(uint64_t ns, char *text, size_t size)
     return text;
 }
 
-static int take_keys(const struct mc_options *options, const struct mc_option *table, size_t count, char *error,
-                     size_t error_size)
+static int take_secrets(const struct mc_options *options, char *error, size_t error_size)
 {
-    const char *file = "";
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(table[i].name, "auth_file") == 0)
-            file = mc_options_text(options, "auth_file");
-    if (file[0] == 0)
-        return 0;
-    if (setenv(mc_variable_name(MC_VARIABLE_MC_AUTH_FILE), file, 1) != 0) {
-        snprintf(error, error_size, "out of memory");
-        return -1;
-    }
-    return mc_keys_check(error, error_size);
+    int rc = mc_flags_use(options, error, error_size);
+    return rc > 0 ? mc_keys_check(error, error_size) : rc;
 }
 
 bool mc_bench_options(struct mc_options *options, const struct mc_option *table, size_t count, const char *command,
@@ -119,7 +109,7 @@ bool mc_bench_options(struct mc_options *options, const struct mc_option *table,
         argv[i] = strcmp(argv[i], "-h") == 0 ? help_word : argv[i];
     mc_options_init(options, table, count);
     if (mc_options_parse(options, argc, argv, NULL, NULL, error, sizeof(error)) != 0 ||
-        take_keys(options, table, count, error, sizeof(error)) < 0) {
+        take_secrets(options, error, sizeof(error)) < 0) {
         fprintf(stderr, "%s: %s\n", command, error);
         *rc = MC_BENCH_USAGE;
     } else if (mc_options_bool(options, "help")) {

@@ -36,7 +36,7 @@ static const struct mc_option option_table[] = {
     ROW("metadata", TEXT, "P2PHANDSHAKE", "metadata server"),
     ROW("protocol", TEXT, "tcp", "tcp or rdma"),
     ROW("device_name", TEXT, "", "RDMA devices"),
-    MC_BENCH_AUTH_FILE,
+    MC_BENCH_SECRETS,
     ROW("json", TEXT, "", "writes the results to this file; - is stdout", .section = "Output"),
     ROW("help", BOOL, "false", "prints this"),
 };

@@ -62,7 +62,7 @@ static const struct mc_option option_table[] = {
     ROW("paths", TEXT, "", "paths that may be used: local,shm,tcp; empty: all"),
     ROW("master", TEXT, "", "joins this cluster instead of starting one", .section = "Cluster"),
     ROW("metrics", TEXT, "", "with --master: host:port of its metrics page, for the evictions"),
-    MC_BENCH_AUTH_FILE,
+    MC_BENCH_SECRETS,
     ROW("capacity", TEXT, "",
         "memory of all store nodes together; empty: 3GiB, or a third of what is free where that is less"),
     ROW("store_nodes", INT, "3", "processes that lend it", .minimum = 1, .maximum = MC_CLUSTER_NODES_MAX),

@@ -12,7 +12,7 @@
 static const struct mc_option option_table[] = {
     ROW("mode", TEXT, "initiator", "target: serves until it is ended", .choices = "initiator|target"),
     ROW("metadata_server", TEXT, "192.168.3.77:2379", "P2PHANDSHAKE, or a metadata server; host:port alone is etcd"),
-    MC_BENCH_AUTH_FILE,
+    MC_BENCH_SECRETS,
     ROW("local_server_name", TEXT, "", "host or name of this engine; empty: the name of the machine"),
     ROW("segment_id", TEXT, "192.168.3.76", "name of the target"),
     ROW("protocol", TEXT, "rdma", "rdma or tcp; rdma falls to tcp where there is none"),

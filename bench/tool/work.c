@@ -25,7 +25,7 @@ static const struct mc_option option_table[] = {
     ROW("seconds", REAL, "1", "of each operation at least; puts end with the keys", .minimum = 0, .maximum = 86400),
     ROW("paths", TEXT, "", "paths that may be used: local,shm,tcp; empty: all"),
     ROW("master", TEXT, "", "joins this cluster; empty: starts one", .section = "Cluster"),
-    MC_BENCH_AUTH_FILE,
+    MC_BENCH_SECRETS,
     ROW("capacity", TEXT, "1GiB", "memory of the store node that is started"),
     ROW("master_binary", TEXT, "", "the mooncake_master to start; empty: the one beside this command, else on PATH"),
     ROW("json", TEXT, "", "writes the results to this file; - is stdout", .section = "Output"),

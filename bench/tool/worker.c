@@ -376,7 +376,7 @@ int mc_bench_worker(int argc, char **argv)
 
 static const struct mc_option node_options[] = {
     ROW("master", TEXT, "127.0.0.1:50051", "address of the master"),
-    MC_BENCH_AUTH_FILE,
+    MC_BENCH_SECRETS,
     ROW("segment", TEXT, "1GiB", "memory to lend"),
     ROW("host", TEXT, "127.0.0.1", "name or address under which others reach this node"),
     ROW("data_dir", TEXT, "",

@@ -29,6 +29,20 @@
         NEEDLESS("vmodule", TEXT, "", "the detail is the same everywhere: MC_LOG_LEVEL"),                              \
         NEEDLESS("alsologtoemail", TEXT, "", LOG_NOBODY), NEEDLESS("logemaillevel", INT, "999", LOG_NOBODY),           \
         NEEDLESS("logmailer", TEXT, "/bin/mail", LOG_NOBODY)
+/* What stands for a variable of the environment. */
+#define VARIABLE(flag, its, text) ROW(flag, TEXT, "", text "; empty: $" #its, .variable = MC_VARIABLE_##its)
+/* TLS (env/secure.h): of who shows a certificate, of who has a port, and of who calls others. */
+#define TLS_OF_ALL                                                                                                     \
+    VARIABLE("tls_cert", MC_TLS_CERT, "TLS: a certificate (PEM), which is shown to others; own ports take TLS alone"), \
+        VARIABLE("tls_key", MC_TLS_KEY, "TLS: its key, without a password, unless that lies in the same file")
+#define TLS_OF_PORTS                                                                                                   \
+    VARIABLE("tls_client_ca_cert", MC_TLS_CLIENT_CA_CERT,                                                              \
+             "TLS: only who shows a certificate that this authority (PEM) has signed is let in")
+#define TLS_OF_CALLS                                                                                                   \
+    VARIABLE("tls_ca_cert", MC_TLS_CA_CERT,                                                                            \
+             "TLS: others are called by it, and believed if this authority (PEM) has signed"),                         \
+        VARIABLE("tls_server_name", MC_TLS_SERVER_NAME,                                                                \
+                 "TLS: the name that they must prove, where it is not that of the address")
 #define SECTION(text) .section = text
 #define LIMITS(low, high) .minimum = (low), .maximum = (high)
 #define PORT LIMITS(0, 65535)

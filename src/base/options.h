@@ -12,6 +12,7 @@
 #define MC_BASE_OPTIONS_H
 
 #include "base/bytes.h"
+#include "base/variables.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,10 +48,11 @@ struct mc_option {
     const char *choices;      /* text: "a|b|c"; NULL: any */
     enum mc_option_status status;
     const char *instead;
-    const char *file_name; /* another name by which a config file may call it, or NULL */
-    const char *alias_of;  /* setting this one sets that one; NULL: none */
-    bool is_flag_only;     /* has no place in a config file */
-    size_t offset, size;   /* the member of the command's config that mc_options_store fills in; size 0: none */
+    const char *file_name;     /* another name by which a config file may call it, or NULL */
+    const char *alias_of;      /* setting this one sets that one; NULL: none */
+    bool is_flag_only;         /* has no place in a config file */
+    enum mc_variable variable; /* for which the value stands, unless it is empty (mc_flags_use); NONE: for none */
+    size_t offset, size;       /* the member of the command's config that mc_options_store fills in; size 0: none */
 };
 
 enum mc_option_source { MC_OPTION_FROM_DEFAULT, MC_OPTION_FROM_FILE, MC_OPTION_FROM_FLAG };

@@ -3,6 +3,7 @@
 #include "base/option_rows.h"
 #include "base/variables.h"
 #include "doctor/doctor.h"
+#include "env/flags.h"
 #include "env/keys.h"
 #include "env/log.h"
 #include "env/unread.h"
@@ -21,6 +22,7 @@ static const struct mc_option table[] = {
     ROW("admin", TEXT, "", "its metrics_port, host:port, when that is not 9003 on the same host"),
     ROW("metadata", TEXT, "", "the metadata server: http://host:port/metadata, as engines are given it"),
     ROW("auth_file", TEXT, "", "file of keys, of which the first is shown to master, metadata server and peer; empty: $MC_AUTH_FILE, else $MC_AUTH_TOKEN"),
+    TLS_OF_ALL, TLS_OF_CALLS,
     ROW("protocol", TEXT, "tcp", "rdma: it is broken when RDMA cannot be used", CHOICES("tcp|rdma")),
     ROW("device_name", TEXT, "", "RDMA devices that may be used, separated by commas"),
     ROW("disk", TEXT, "", "a folder for the disk tier: is it fit, and how fast? At most 64 MiB are written there, and no file stays"),
@@ -40,6 +42,8 @@ static int take_keys(const struct mc_options *options, char *error, size_t error
 {
     mc_keys_use(mc_options_text(options, "auth_file"));
     int rc = mc_keys_check(error, error_size);
+    if (rc == 0 && mc_flags_use(options, error, error_size) < 0)
+        rc = MC_ERR_NO_MEMORY;
     return rc < 0 ? rc : mc_secure_check(false, error, error_size);
 }
 

@@ -1,6 +1,7 @@
 /* mooncake_http_metadata_server: the master's metadata service as a process of its own. */
 #include "base/error.h"
 #include "base/option_rows.h"
+#include "env/flags.h"
 #include "env/keys.h"
 #include "env/log.h"
 #include "env/secure.h"
@@ -24,6 +25,7 @@ static const struct mc_option table[] = {
     ROW("port", INT, "8080", "port to listen on; 0: the kernel chooses, the log names it", PORT, TO(mc_master_config, metadata_port)),
     ROW("host", TEXT, "0.0.0.0", "address to listen on", TO(mc_master_config, metadata_host)),
     ROW("auth_file", TEXT, "", "file of keys: who asks has to show one; empty: $MC_AUTH_FILE, else $MC_AUTH_TOKEN, else everybody is let in"),
+    TLS_OF_ALL, TLS_OF_PORTS,
     ROW("until_stdin_ends", BOOL, "false", "ends, too, when its standard input does: as soon as whoever started it is gone"),
     ROW("max_mib", INT, "1024", "keeps so much in memory (MiB)", LIMITS(1, 1 << 20)),
     ROW("log_level", TEXT, "INFO", "least important lines that are written", CHOICES("DEBUG|INFO|WARNING|ERROR|CRITICAL")),
@@ -49,6 +51,8 @@ static int take_flags(int argc, char **argv, struct mc_master_config *config, bo
     }
     if (rc == 0)
         rc = mc_options_store(&options, config, error, error_size);
+    if (rc == 0 && mc_flags_use(&options, error, error_size) < 0)
+        rc = MC_ERR_NO_MEMORY;
     if (rc == 0) {
         config->metadata_enabled = true;
         *until_stdin_ends = mc_options_bool(&options, "until_stdin_ends");

@@ -34,6 +34,7 @@ static const struct mc_option table[] = {
     ROW("port", INT, "8000", "where clients come; 0: the kernel chooses, the log names it", SECTION("Service"), PORT, INTO(port)),
     ROW("host", TEXT, "0.0.0.0", "its address", INTO(host)),
     ROW("auth_file", TEXT, "", "file of keys: who asks, but for /health and /healthcheck, has to show one; empty: $MC_AUTH_FILE, else $MC_AUTH_TOKEN, else everybody is let in", INTO(auth_file)),
+    TLS_OF_ALL, TLS_OF_PORTS, TLS_OF_CALLS,
     ROW("send_key", BOOL, "false", "instances are shown this process's own key, the first of the file or the token: for those that are proxies with keys", INTO(sends_key)),
     ROW("model", TEXT, "", "the model that every instance must serve; empty: any", INTO(model)),
     ALIAS("m", "model"),
@@ -379,6 +380,8 @@ int mc_proxy_config_load(int argc, char *const *argv, struct mc_proxy_config *co
         mc_options_print(&options, text);
         rc = 1;
     }
+    if (rc == 0 && mc_flags_use(&options, error, error_size) < 0)
+        rc = MC_ERR_NO_MEMORY;
     if (rc == 0)
         rc = mc_keys_check(error, error_size);
     if (rc == 0)

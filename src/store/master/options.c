@@ -90,6 +90,7 @@ static const struct mc_option table[] = {
     NEEDLESS("memory_allocator", TEXT, "offset", "there is one allocator, the offset kind", CHOICES("offset|cachelib")),
     ABSENT(STRATEGY, "allocation_strategy", TEXT, "random", "how segments are chosen; now: by free space, at random among equals", CHOICES("random|free_ratio_first|ssd_free_ratio_first|local_first|cxl")),
     ROW("auth_file", TEXT, "", "file of keys: who calls, on every port, has to prove one (mooncake_key new FILE makes it); empty: $MC_AUTH_FILE, else $MC_AUTH_TOKEN, else everybody is let in", INTO(auth_file)),
+    TLS_OF_ALL, TLS_OF_PORTS, TLS_OF_CALLS,
     ROW("harden", BOOL, "false", "runs as user mooncake if root starts it, without a way to gain rights, and with a filter of system calls", INTO(harden)),
     ROW("state_dir", TEXT, "", "directory that outlives the process, where the master leaves a note for the next one of its port: who acted last, and until when; empty: $STATE_DIRECTORY, else /tmp/mooncake-UID; none: no note; not used with enable_ha"),
     ROW("cluster_id", TEXT, "mooncake_cluster", "name of the cluster in the place of the election; equal for all its masters"),
@@ -718,6 +719,8 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
         mc_buffer_printf(text, "the settings are right\n");
         rc = 1;
     }
+    if (rc == 0 && mc_flags_use(&options, error, error_size) < 0)
+        rc = MC_ERR_NO_MEMORY;
     if (rc == 0) {
         config->log_level = mc_log_set_flags(mc_options_int(&options, "v"), mc_options_int(&options, "minloglevel"));
         if (mc_options_text(&options, "log_dir")[0] != 0)

@@ -89,7 +89,8 @@ static const char *const of_others[] = {
             "on SIGTERM and SIGINT a node without disks moves its objects to other nodes", INTO(drain_on_exit)),       \
         ROW("auth_file", TEXT, "",                                                                                     \
             "file of keys: this node shows the first, and wants one of them from who comes by HTTP; empty: "           \
-            "$MC_AUTH_FILE, else $MC_AUTH_TOKEN")
+            "$MC_AUTH_FILE, else $MC_AUTH_TOKEN"),                                                                     \
+        TLS_OF_ALL, TLS_OF_PORTS, TLS_OF_CALLS
 #define LOG                                                                                                            \
     ROW("v", INT, "0", "detail of the log: 1 debug, 2 every message", SECTION("Log"), LIMITS(0, 9)),                   \
         ROW("minloglevel", INT, "0", "0 info, 1 warnings and errors, 2 errors", LIMITS(0, 3)),                         \
@@ -638,6 +639,8 @@ int mc_service_config_load(enum mc_service_command command, int argc, char **arg
         rc = config_check(config, error, error_size);
     if (rc == 0)
         rc = settle_disk(config, error, error_size);
+    if (rc == 0 && mc_flags_use(&options, error, error_size) < 0)
+        rc = MC_ERR_NO_MEMORY;
     if (rc == 0 && mc_options_bool(&options, "print_config")) {
         print_config(config, text);
         rc = 1;
