@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,9 @@
 
 _Atomic int mc_log_threshold = MC_LOG_INFO;
 
-static _Atomic int log_fd = -1; /* of MC_LOG_DIR */
+static _Atomic int log_fd = -1;             /* of MC_LOG_DIR */
+static _Atomic int line_fd = STDERR_FILENO; /* where lines go */
+static _Atomic uint64_t unsaid;             /* lines that had no room there, since one that had */
 
 static const char *const level_names[] = {"TRACE", "DEBUG", "INFO", "WARNING", "ERROR"};
 
@@ -108,27 +111,71 @@ static size_t escape(char *to, size_t size, const char *from)
     return length;
 }
 
-void mc_log_write(enum mc_log_level level, const char *file, int line, const char *format, ...)
+int mc_log_to(int fd)
 {
-    char text[LINE_MAX_BYTES], message[LINE_MAX_BYTES];
+    return atomic_exchange(&line_fd, fd);
+}
+
+/* Who reads stderr may stand still (a terminal that was paused, a service manager that is stuck): that costs lines, and
+ * not the time of who writes them. A pipe that is ready has room for a page, thus for a line; several threads that fill
+ * the last one at once can still wait. An error is found by the write. */
+static bool has_room(int fd)
+{
+    struct pollfd one = {.fd = fd, .events = POLLOUT};
+    return poll(&one, 1, 0) != 0;
+}
+
+static size_t make_line(char text[LINE_MAX_BYTES], enum mc_log_level level, const char *file, int line,
+                        const char *message)
+{
     struct timespec now;
     struct tm local;
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &local);
     const char *name = strrchr(file, '/');
     size_t length =
-        (size_t)snprintf(text, sizeof(text), "%c%02d%02d %02d:%02d:%02d.%06ld %5ld %s:%d] ", "DDIWE"[level],
+        (size_t)snprintf(text, LINE_MAX_BYTES, "%c%02d%02d %02d:%02d:%02d.%06ld %5ld %s:%d] ", "DDIWE"[level],
                          local.tm_mon + 1, local.tm_mday, local.tm_hour, local.tm_min, local.tm_sec, now.tv_nsec / 1000,
                          (long)syscall(SYS_gettid), name == NULL ? file : name + 1, line);
+    length += escape(text + length, LINE_MAX_BYTES - 1 - length, message);
+    text[length++] = '\n';
+    return length;
+}
+
+/* Before it goes the count of those that were lost. */
+static void write_line(const char *text, size_t length)
+{
+    int fd = atomic_load_explicit(&line_fd, memory_order_relaxed);
+    if (!has_room(fd)) {
+        atomic_fetch_add(&unsaid, 1);
+        return;
+    }
+    uint64_t lost = atomic_load_explicit(&unsaid, memory_order_relaxed) == 0 ? 0 : atomic_exchange(&unsaid, 0);
+    if (lost > 0) {
+        char first[LINE_MAX_BYTES], message[64];
+        (void)snprintf(message, sizeof(message), "%llu lines are lost: nobody has read them", (unsigned long long)lost);
+        size_t first_length = make_line(first, MC_LOG_WARNING, __FILE__, __LINE__, message);
+        if (write(fd, first, first_length) >= 0 && !has_room(fd)) {
+            atomic_fetch_add(&unsaid, 1);
+            return;
+        }
+    }
+    if (write(fd, text, length) < 0 && fd != STDERR_FILENO && has_room(STDERR_FILENO) &&
+        write(STDERR_FILENO, text, length) < 0)
+        return; /* nowhere to complain */
+}
+
+void mc_log_write(enum mc_log_level level, const char *file, int line, const char *format, ...)
+{
+    char text[LINE_MAX_BYTES], message[LINE_MAX_BYTES];
     va_list arguments;
     va_start(arguments, format);
     int printed = vsnprintf(message, sizeof(message), format, arguments);
     va_end(arguments);
-    length += escape(text + length, sizeof(text) - 1 - length, printed < 0 ? "" : message);
-    text[length++] = '\n';
+    size_t length = make_line(text, level, file, line, printed < 0 ? "" : message);
     int file_fd = atomic_load_explicit(&log_fd, memory_order_relaxed);
-    bool is_lost = write(STDERR_FILENO, text, length) < 0; /* a closed stderr does not cost the file its line */
-    if ((file_fd >= 0 && write(file_fd, text, length) < 0) || is_lost)
+    write_line(text, length);
+    if (file_fd >= 0 && write(file_fd, text, length) < 0)
         return; /* nowhere to complain */
 }
 

@@ -123,6 +123,55 @@ static void a_limited_line_counts_what_it_holds_back(void **state)
     assert_int_equal(limit.held_back, 1);
 }
 
+/* The pipe blocks, as that of a service manager does; with a write that waited this test would never end. */
+static void a_reader_that_stands_still_costs_lines_and_no_time(void **state)
+{
+    (void)state;
+    static char all[1 << 17];
+    size_t length = 0;
+    int flags = fcntl(STDERR_FILENO, F_GETFL);
+    assert_int_equal(fcntl(STDERR_FILENO, F_SETFL, flags & ~O_NONBLOCK), 0);
+    for (int i = 0; i < 3000; i++)
+        mc_log(INFO, "line %d of some that nobody reads", i);
+    for (ssize_t got = 1; got > 0; length += got > 0 ? (size_t)got : 0)
+        got = read(read_end, all + length, sizeof(all) - 1 - length);
+    all[length] = 0;
+    int kept = 0;
+    for (const char *at = all; (at = strstr(at, " of some that nobody reads\n")) != NULL; at++)
+        kept++;
+    assert_in_range(kept, 100, 2999);
+    mc_log(INFO, "after");
+    char expected[64];
+    snprintf(expected, sizeof(expected), "] %d lines are lost: nobody has read them\n", 3000 - kept);
+    const char *said = captured();
+    assert_int_equal(said[0], 'W');
+    assert_non_null(strstr(said, expected));
+    assert_non_null(strstr(said, "] after\n"));
+    mc_log(INFO, "again");
+    assert_null(strstr(captured(), "lost"));
+}
+
+static void lines_go_where_they_are_sent(void **state)
+{
+    (void)state;
+    char text[512];
+    int pipes[2];
+    assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
+    assert_int_equal(mc_log_to(pipes[1]), STDERR_FILENO);
+    mc_log(INFO, "there");
+    ssize_t length = read(pipes[0], text, sizeof(text) - 1);
+    assert_true(length > 0);
+    text[length] = 0;
+    assert_non_null(strstr(text, "] there\n"));
+    close(pipes[1]);
+    mc_log(INFO, "nowhere"); /* the descriptor is closed: stderr has it */
+    assert_non_null(strstr(captured(), "] nowhere\n"));
+    close(pipes[0]);
+    assert_int_equal(mc_log_to(STDERR_FILENO), pipes[1]);
+    mc_log(INFO, "here");
+    assert_non_null(strstr(captured(), "] here\n"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -132,6 +181,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(control_characters_are_escaped, capture, release),
         cmocka_unit_test_setup_teardown(an_escaped_line_is_cut_and_still_ends, capture, release),
         cmocka_unit_test_setup_teardown(a_limited_line_counts_what_it_holds_back, capture, release),
+        cmocka_unit_test_setup_teardown(a_reader_that_stands_still_costs_lines_and_no_time, capture, release),
+        cmocka_unit_test_setup_teardown(lines_go_where_they_are_sent, capture, release),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
