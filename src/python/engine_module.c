@@ -78,6 +78,7 @@ static PyMethodDef module_methods[] = {
      "create_rpc_client(local_rank=0, world_size=1)\n--\n\nRaises NotImplementedError."},
     {"create_rpc_server", MC_PY_METHOD(rpc_later), METH_VARARGS | METH_KEYWORDS,
      "create_rpc_server(local_rank=0, world_size=1)\n--\n\nRaises NotImplementedError."},
+    {"_log_to", mc_py_log_to, METH_O, NULL},
     {"_withdraw", withdraw, METH_NOARGS, "At exit: takes the names of engines back from metadata servers."},
     {NULL, NULL, 0, NULL},
 };

@@ -466,6 +466,12 @@ int mc_py_at_exit(PyObject *function)
     return result == NULL ? -1 : 0;
 }
 
+PyObject *mc_py_log_to(PyObject *Py_UNUSED(module), PyObject *descriptor)
+{
+    int fd = PyObject_AsFileDescriptor(descriptor);
+    return fd < 0 ? NULL : PyLong_FromLong(mc_log_to(fd));
+}
+
 void mc_py_object_free(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);

@@ -146,6 +146,8 @@ int mc_py_module_add(PyObject *module, const char *name, PyObject *value);
 PyObject *mc_py_module_made(PyObject *module, const char *name, bool is_whole);
 /* Takes over a function, or NULL with an exception, that the interpreter calls when it ends. */
 int mc_py_at_exit(PyObject *function);
+/* The method _log_to(fd) of both modules: where the lines of this one go; returns where they went. */
+PyObject *mc_py_log_to(PyObject *module, PyObject *descriptor);
 /* The end of a tp_dealloc. */
 void mc_py_object_free(PyObject *object);
 /* Each extension module has a copy of the library; together they say once what the environment says in vain. */

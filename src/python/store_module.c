@@ -140,6 +140,7 @@ static PyMethodDef module_methods[] = {
     {"_log_error", log_error, METH_O, NULL},
     {"_log_warning", log_warning, METH_O, NULL},
     {"_log_info", log_info, METH_O, NULL},
+    {"_log_to", mc_py_log_to, METH_O, NULL},
     {"_allocate", mc_py_allocate, METH_O, NULL},
     {"_release", mc_py_release, METH_O, NULL},
     {NULL, NULL, 0, NULL},
