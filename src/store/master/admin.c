@@ -322,7 +322,7 @@ static void get_health(void *context, struct evhttp_request *request)
     struct mc_buffer text = {.may_fail = true};
     struct mc_election_role role;
     struct mc_core_statistics statistics;
-    int rc = mc_server_ask(admin->server, ask_statistics, &statistics, HEALTH_ASK_MS);
+    int rc = mc_server_ask_first(admin->server, ask_statistics, &statistics, HEALTH_ASK_MS);
     mc_server_describe(admin->server, &role);
     /* A standby is well when it can see who leads, or that nobody does. */
     bool is_ready = rc == 0, is_well = is_ready || (role.epoch == 0 && role.has_contact);

@@ -694,3 +694,8 @@ int mc_server_ask(struct mc_server *server, mc_question *function, void *argumen
 {
     return mc_mailbox_ask(server->mailbox, function, argument, timeout_ms);
 }
+
+int mc_server_ask_first(struct mc_server *server, mc_question *function, void *argument, uint64_t timeout_ms)
+{
+    return mc_mailbox_ask_first(server->mailbox, function, argument, timeout_ms);
+}

@@ -24,9 +24,11 @@ int mc_server_run(struct mc_server *server);
 /* No asker may be left. */
 void mc_server_destroy(struct mc_server *server);
 
-/* From the HTTP thread only, one at a time: runs function(core, argument) on the server's thread and waits. As
+/* From any other thread: runs function(core, argument) on the server's thread and waits. As
  * mc_mailbox_ask; MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS of a standby. */
 int mc_server_ask(struct mc_server *server, mc_question *function, void *argument, uint64_t timeout_ms);
+/* The same before all others that wait. */
+int mc_server_ask_first(struct mc_server *server, mc_question *function, void *argument, uint64_t timeout_ms);
 /* Listens; *port becomes the real one. A descriptor, or negative with a line in error that names address, flag, reason
  * and what to do. */
 int mc_server_listen(const char *host, uint16_t *port, const char *flag, char *error, size_t error_size);
