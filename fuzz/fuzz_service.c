@@ -4,7 +4,7 @@
 #include "env/log.h"
 #include "store/service/config.h"
 #include "store/service/put_body.h"
-#include "store/service/web.h"
+#include "store/service/rest.h"
 
 #include <stdlib.h>
 
@@ -18,10 +18,10 @@ static bool is_within(struct mc_span part, const char *text, size_t length)
 
 static void head(const char *text, size_t length)
 {
-    static const struct mc_message_rules rules = {MC_WEB_HEAD_MAX, 100, true};
+    static const struct mc_message_rules rules = {MC_REST_HEAD_MAX, 100, true};
     struct mc_head head = {0};
     int rc = mc_head_read_request(&head, &rules, text, length);
-    mc_assert(rc <= (int)(length < MC_WEB_HEAD_MAX ? length : MC_WEB_HEAD_MAX));
+    mc_assert(rc <= (int)(length < MC_REST_HEAD_MAX ? length : MC_REST_HEAD_MAX));
     if (rc > 0)
         mc_assert(is_within(mc_span_string(head.method), head.text, (size_t)rc) &&
                   is_within(mc_span_string(head.target), head.text, (size_t)rc));

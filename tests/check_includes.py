@@ -18,6 +18,7 @@ ALLOWED = {
     "base": (),
     "net": ("base",),
     "env": ("base", "net"),
+    "web": (*FLOOR, "net"),
     "gpu": FLOOR,
     "rdma": FLOOR,
     "store/wire": FLOOR,
@@ -27,8 +28,8 @@ ALLOWED = {
     "store/owner": (*FLOOR, "store/wire", "store/segment", "store/disk", "store/path"),
     "store/client": (*FLOOR, "rdma", "store/wire", "store/segment", "store/disk", "store/path", "store/owner"),
     "store/core": ("base", "store/wire"),
-    "store/master": (*FLOOR, "store/wire", "store/segment", "store/core"),
-    "store/service": (*FLOOR, "net"),  # and the store by its public header alone
+    "store/master": (*FLOOR, "net", "web", "store/wire", "store/segment", "store/core"),
+    "store/service": (*FLOOR, "net", "web"),  # and the store by its public header alone
     "store/original": (),  # the original's names over the store's public header
     "transfer/wire": (*FLOOR, "gpu", "rdma"),
     "transfer/state": (*FLOOR, "gpu", "rdma", "transfer/wire"),

@@ -3,6 +3,7 @@
 #include "base/option_rows.h"
 #include "env/flags.h"
 #include "env/keys.h"
+#include "env/limits.h"
 #include "env/log.h"
 #include "env/secure.h"
 #include "env/unread.h"
@@ -113,6 +114,7 @@ static int serve(const struct mc_master_config *config, bool until_stdin_ends, c
     (void)signal(SIGPIPE, SIG_IGN);
     if (sigprocmask(SIG_BLOCK, &wanted, NULL) != 0) /* before the thread, which inherits it */
         return MC_ERR_INTERNAL_ERROR;
+    mc_file_limit_raise();
     int rc = mc_http_create(NULL, config, &http, error, error_size);
     if (rc == 0)
         rc = mc_http_start(http);

@@ -36,13 +36,14 @@ static int serve(struct mc_master_config *config, char *error, size_t error_size
         mc_log(INFO, "Master service started on port %u", (unsigned)mc_server_port(server));
         rc = mc_http_start(http);
         if (rc == 0)
-            rc = mc_quotas_start(config->quotas);
+            rc = mc_quotas_start(config->quotas, server);
         if (rc < 0)
             snprintf(error, error_size, "a thread cannot be started");
     }
     if (rc == 0)
         rc = mc_server_run(server);
     mc_pod_lead(config->pod, false); /* while the leadership is given back */
+    mc_quotas_stop(config->quotas);
     mc_http_destroy(http);
     mc_server_destroy(server);
     mc_pod_destroy(config->pod);

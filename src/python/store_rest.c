@@ -78,7 +78,7 @@ static struct mc_py_rest *rest_begin(struct mc_store *store, uint16_t *port, cha
         return NULL;
     rest->rest.store = store;
     rest->listener = -1;
-    rest->web = mc_web_create();
+    rest->web = mc_web_create(MC_REST_HEAD_MAX);
     if (rest->web == NULL)
         goto fail;
     mc_web_descriptors(rest->web, rest->fds);
@@ -102,7 +102,7 @@ bool mc_py_rest_end(struct mc_py_rest *rest)
 {
     if (rest == NULL)
         return true;
-    bool is_answered = mc_web_stop(rest->web);
+    bool is_answered = mc_web_stop(rest->web, MC_REST_STOP_MS);
     drop(&rest->listener);
     if (is_answered)
         rest_free(rest);

@@ -196,7 +196,7 @@ def test_what_the_other_faults_may_cost():
     assert not one.may_lose([fault("reboot", "node", 0.1, segment="b:1"), fault("reboot", "master", 0.1), fault("restart", "node", 0.1, segment="a:1"),
                              fault("forget", "master", 0.1)])
     held = fault("thread", "master", 5.0)
-    held.thread = "mc-http"
+    held.thread = "mc-web"
     assert not one.may_lose([held])
     for held.thread in nemesis.MASTER_ACTS:
         assert one.may_lose([held])

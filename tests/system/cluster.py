@@ -113,9 +113,10 @@ class Child:
 class Master(Child):
     """One mooncake_master. After start(): port, metrics_port, metadata_port (None when it does not run), pid."""
 
-    def __init__(self, *flags, metadata=False, program=MASTER, environment=None):
+    def __init__(self, *flags, metadata=False, program=MASTER, environment=None, before=()):
         self.flags = list(flags)
         self.program = program
+        self.before = before  # words that run it, as "prlimit ..."
         self.environment = environment or {}
         self.host = new_host("master") if new_host else None
         self.bound, self.name = (self.host.address, self.host.known_as) if self.host else ("127.0.0.1", "127.0.0.1")
@@ -131,7 +132,7 @@ class Master(Child):
     def start(self):
         """Starts it, always on the same ports, and returns when it answers. Flags given by the test come last and win."""
         assert self.process is None, "it runs already"
-        arguments = [str(self.program), f"--rpc_address={self.bound}", f"--metrics_host={self.bound}", f"--rpc_port={self.port}",
+        arguments = [*self.before, str(self.program), f"--rpc_address={self.bound}", f"--metrics_host={self.bound}", f"--rpc_port={self.port}",
                      f"--metrics_port={self.metrics_port}"]
         if self.metadata_port is not None:
             arguments += [f"--http_metadata_server_host={self.bound}", f"--http_metadata_server_port={self.metadata_port}"]

@@ -16,7 +16,7 @@ def described(kind):
 
 def test_routes_of_the_master():
     _, calls = described("master")
-    rows_ = re.findall(r'\{EVHTTP_REQ_(\w+), "([^"]+)", \w+, (?:MC_RIGHT_)?(\w+), ', document("src/store/master/admin.c"))
+    rows_ = re.findall(r'\{"(\w+)", "([^"]+)", \w+, (?:MC_RIGHT_)?(\w+), ', document("src/store/master/admin.c"))
     assert {(method, path): call.get("x-right", "0").upper() for (method, path), call in calls.items()} == {(method, path): right for method, path, right in rows_}
 
 

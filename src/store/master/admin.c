@@ -1,12 +1,11 @@
-/* The admin port: metrics, health, and questions about objects and segments. Runs on the HTTP thread and asks the core
- * in slices of well under 1 ms. */
+/* The admin port: metrics, health, and questions about objects and segments. Each request runs on a thread of its own
+ * and asks the core in slices of well under 1 ms. */
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/socket.h"
 #include "store/master/http.h"
 #include "store/master/metrics.h"
 
-#include <event2/buffer.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +27,9 @@ extern const size_t mc_web_openapi_size;
 struct mc_admin {
     struct mc_server *server;
     uint64_t started_ms;
+    pthread_mutex_t lock; /* of the next; a question is asked under it */
     struct mc_metrics_window window;
+    pthread_mutex_t quota_change;
     struct mc_drain_jobs *drains;
     struct mc_tenant_admin tenants;
     bool is_ha;
@@ -47,7 +48,9 @@ struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_maste
         return NULL;
     }
     admin->server = server;
-    admin->tenants = (struct mc_tenant_admin){server, config->quotas, config->core.quotas};
+    pthread_mutex_init(&admin->lock, NULL);
+    pthread_mutex_init(&admin->quota_change, NULL);
+    admin->tenants = (struct mc_tenant_admin){server, config->quotas, config->core.quotas, &admin->quota_change};
     admin->started_ms = mc_clock_ms();
     admin->is_ha = config->ha_enabled;
     admin->metadata_port = metadata_port;
@@ -56,8 +59,11 @@ struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_maste
 
 void mc_admin_destroy(struct mc_admin *admin)
 {
-    if (admin != NULL)
-        mc_drain_jobs_destroy(admin->drains);
+    if (admin == NULL)
+        return;
+    mc_drain_jobs_destroy(admin->drains);
+    pthread_mutex_destroy(&admin->quota_change);
+    pthread_mutex_destroy(&admin->lock);
     free(admin);
 }
 
@@ -112,7 +118,7 @@ static void ask_disks_off(struct mc_core *core, void *argument)
 }
 
 /* All segments of memory, or all disks; *segments is the caller's to free. Returns how many, or negative: answered. */
-static int64_t collect(const struct mc_admin *admin, struct evhttp_request *request, bool is_disks,
+static int64_t collect(const struct mc_admin *admin, struct mc_web_request *request, bool is_disks,
                        struct mc_core_segment **segments)
 {
     struct segment_slice *slice = calloc(1, sizeof(*slice));
@@ -139,7 +145,7 @@ static int64_t collect(const struct mc_admin *admin, struct evhttp_request *requ
     return (int64_t)(all.length / sizeof(struct mc_core_segment));
 }
 
-static int64_t collect_segments(const struct mc_admin *admin, struct evhttp_request *request,
+static int64_t collect_segments(const struct mc_admin *admin, struct mc_web_request *request,
                                 struct mc_core_segment **segments)
 {
     return collect(admin, request, false, segments);
@@ -242,7 +248,7 @@ static uint64_t resident_bytes(void)
     return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static void get_metrics(void *context, struct evhttp_request *request)
+static void get_metrics(void *context, struct mc_web_request *request)
 {
     struct mc_admin *admin = context;
     struct mc_core_statistics statistics;
@@ -283,32 +289,35 @@ static const char *state_of(const struct mc_election_role *role)
     return role->epoch != 0 ? "serving" : role->phase == MC_LEADERSHIP_CANDIDATE ? "candidate" : "standby";
 }
 
-static void get_summary(void *context, struct evhttp_request *request)
+static void get_summary(void *context, struct mc_web_request *request)
 {
     struct mc_admin *admin = context;
     struct mc_core_statistics statistics;
     struct mc_buffer text = {.may_fail = true};
-    uint64_t now_ms = mc_clock_ms();
     struct mc_election_role role;
+    pthread_mutex_lock(&admin->lock); /* each move is later than the one before */
     int rc = ask(admin, ask_statistics, &statistics);
+    uint64_t now_ms = mc_clock_ms();
+    if (rc == 0 && now_ms - admin->window.last_ms >= SUMMARY_WINDOW_MS)
+        mc_metrics_window_move(&admin->window, &statistics, now_ms);
+    struct mc_metrics_window window = admin->window;
+    pthread_mutex_unlock(&admin->lock);
     if (rc < 0 && rc != MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS) {
         mc_http_reply_error(request, rc);
         return;
     }
-    if (rc == 0 && now_ms - admin->window.last_ms >= SUMMARY_WINDOW_MS)
-        mc_metrics_window_move(&admin->window, &statistics, now_ms);
     mc_server_describe(admin->server, &role);
     mc_buffer_printf(&text, "role=%s, state=%s, service_ready=%s, master={", role_name(&role), state_of(&role),
                      rc == 0 ? "true" : "false");
     if (rc == 0)
-        mc_metrics_summary(&text, &statistics, &admin->window);
+        mc_metrics_summary(&text, &statistics, &window);
     mc_buffer_printf(&text, "}, ha={%s}, leader=%s, view_version=%llu\n", admin->is_ha ? "enabled" : "disabled",
                      role.leader, (unsigned long long)role.leader_epoch);
     mc_http_reply(request, 200, MC_HTTP_TEXT, &text);
 }
 
 /* Answers with the JSON object begun in `text`, and in it who leads. */
-static void reply_leader(struct evhttp_request *request, const struct mc_election_role *role, struct mc_buffer *text)
+static void reply_leader(struct mc_web_request *request, const struct mc_election_role *role, struct mc_buffer *text)
 {
     mc_buffer_printf(text, ",\"leader_address\":");
     mc_http_json_string(text, role->leader, strlen(role->leader));
@@ -316,7 +325,7 @@ static void reply_leader(struct evhttp_request *request, const struct mc_electio
     mc_http_reply(request, 200, MC_HTTP_JSON, text);
 }
 
-static void get_health(void *context, struct evhttp_request *request)
+static void get_health(void *context, struct mc_web_request *request)
 {
     struct mc_admin *admin = context;
     struct mc_buffer text = {.may_fail = true};
@@ -339,7 +348,7 @@ static void get_health(void *context, struct evhttp_request *request)
     reply_leader(request, &role, &text);
 }
 
-static void get_role(void *context, struct evhttp_request *request)
+static void get_role(void *context, struct mc_web_request *request)
 {
     struct mc_admin *admin = context;
     struct mc_election_role role;
@@ -347,7 +356,7 @@ static void get_role(void *context, struct evhttp_request *request)
     mc_http_reply_text(request, 200, MC_HTTP_TEXT, role_name(&role));
 }
 
-static void get_ha_status(void *context, struct evhttp_request *request)
+static void get_ha_status(void *context, struct mc_web_request *request)
 {
     struct mc_admin *admin = context;
     struct mc_election_role role;
@@ -355,7 +364,7 @@ static void get_ha_status(void *context, struct evhttp_request *request)
     mc_http_reply_text(request, 200, MC_HTTP_TEXT, state_of(&role));
 }
 
-static void get_leader(void *context, struct evhttp_request *request)
+static void get_leader(void *context, struct mc_web_request *request)
 {
     struct mc_admin *admin = context;
     struct mc_buffer text = {.may_fail = true};
@@ -365,7 +374,7 @@ static void get_leader(void *context, struct evhttp_request *request)
     reply_leader(request, &role, &text);
 }
 
-static void get_index(void *context, struct evhttp_request *request)
+static void get_index(void *context, struct mc_web_request *request)
 {
     struct mc_buffer page = {0};
     (void)context;
@@ -373,7 +382,7 @@ static void get_index(void *context, struct evhttp_request *request)
     mc_http_reply(request, 200, "text/html; charset=utf-8", &page);
 }
 
-static void get_openapi(void *context, struct evhttp_request *request)
+static void get_openapi(void *context, struct mc_web_request *request)
 {
     struct mc_buffer text = {0};
     (void)context;
@@ -417,7 +426,7 @@ static void write_disk_replicas(struct mc_buffer *text, const struct query *quer
     mc_buffer_printf(text, "]");
 }
 
-static void query_key(void *context, struct evhttp_request *request)
+static void query_key(void *context, struct mc_web_request *request)
 {
     struct mc_admin *admin = context;
     struct mc_buffer key = {.may_fail = true}, text = {.may_fail = true};
@@ -506,7 +515,7 @@ static int answer_keys(const struct mc_admin *admin, const struct mc_scope *scop
     return rc;
 }
 
-static void query_keys(void *context, struct evhttp_request *request)
+static void query_keys(void *context, struct mc_web_request *request)
 {
     struct mc_buffer list = {.may_fail = true}, text = {.may_fail = true};
     struct mc_scope scope;
@@ -539,107 +548,49 @@ static void query_keys(void *context, struct evhttp_request *request)
 
 /* ---- the listing of all keys, which may be longer than memory ---- */
 
-struct key_listing {
-    struct mc_admin *admin;
-    struct evhttp_request *request;
-    uint64_t cursor;
-    bool has_more, is_scoped;
-    struct mc_scope scope;
-    struct mc_buffer text;
-};
-
-/* Fetches about a chunk. */
-static int listing_fill(struct key_listing *listing)
+/* Appends about a chunk's keys. */
+static int listing_fill(const struct mc_admin *admin, struct key_slice *slice)
 {
-    while (listing->has_more && listing->text.length < CHUNK_BYTES) {
-        struct key_slice slice = {listing->cursor, false, listing->is_scoped, listing->scope, &listing->text};
-        int rc = ask(listing->admin, ask_keys, &slice);
-        if (rc < 0)
-            return rc;
-        if (listing->text.failed)
-            return MC_ERR_NO_MEMORY;
-        listing->cursor = slice.cursor;
-        listing->has_more = slice.has_more;
+    int rc = 0;
+    while (rc == 0 && slice->has_more && slice->text->length < CHUNK_BYTES) {
+        rc = ask(admin, ask_keys, slice);
+        if (slice->text->failed)
+            rc = MC_ERR_NO_MEMORY;
     }
-    return 0;
+    return rc;
 }
 
-static void listing_free(struct key_listing *listing)
+/* The rest of it, of which no more than one chunk is in memory. */
+static int listing_go_on(const struct mc_admin *admin, struct mc_web_request *request, struct key_slice *slice)
 {
-    mc_buffer_free(&listing->text);
-    free(listing);
+    int rc = 0;
+    while (rc == 0 && slice->text->length > 0) {
+        if (!mc_web_reply_part(request, slice->text->data, slice->text->length))
+            return MC_ERR_RPC_FAIL;
+        slice->text->length = 0;
+        rc = listing_fill(admin, slice);
+    }
+    return rc;
 }
 
-/* The peer has gone. evhttp has then taken the request off the connection for us to end, unless it is the one to free
- * it. */
-static void on_listing_closed(struct evhttp_connection *connection, void *argument)
+static void get_all_keys(void *context, struct mc_web_request *request)
 {
-    struct key_listing *listing = argument;
-    (void)connection;
-    if (evhttp_request_get_connection(listing->request) == NULL)
-        evhttp_send_reply_end(listing->request); /* frees it */
-    listing_free(listing);
-}
-
-/* Called when the chunk before has been sent, so that no more than one is in memory. */
-static void on_listing_sent(struct evhttp_connection *connection, void *argument)
-{
-    struct key_listing *listing = argument;
-    struct evbuffer *chunk = evbuffer_new();
-    int rc = chunk == NULL ? MC_ERR_NO_MEMORY : listing_fill(listing);
-    if (rc == 0)
-        rc = evbuffer_add(chunk, listing->text.data, listing->text.length);
-    if (rc != 0) {
-        /* Half a list must not look like a whole one. Freeing calls on_listing_closed. */
-        if (chunk != NULL)
-            evbuffer_free(chunk);
-        evhttp_connection_free(connection);
+    struct mc_buffer text = {.may_fail = true};
+    struct key_slice slice = {.has_more = true, .text = &text};
+    if (!mc_http_scope(request, &slice.scope, &slice.is_scoped))
         return;
-    }
-    bool is_end = listing->text.length == 0;
-    listing->text.length = 0;
-    if (is_end) {
-        struct evhttp_request *request = listing->request;
-        evhttp_connection_set_closecb(connection, NULL, NULL);
-        listing_free(listing);
-        evhttp_send_reply_end(request);
-    } else {
-        evhttp_send_reply_chunk_with_cb(listing->request, chunk, on_listing_sent, listing);
-    }
-    evbuffer_free(chunk);
-}
-
-static void get_all_keys(void *context, struct evhttp_request *request)
-{
-    struct key_listing *listing = calloc(1, sizeof(*listing));
-    if (listing == NULL) {
-        mc_http_reply_error(request, MC_ERR_NO_MEMORY);
-        return;
-    }
-    if (!mc_http_scope(request, &listing->scope, &listing->is_scoped)) {
-        listing_free(listing);
-        return;
-    }
-    listing->admin = context;
-    listing->text.may_fail = true;
-    listing->request = request;
-    listing->has_more = true;
-    int rc = listing_fill(listing);
+    int rc = listing_fill(context, &slice);
     if (rc < 0) {
-        listing_free(listing);
+        mc_buffer_free(&text);
         mc_http_reply_error(request, rc);
-        return;
+    } else if (!slice.has_more) {
+        mc_http_reply(request, 200, MC_HTTP_TEXT, &text);
+    } else {
+        if (mc_web_reply_begin(request, 200, MC_HTTP_TEXT) && !request->is_head)
+            rc = listing_go_on(context, request, &slice);
+        mc_web_reply_end(request, rc == 0); /* half a list must not look like a whole one */
+        mc_buffer_free(&text);
     }
-    if (!listing->has_more) {
-        mc_http_reply(request, 200, MC_HTTP_TEXT, &listing->text);
-        listing_free(listing);
-        return;
-    }
-    struct evhttp_connection *connection = evhttp_request_get_connection(request);
-    (void)evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Type", MC_HTTP_TEXT);
-    evhttp_connection_set_closecb(connection, on_listing_closed, listing);
-    evhttp_send_reply_start(request, 200, NULL);
-    on_listing_sent(connection, listing);
 }
 
 /* ---- segments ---- */
@@ -654,7 +605,7 @@ static const char *state_name(const struct mc_core_segment *segment)
                                   : "DRAINED";
 }
 
-static void get_all_segments(void *context, struct evhttp_request *request)
+static void get_all_segments(void *context, struct mc_web_request *request)
 {
     struct mc_core_segment *segments = NULL;
     struct mc_buffer text = {.may_fail = true};
@@ -743,7 +694,7 @@ static void write_disks(struct mc_buffer *text, const struct mc_core_segment *di
     mc_buffer_printf(text, "]");
 }
 
-static void get_segments_detail(void *context, struct evhttp_request *request)
+static void get_segments_detail(void *context, struct mc_web_request *request)
 {
     struct mc_core_segment *segments = NULL, *disks = NULL;
     struct disks_off off = {.count = 0};
@@ -770,7 +721,7 @@ static void get_segments_detail(void *context, struct evhttp_request *request)
     mc_http_reply(request, 200, MC_HTTP_JSON, &text);
 }
 
-static void query_segment(void *context, struct evhttp_request *request)
+static void query_segment(void *context, struct mc_web_request *request)
 {
     struct mc_core_segment *segments = NULL;
     struct mc_buffer name = {0}, text = {0};
@@ -800,84 +751,96 @@ static void query_segment(void *context, struct evhttp_request *request)
     mc_buffer_free(&name);
 }
 
-static void post_drain(void *context, struct evhttp_request *request)
+static void post_drain(void *context, struct mc_web_request *request)
 {
     mc_drain_job_create(((struct mc_admin *)context)->drains, request);
 }
 
-static void get_drain(void *context, struct evhttp_request *request)
+static void get_drain(void *context, struct mc_web_request *request)
 {
     mc_drain_job_query(((struct mc_admin *)context)->drains, request);
 }
 
-static void cancel_drain(void *context, struct evhttp_request *request)
+static void cancel_drain(void *context, struct mc_web_request *request)
 {
     mc_drain_job_cancel(((struct mc_admin *)context)->drains, request);
 }
 
-static void get_segment_status(void *context, struct evhttp_request *request)
+static void get_segment_status(void *context, struct mc_web_request *request)
 {
     mc_drain_segment_status(((struct mc_admin *)context)->drains, request);
 }
 
-static void get_quotas(void *context, struct evhttp_request *request)
+static void get_quotas(void *context, struct mc_web_request *request)
 {
     mc_tenants_get(&((struct mc_admin *)context)->tenants, request);
 }
 
-static void put_quota(void *context, struct evhttp_request *request)
+static void put_quota(void *context, struct mc_web_request *request)
 {
     mc_tenants_put(&((struct mc_admin *)context)->tenants, request);
 }
 
-static void delete_quota(void *context, struct evhttp_request *request)
+static void delete_quota(void *context, struct mc_web_request *request)
 {
     mc_tenants_delete(&((struct mc_admin *)context)->tenants, request);
 }
 
-static void post_remove_all(void *context, struct evhttp_request *request)
+static void post_remove_all(void *context, struct mc_web_request *request)
 {
     mc_remove_all(((struct mc_admin *)context)->server, request);
 }
 
-static void get_misses(void *context, struct evhttp_request *request)
+static void get_misses(void *context, struct mc_web_request *request)
 {
     mc_misses_get(((struct mc_admin *)context)->server, request);
 }
 
-static void get_why(void *context, struct evhttp_request *request)
+static void get_why(void *context, struct mc_web_request *request)
 {
     mc_misses_why(((struct mc_admin *)context)->server, request);
 }
 
 static const struct mc_http_route routes[] = {
-    {EVHTTP_REQ_GET, "/", get_index, MC_RIGHT_READ, false},
-    {EVHTTP_REQ_GET, "/metrics", get_metrics, MC_RIGHT_READ, false},
-    {EVHTTP_REQ_GET, "/metrics/summary", get_summary, MC_RIGHT_READ, false},
-    {EVHTTP_REQ_GET, "/health", get_health, 0, false},
-    {EVHTTP_REQ_GET, "/role", get_role, MC_RIGHT_READ, true},
-    {EVHTTP_REQ_GET, "/ha_status", get_ha_status, MC_RIGHT_READ, true},
-    {EVHTTP_REQ_GET, "/leader", get_leader, MC_RIGHT_READ, true},
-    {EVHTTP_REQ_GET, "/query_key", query_key, MC_RIGHT_READ, true},
-    {EVHTTP_REQ_GET, "/batch_query_keys", query_keys, MC_RIGHT_READ, true},
-    {EVHTTP_REQ_GET, "/get_all_keys", get_all_keys, MC_RIGHT_READ, true},
-    {EVHTTP_REQ_GET, "/get_all_segments", get_all_segments, MC_RIGHT_READ, false},
-    {EVHTTP_REQ_GET, "/get_segments_detail", get_segments_detail, MC_RIGHT_READ, false},
-    {EVHTTP_REQ_GET, "/query_segment", query_segment, MC_RIGHT_READ, false},
-    {EVHTTP_REQ_GET, "/api/v1/misses", get_misses, MC_RIGHT_READ, false},
-    {EVHTTP_REQ_GET, "/api/v1/misses/why", get_why, MC_RIGHT_READ, true},
-    {EVHTTP_REQ_POST, "/api/v1/drain_jobs", post_drain, MC_RIGHT_ADMIN, false},
-    {EVHTTP_REQ_GET, "/api/v1/drain_jobs/query", get_drain, MC_RIGHT_READ, false},
-    {EVHTTP_REQ_POST, "/api/v1/drain_jobs/cancel", cancel_drain, MC_RIGHT_ADMIN, false},
-    {EVHTTP_REQ_GET, "/api/v1/segments/status", get_segment_status, MC_RIGHT_READ, false},
-    {EVHTTP_REQ_GET, "/api/v1/tenant_quotas", get_quotas, MC_RIGHT_READ, true},
-    {EVHTTP_REQ_PUT, "/api/v1/tenant_quotas", put_quota, MC_RIGHT_ADMIN, false},
-    {EVHTTP_REQ_DELETE, "/api/v1/tenant_quotas", delete_quota, MC_RIGHT_ADMIN, false},
-    {EVHTTP_REQ_POST, "/api/v1/remove_all", post_remove_all, MC_RIGHT_ADMIN, false},
-    {EVHTTP_REQ_GET, "/openapi.json", get_openapi, MC_RIGHT_READ, false},
+    {"GET", "/", get_index, MC_RIGHT_READ, false},
+    {"GET", "/metrics", get_metrics, MC_RIGHT_READ, false},
+    {"GET", "/metrics/summary", get_summary, MC_RIGHT_READ, false},
+    {"GET", "/health", get_health, 0, false},
+    {"GET", "/role", get_role, MC_RIGHT_READ, true},
+    {"GET", "/ha_status", get_ha_status, MC_RIGHT_READ, true},
+    {"GET", "/leader", get_leader, MC_RIGHT_READ, true},
+    {"GET", "/query_key", query_key, MC_RIGHT_READ, true},
+    {"GET", "/batch_query_keys", query_keys, MC_RIGHT_READ, true},
+    {"GET", "/get_all_keys", get_all_keys, MC_RIGHT_READ, true},
+    {"GET", "/get_all_segments", get_all_segments, MC_RIGHT_READ, false},
+    {"GET", "/get_segments_detail", get_segments_detail, MC_RIGHT_READ, false},
+    {"GET", "/query_segment", query_segment, MC_RIGHT_READ, false},
+    {"GET", "/api/v1/misses", get_misses, MC_RIGHT_READ, false},
+    {"GET", "/api/v1/misses/why", get_why, MC_RIGHT_READ, true},
+    {"POST", "/api/v1/drain_jobs", post_drain, MC_RIGHT_ADMIN, false},
+    {"GET", "/api/v1/drain_jobs/query", get_drain, MC_RIGHT_READ, false},
+    {"POST", "/api/v1/drain_jobs/cancel", cancel_drain, MC_RIGHT_ADMIN, false},
+    {"GET", "/api/v1/segments/status", get_segment_status, MC_RIGHT_READ, false},
+    {"GET", "/api/v1/tenant_quotas", get_quotas, MC_RIGHT_READ, true},
+    {"PUT", "/api/v1/tenant_quotas", put_quota, MC_RIGHT_ADMIN, false},
+    {"DELETE", "/api/v1/tenant_quotas", delete_quota, MC_RIGHT_ADMIN, false},
+    {"POST", "/api/v1/remove_all", post_remove_all, MC_RIGHT_ADMIN, false},
+    {"GET", "/openapi.json", get_openapi, MC_RIGHT_READ, false},
 };
 
-void mc_admin_handle(struct evhttp_request *request, void *admin)
+void mc_admin_handle(void *admin, struct mc_web_request *request)
 {
     mc_http_dispatch(routes, sizeof(routes) / sizeof(routes[0]), admin, request);
+}
+
+/* What probes ask, also while all else waits. */
+bool mc_admin_is_quick(void *admin, struct mc_span path)
+{
+    static const char *const quick[] = {"/health", "/role", "/ha_status", "/leader"};
+    (void)admin;
+    for (size_t i = 0; i < sizeof(quick) / sizeof(quick[0]); i++) {
+        if (mc_span_equal(path, mc_span_string(quick[i])))
+            return true;
+    }
+    return false;
 }

@@ -1,14 +1,14 @@
 /* Drain jobs of the admin port: which segments are to be emptied, and how far they are. The work is the owners'
  * (drain.c of the store); a job only sets and clears the wish, and counts. Jobs live with this process: a later master
- * knows nothing of them, and drains nothing. HTTP thread only. */
+ * knows nothing of them, and drains nothing. */
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/json.h"
 #include "env/log.h"
 #include "store/master/http.h"
 
-#include <event2/buffer.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,7 @@
 #define NAME_MAX_BYTES 256u
 #define BODY_MAX (64u << 10)
 #define JOB_NOT_FOUND (-1402) /* of the original */
+#define CONFLICT 1            /* a result that is no error of the store */
 
 enum status { CREATED, PLANNING, RUNNING, SUCCEEDED, FAILED, CANCELED };
 static const char *const status_names[] = {"CREATED", "PLANNING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED"};
@@ -35,6 +36,7 @@ struct drain_job {
 
 struct mc_drain_jobs {
     struct mc_server *server;
+    pthread_mutex_t lock; /* of what follows; questions are asked under it, no answer is sent */
     uint64_t created;
     struct drain_job jobs[JOBS_MAX];
 };
@@ -42,13 +44,16 @@ struct mc_drain_jobs {
 struct mc_drain_jobs *mc_drain_jobs_create(struct mc_server *server)
 {
     struct mc_drain_jobs *jobs = calloc(1, sizeof(*jobs));
-    if (jobs != NULL)
-        jobs->server = server;
+    if (jobs == NULL)
+        return NULL;
+    jobs->server = server;
+    pthread_mutex_init(&jobs->lock, NULL);
     return jobs;
 }
 
 void mc_drain_jobs_destroy(struct mc_drain_jobs *jobs)
 {
+    pthread_mutex_destroy(&jobs->lock);
     free(jobs);
 }
 
@@ -130,7 +135,7 @@ static int job_update(struct mc_drain_jobs *jobs, struct drain_job *job)
 
 /* ---- requests ---- */
 
-static void reply_plain_error(struct evhttp_request *request, int http, int code, const char *message)
+static void reply_plain_error(struct mc_web_request *request, int http, int code, const char *message)
 {
     struct mc_buffer text = {0};
     mc_buffer_printf(&text, "{\"success\":false,\"error_code\":%d,\"error_message\":", code);
@@ -139,13 +144,7 @@ static void reply_plain_error(struct evhttp_request *request, int http, int code
     mc_http_reply(request, http, MC_HTTP_JSON, &text);
 }
 
-static void reply_conflict(struct evhttp_request *request)
-{
-    reply_plain_error(request, 409, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS,
-                      mc_error_name(MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS));
-}
-
-static void reply_job(struct evhttp_request *request, const struct drain_job *job, bool by_name)
+static void reply_job(struct mc_web_request *request, const struct drain_job *job, bool by_name)
 {
     struct mc_buffer text = {0};
     uint64_t done = job->units - job->units_left;
@@ -166,6 +165,20 @@ static void reply_job(struct evhttp_request *request, const struct drain_job *jo
                      job->units, done, job->status == FAILED ? job->units_left : 0,
                      job->status <= RUNNING ? job->units_left : 0, job->bytes - job->bytes_left);
     mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+}
+
+/* result: 0 and the job, or what has become of the request instead. */
+static void reply_result(struct mc_web_request *request, int result, const struct drain_job *job, bool by_name)
+{
+    if (result == 0)
+        reply_job(request, job, by_name);
+    else if (result == CONFLICT)
+        reply_plain_error(request, 409, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS,
+                          mc_error_name(MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS));
+    else if (result == JOB_NOT_FOUND)
+        reply_plain_error(request, 404, JOB_NOT_FOUND, "JOB_NOT_FOUND");
+    else
+        mc_http_reply_error(request, result);
 }
 
 /* 0, or MC_ERR_INVALID_PARAMS. */
@@ -212,24 +225,15 @@ static struct drain_job *job_place(struct mc_drain_jobs *jobs)
     return place;
 }
 
-void mc_drain_job_create(struct mc_drain_jobs *jobs, struct evhttp_request *request)
+/* With the lock. Begins the job whose segments are there. */
+static int job_begin(struct mc_drain_jobs *jobs, struct drain_job *job)
 {
-    struct evbuffer *body = evhttp_request_get_input_buffer(request);
-    size_t length = evbuffer_get_length(body);
-    struct drain_job *place = job_place(jobs), *job = calloc(1, sizeof(*job));
+    struct drain_job *place = job_place(jobs);
     struct look_question look;
-    const void *text = length > 0 && length <= BODY_MAX ? evbuffer_pullup(body, -1) : NULL;
     struct drain_question drain = {.job = job, .on = true}, back = {.job = job};
-    int rc = job == NULL ? MC_ERR_NO_MEMORY : 0;
-    if (place == NULL) { /* JOBS_MAX of them run */
-        free(job);
-        reply_conflict(request);
-        return;
-    }
-    if (rc == 0)
-        rc = text == NULL ? MC_ERR_INVALID_PARAMS : read_segments(mc_span(text, length), job);
-    if (rc == 0)
-        rc = look_at(jobs, job, &look);
+    if (place == NULL) /* JOBS_MAX of them run */
+        return CONFLICT;
+    int rc = look_at(jobs, job, &look);
     for (size_t k = 0; rc == 0 && k < job->segment_count; k++)
         rc = look.found[k] == 0 ? MC_ERR_SEGMENT_NOT_FOUND : 0;
     if (rc == 0)
@@ -238,22 +242,38 @@ void mc_drain_job_create(struct mc_drain_jobs *jobs, struct evhttp_request *requ
         rc = mc_server_ask(jobs->server, ask_drain, &back, MC_HTTP_ASK_MS);
         rc = rc < 0 ? rc : MC_ERR_SEGMENT_NOT_FOUND;
     }
-    if (rc != 0) {
-        free(job);
-        mc_http_reply_error(request, rc);
-        return;
-    }
+    if (rc < 0)
+        return rc;
     job->id = mc_random_id();
     job->number = ++jobs->created;
     job->units = job->units_left = look.objects;
     job->bytes = job->bytes_left = look.used;
     *place = *job;
-    free(job);
-    reply_job(request, place, true);
+    return 0;
 }
 
-/* The job that the request names; NULL: answered. */
-static struct drain_job *job_named(struct mc_drain_jobs *jobs, struct evhttp_request *request)
+void mc_drain_job_create(struct mc_drain_jobs *jobs, struct mc_web_request *request)
+{
+    struct mc_web_bytes body;
+    if (!mc_http_body(request, &body))
+        return;
+    struct drain_job *job = calloc(1, sizeof(*job));
+    bool is_short = body.length > 0 && body.length <= BODY_MAX;
+    int rc = job == NULL ? MC_ERR_NO_MEMORY : is_short ? 0 : MC_ERR_INVALID_PARAMS;
+    if (rc == 0)
+        rc = read_segments(mc_span(body.data, (size_t)body.length), job);
+    mc_web_bytes_free(request, &body);
+    if (rc == 0) {
+        pthread_mutex_lock(&jobs->lock);
+        rc = job_begin(jobs, job);
+        pthread_mutex_unlock(&jobs->lock);
+    }
+    reply_result(request, rc, job, true);
+    free(job);
+}
+
+/* With the lock. The job that the request names, as it is now: 0, or what is answered instead. */
+static int job_named(struct mc_drain_jobs *jobs, const struct mc_web_request *request, struct drain_job **job)
 {
     struct mc_buffer name = {0};
     struct mc_id id = {0, 0};
@@ -265,50 +285,45 @@ static struct drain_job *job_named(struct mc_drain_jobs *jobs, struct evhttp_req
         is_there = sscanf(text, "%" SCNu64 "-%" SCNu64 "%c", &id.high, &id.low, &more) == 2 && !mc_id_is_zero(id);
     }
     mc_buffer_free(&name);
-    if (!is_there) {
-        mc_http_reply_error(request, MC_ERR_INVALID_PARAMS);
-        return NULL;
+    for (size_t i = 0; is_there && i < JOBS_MAX; i++) {
+        *job = &jobs->jobs[i];
+        if (mc_id_equal((*job)->id, id))
+            return job_update(jobs, *job);
     }
-    for (size_t i = 0; i < JOBS_MAX; i++) {
-        if (mc_id_equal(jobs->jobs[i].id, id))
-            return &jobs->jobs[i];
-    }
-    reply_plain_error(request, 404, JOB_NOT_FOUND, "JOB_NOT_FOUND");
-    return NULL;
+    return is_there ? JOB_NOT_FOUND : MC_ERR_INVALID_PARAMS;
 }
 
-void mc_drain_job_query(struct mc_drain_jobs *jobs, struct evhttp_request *request)
+void mc_drain_job_query(struct mc_drain_jobs *jobs, struct mc_web_request *request)
 {
-    struct drain_job *job = job_named(jobs, request);
-    int rc = job == NULL ? 0 : job_update(jobs, job);
-    if (rc < 0)
-        mc_http_reply_error(request, rc);
-    else if (job != NULL)
-        reply_job(request, job, false);
-}
-
-void mc_drain_job_cancel(struct mc_drain_jobs *jobs, struct evhttp_request *request)
-{
-    struct drain_job *job = job_named(jobs, request);
-    int rc = job == NULL ? 0 : job_update(jobs, job);
-    if (job == NULL)
-        return;
-    if (rc == 0 && job->status >= SUCCEEDED) {
-        reply_conflict(request);
-        return;
-    }
-    struct drain_question back = {.job = job};
+    struct drain_job *found, job;
+    pthread_mutex_lock(&jobs->lock);
+    int rc = job_named(jobs, request, &found);
     if (rc == 0)
-        rc = mc_server_ask(jobs->server, ask_drain, &back, MC_HTTP_ASK_MS);
-    if (rc < 0) {
-        mc_http_reply_error(request, rc);
-        return;
-    }
-    job->status = CANCELED;
-    reply_job(request, job, false);
+        job = *found;
+    pthread_mutex_unlock(&jobs->lock);
+    reply_result(request, rc, &job, false);
 }
 
-void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct evhttp_request *request)
+void mc_drain_job_cancel(struct mc_drain_jobs *jobs, struct mc_web_request *request)
+{
+    struct drain_job *found, job;
+    pthread_mutex_lock(&jobs->lock);
+    int rc = job_named(jobs, request, &found);
+    if (rc == 0 && found->status >= SUCCEEDED)
+        rc = CONFLICT;
+    if (rc == 0) {
+        struct drain_question back = {.job = found};
+        rc = mc_server_ask(jobs->server, ask_drain, &back, MC_HTTP_ASK_MS);
+    }
+    if (rc == 0) {
+        found->status = CANCELED;
+        job = *found;
+    }
+    pthread_mutex_unlock(&jobs->lock);
+    reply_result(request, rc, &job, false);
+}
+
+void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct mc_web_request *request)
 {
     struct mc_buffer name = {0}, text = {0};
     struct drain_job *one = calloc(1, sizeof(*one));
@@ -319,7 +334,7 @@ void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct evhttp_request *
     if (rc == 0) {
         memcpy(one->segments[0], name.data, name.length);
         one->segment_count = 1;
-        rc = look_at(jobs, one, &look);
+        rc = look_at(jobs, one, &look); /* which touches none of the jobs */
     }
     if (rc == 0 && look.found[0] == 0)
         rc = MC_ERR_SEGMENT_NOT_FOUND;

@@ -93,7 +93,7 @@ static void write_advice(struct mc_buffer *text, const struct mc_core_curve *cur
 }
 
 /* False after an answer: it is no number of bytes. */
-static bool take_more(struct evhttp_request *request, uint64_t *more)
+static bool take_more(struct mc_web_request *request, uint64_t *more)
 {
     struct mc_buffer value = {0};
     char *end = NULL;
@@ -110,7 +110,7 @@ static bool take_more(struct evhttp_request *request, uint64_t *more)
     return is_good;
 }
 
-void mc_misses_get(struct mc_server *server, struct evhttp_request *request)
+void mc_misses_get(struct mc_server *server, struct mc_web_request *request)
 {
     struct misses_question question = {.more = 0};
     struct mc_buffer text = {0};
@@ -154,7 +154,7 @@ static void write_why(struct mc_buffer *text, const struct mc_core_why *why)
     mc_buffer_printf(text, ",\"remembered_seconds\":%.1f}}", (double)why->known_ms / 1000);
 }
 
-void mc_misses_why(struct mc_server *server, struct evhttp_request *request)
+void mc_misses_why(struct mc_server *server, struct mc_web_request *request)
 {
     struct why_question question = {.length = 0};
     struct mc_buffer key = {0}, text = {0};

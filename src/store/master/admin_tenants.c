@@ -1,4 +1,4 @@
-/* Quotas of tenants on the admin port, and what /metrics says of tenants. HTTP thread only. */
+/* Quotas of tenants on the admin port, and what /metrics says of tenants. */
 #include "base/error.h"
 #include "env/json.h"
 #include "env/log.h"
@@ -6,7 +6,6 @@
 #include "store/master/metrics.h"
 #include "store/master/quotas.h"
 
-#include <event2/buffer.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -87,7 +86,7 @@ static void write_tenant(struct mc_buffer *text, const struct mc_core_tenant *te
 }
 
 /* One, or all of them. */
-static void reply_tenants(struct mc_server *server, struct evhttp_request *request, const char *only, bool has_quotas)
+static void reply_tenants(struct mc_server *server, struct mc_web_request *request, const char *only, bool has_quotas)
 {
     struct mc_core_tenant *list = NULL;
     struct mc_buffer text = {0};
@@ -131,11 +130,10 @@ static void ask_quota(struct mc_core *core, void *argument)
     question->rc = mc_core_quota(core, mc_span_string(question->name), question->quota);
 }
 
-static int change(const struct mc_tenant_admin *admin, const char *name, const struct mc_core_quota *quota)
+/* With the lock of changes. */
+static int change_both(const struct mc_tenant_admin *admin, const char *name, const struct mc_core_quota *quota)
 {
     struct quota_question question = {.name = name, .quota = quota};
-    if (admin->quotas == NULL)
-        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
     int rc = mc_server_ask(admin->server, ask_quota, &question, MC_HTTP_ASK_MS);
     rc = rc == 0 ? question.rc : rc;
     if (rc == 0)
@@ -147,19 +145,18 @@ static int change(const struct mc_tenant_admin *admin, const char *name, const s
     return rc;
 }
 
-static void ask_apply(struct mc_core *core, void *argument)
+static int change(const struct mc_tenant_admin *admin, const char *name, const struct mc_core_quota *quota)
 {
-    mc_quotas_apply(argument, core);
-}
-
-void mc_tenants_refresh(struct mc_server *server, struct mc_quotas *quotas)
-{
-    if (mc_quotas_are_new(quotas) && mc_server_ask(server, ask_apply, quotas, MC_HTTP_ASK_MS) == 0)
-        mc_log(INFO, "the quotas of tenants were changed in etcd, and hold from now on");
+    if (admin->quotas == NULL)
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    pthread_mutex_lock(admin->change);
+    int rc = change_both(admin, name, quota);
+    pthread_mutex_unlock(admin->change);
+    return rc;
 }
 
 /* The tenant that is named, as the master calls it. False: answered. */
-static bool tenant_named(struct evhttp_request *request, char name[64], bool *is_said)
+static bool tenant_named(struct mc_web_request *request, char name[64], bool *is_said)
 {
     struct mc_scope scope;
     if (!mc_http_scope(request, &scope, is_said))
@@ -169,7 +166,7 @@ static bool tenant_named(struct evhttp_request *request, char name[64], bool *is
     return true;
 }
 
-void mc_tenants_get(const struct mc_tenant_admin *admin, struct evhttp_request *request)
+void mc_tenants_get(const struct mc_tenant_admin *admin, struct mc_web_request *request)
 {
     char name[64];
     bool is_said;
@@ -181,13 +178,11 @@ void mc_tenants_get(const struct mc_tenant_admin *admin, struct evhttp_request *
         reply_tenants(admin->server, request, is_said ? name : NULL, admin->has_quotas);
 }
 
-static int read_quota(struct evhttp_request *request, struct mc_core_quota *quota)
+static int read_quota(struct mc_span text, struct mc_core_quota *quota)
 {
-    struct evbuffer *body = evhttp_request_get_input_buffer(request);
-    size_t length = evbuffer_get_length(body);
-    const void *text = length > 0 && length <= BODY_MAX ? evbuffer_pullup(body, -1) : NULL;
     struct mc_json_cursor member;
-    int more, rc = text == NULL ? MC_ERR_INVALID_PARAMS : mc_json_open(mc_span(text, length), '{', &member);
+    int more,
+        rc = text.length == 0 || text.length > BODY_MAX ? MC_ERR_INVALID_PARAMS : mc_json_open(text, '{', &member);
     *quota = (struct mc_core_quota){.bytes = 0};
     while (rc == 0 && (more = mc_json_next(&member)) != 0) {
         uint64_t *to = more < 0                                             ? NULL
@@ -201,14 +196,16 @@ static int read_quota(struct evhttp_request *request, struct mc_core_quota *quot
     return rc == 0 && mc_quota_wrong(quota) == NULL ? 0 : MC_ERR_INVALID_PARAMS;
 }
 
-void mc_tenants_put(const struct mc_tenant_admin *admin, struct evhttp_request *request)
+void mc_tenants_put(const struct mc_tenant_admin *admin, struct mc_web_request *request)
 {
     char name[64];
     bool is_said;
     struct mc_core_quota quota;
-    if (!tenant_named(request, name, &is_said))
+    struct mc_web_bytes body;
+    if (!tenant_named(request, name, &is_said) || !mc_http_body(request, &body))
         return;
-    int rc = is_said ? read_quota(request, &quota) : MC_ERR_INVALID_PARAMS;
+    int rc = is_said ? read_quota(mc_span(body.data, (size_t)body.length), &quota) : MC_ERR_INVALID_PARAMS;
+    mc_web_bytes_free(request, &body);
     if (rc == 0)
         rc = change(admin, name, &quota);
     if (rc < 0)
@@ -217,7 +214,7 @@ void mc_tenants_put(const struct mc_tenant_admin *admin, struct evhttp_request *
         reply_tenants(admin->server, request, name, admin->has_quotas);
 }
 
-void mc_tenants_delete(const struct mc_tenant_admin *admin, struct evhttp_request *request)
+void mc_tenants_delete(const struct mc_tenant_admin *admin, struct mc_web_request *request)
 {
     char name[64];
     bool is_said;

@@ -1,41 +1,31 @@
-/* What the handlers of the HTTP thread share: answers, parameters, routes. */
+/* What the handlers of HTTP requests share: answers, parameters, routes. */
 #include "store/master/http.h"
 
 #include "base/error.h"
-#include "env/channel.h"
 #include "env/log.h"
-#include "env/secure.h"
+#include "store/master/http_server.h"
 
-#include <event2/buffer.h>
-#include <event2/bufferevent.h>
-#include <stdlib.h>
+#include <stdio.h>
 
 /* ---- replies ---- */
 
-void mc_http_reply(struct evhttp_request *request, int code, const char *type, struct mc_buffer *body)
+void mc_http_reply(struct mc_web_request *request, int code, const char *type, struct mc_buffer *body)
 {
-    struct evbuffer *out = evhttp_request_get_output_buffer(request);
-    /* Fails without memory only; then there is none to what was asked. */
-    bool is_whole = evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Type", type) == 0;
-    if (body != NULL)
-        is_whole = is_whole && !body->failed && (body->length == 0 || evbuffer_add(out, body->data, body->length) == 0);
-    if (body != NULL)
-        mc_buffer_free(body);
-    if (!is_whole) {
+    if (body->failed) {
         mc_log_limited(ERROR, "out of memory: a request is answered 503");
-        code = 503;
+        mc_web_reply(request, 503, type, NULL, 0);
+    } else {
+        mc_web_reply(request, code, type, body->data, body->length);
     }
-    evhttp_send_reply(request, code, NULL, NULL);
+    mc_buffer_free(body);
 }
 
-void mc_http_reply_text(struct evhttp_request *request, int code, const char *type, const char *text)
+void mc_http_reply_text(struct mc_web_request *request, int code, const char *type, const char *text)
 {
-    struct mc_buffer body = {.may_fail = true};
-    mc_buffer_append(&body, text, strlen(text));
-    mc_http_reply(request, code, type, &body);
+    mc_web_reply_text(request, code, type, text);
 }
 
-void mc_http_reply_error(struct evhttp_request *request, int error)
+void mc_http_reply_error(struct mc_web_request *request, int error)
 {
     static const struct {
         int error, code;
@@ -106,19 +96,27 @@ void mc_http_json_string(struct mc_buffer *out, const void *text, size_t length)
 
 /* ---- requests ---- */
 
-bool mc_http_parameter(const struct evhttp_request *request, const char *name, struct mc_buffer *value)
+/* As forms write it: + is a space, %41 a byte; what begins none stays. */
+static void decode(struct mc_span in, struct mc_buffer *out)
 {
-    const char *at = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(request));
-    size_t name_length = strlen(name), size = 0;
-    for (; at != NULL && *at != 0; at += *at == '&') {
-        size_t length = strcspn(at, "&");
+    const char *at = in.data;
+    for (size_t i = 0; i < in.length; i++) {
+        int high = at[i] == '%' && i + 2 < in.length ? mc_hex_digit(at[i + 1]) : -1;
+        int low = high < 0 ? -1 : mc_hex_digit(at[i + 2]);
+        mc_buffer_put_u8(out, low >= 0 ? (uint8_t)(high << 4 | low) : at[i] == '+' ? ' ' : (uint8_t)at[i]);
+        i += low >= 0 ? 2 : 0;
+    }
+}
+
+bool mc_http_parameter(const struct mc_web_request *request, const char *name, struct mc_buffer *value)
+{
+    size_t name_length = strlen(name);
+    const char *at = request->head.target + request->path.length;
+    const char *end = at + strcspn(at, "#");
+    for (at += *at == '?'; at < end; at++) { /* behind the & */
+        size_t length = strcspn(at, "&#");
         if (length > name_length && memcmp(at, name, name_length) == 0 && at[name_length] == '=') {
-            char *encoded = strndup(at + name_length + 1, length - name_length - 1);
-            char *decoded = encoded == NULL ? NULL : evhttp_uridecode(encoded, 1, &size);
-            mc_buffer_append(value, decoded, decoded == NULL ? 0 : size);
-            value->failed = value->failed || decoded == NULL;
-            free(encoded);
-            free(decoded);
+            decode(mc_span(at + name_length + 1, length - name_length - 1), value);
             return true;
         }
         at += length;
@@ -126,13 +124,12 @@ bool mc_http_parameter(const struct evhttp_request *request, const char *name, s
     return false;
 }
 
-bool mc_http_scope(struct evhttp_request *request, struct mc_scope *scope, bool *is_said)
+bool mc_http_scope(struct mc_web_request *request, struct mc_scope *scope, bool *is_said)
 {
-    const struct evkeyvalq *headers = evhttp_request_get_input_headers(request);
     struct mc_key key;
     struct mc_buffer name = {.may_fail = true};
     bool is_asked = mc_http_parameter(request, "tenant_id", &name);
-    (void)mc_keys_http_status_own(evhttp_find_header(headers, "Authorization"), 0, &key);
+    (void)mc_keys_http_status_own(mc_head_find(&request->head, "Authorization"), 0, &key);
     struct mc_span who = key.tenant[0] != 0 ? mc_span_string(key.tenant) : mc_span(name.data, name.length);
     bool is_name = !name.failed && mc_scope_make(scope, who); /* else it would be everybody's */
     if (is_said != NULL)
@@ -143,77 +140,34 @@ bool mc_http_scope(struct evhttp_request *request, struct mc_scope *scope, bool 
     return is_name;
 }
 
-/* False after an answer: who asks may not. */
-static bool is_permitted(struct evhttp_request *request, unsigned right, bool is_own)
+bool mc_http_body(struct mc_web_request *request, struct mc_web_bytes *body)
 {
-    struct mc_key key;
-    if (right == 0)
-        return true;
-    struct bufferevent *connection = evhttp_connection_get_bufferevent(evhttp_request_get_connection(request));
-    if (!mc_channel_is_known(connection)) {
-        mc_http_reply_text(request, 403, MC_HTTP_TEXT, MC_SECURE_UNKNOWN "\n");
-        return false;
-    }
-    const struct evkeyvalq *headers = evhttp_request_get_input_headers(request);
-    if (right == MC_RIGHT_ADMIN) {
-        int fd = (int)bufferevent_getfd(connection);
-        const char *origin = evhttp_find_header(headers, "Origin"), *host = evhttp_find_header(headers, "Host");
-        bool is_stranger = mc_keys_stranger_status(right, mc_socket_peer_is_near(fd)) != 0;
-        if (is_stranger || mc_keys_origin_status(right, origin, host) != 0) {
-            mc_http_reply_text(request, 403, MC_HTTP_TEXT, is_stranger ? MC_KEYS_STRANGER : MC_KEYS_ORIGIN);
-            return false;
-        }
-    }
-    const char *authorization = evhttp_find_header(headers, "Authorization");
-    int status =
-        is_own ? mc_keys_http_status_own(authorization, right, &key) : mc_keys_http_status(authorization, right);
-    if (status == 0)
-        return true;
-    if (status == 401)
-        (void)evhttp_add_header(evhttp_request_get_output_headers(request), "WWW-Authenticate", MC_KEYS_CHALLENGE);
-    mc_http_reply_text(request, status, MC_HTTP_TEXT,
-                       status == 401 ? "this port wants a key: Authorization: Bearer id:secret\n"
-                                     : "this key has no right to that\n");
-    return false;
+    *body = (struct mc_web_bytes){NULL, 0, 0};
+    return mc_web_read_body(request, MC_HTTP_BODY_MAX, body);
 }
 
-void mc_http_dispatch(const struct mc_http_route *routes, size_t count, void *context, struct evhttp_request *request)
+void mc_http_dispatch(const struct mc_http_route *routes, size_t count, void *context, struct mc_web_request *request)
 {
-    static const struct {
-        enum evhttp_cmd_type method;
-        const char *name;
-    } names[] = {{EVHTTP_REQ_GET, "GET, HEAD"},
-                 {EVHTTP_REQ_PUT, "PUT"},
-                 {EVHTTP_REQ_DELETE, "DELETE"},
-                 {EVHTTP_REQ_POST, "POST"}};
-    const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(request));
-    enum evhttp_cmd_type method = evhttp_request_get_command(request);
-    struct mc_buffer allowed = {0};
-    if (method == EVHTTP_REQ_HEAD)
-        method = EVHTTP_REQ_GET;
-    if (path == NULL || path[0] == 0)
-        path = "/";
+    char lines[64] = "Allow: ";
+    size_t begin = strlen(lines), length = begin;
     for (size_t i = 0; i < count; i++) {
-        if (strcmp(routes[i].path, path) != 0)
+        const struct mc_http_route *route = &routes[i];
+        if (!mc_span_equal(mc_span_string(route->path), request->path))
             continue;
-        if (routes[i].method == method) {
-            mc_buffer_free(&allowed);
-            if (is_permitted(request, routes[i].right, routes[i].is_own))
-                routes[i].handler(context, request);
+        if (strcmp(route->method, request->head.method) == 0) {
+            if (mc_web_is_permitted(request, route->right, route->is_own))
+                route->handler(context, request);
             return;
         }
-        for (size_t j = 0; j < sizeof(names) / sizeof(names[0]); j++) {
-            if (names[j].method == routes[i].method)
-                mc_buffer_printf(&allowed, "%s%s", allowed.length == 0 ? "" : ", ", names[j].name);
-        }
+        length += (size_t)snprintf(lines + length, sizeof(lines) - length, "%s%s%s", length == begin ? "" : ", ",
+                                   route->method, strcmp(route->method, "GET") == 0 ? ", HEAD" : "");
+        mc_assert(length + 2 < sizeof(lines));
     }
-    if (allowed.length == 0) {
+    if (length == begin) {
         mc_http_reply_text(request, 404, MC_HTTP_JSON, "{\"success\":false,\"error\":\"No such path.\"}");
         return;
     }
-    mc_buffer_put_u8(&allowed, 0);
-    (void)evhttp_add_header(evhttp_request_get_output_headers(request), "Allow", (const char *)allowed.data);
-    mc_buffer_free(&allowed);
-    mc_http_reply_text(request, 405, MC_HTTP_JSON,
-                       "{\"success\":false,\"error\":\"This method is not possible here.\"}");
+    static const char text[] = "{\"success\":false,\"error\":\"This method is not possible here.\"}";
+    memcpy(lines + length, "\r\n", 3);
+    mc_web_reply_with(request, 405, MC_HTTP_JSON, lines, text, sizeof(text) - 1);
 }

@@ -1,41 +1,44 @@
-/* For the handlers of the HTTP thread (http_server.h): they may ask the core through mc_server_ask and nothing else of
- * it. */
+/* For the handlers of HTTP requests (http_server.h), which run on threads of their own, many at a time: they may ask
+ * the core through mc_server_ask and nothing else of it. */
 #ifndef MC_MASTER_HTTP_H
 #define MC_MASTER_HTTP_H
 
 #include "env/keys.h"
 #include "store/master/server.h"
 #include "store/wire/tenant.h"
+#include "web/web.h"
 
-#include <event2/http.h>
+#include <pthread.h>
 
 #define MC_HTTP_ASK_MS 5000 /* wait for the core; then 503 */
 
-typedef void mc_http_handler(void *context, struct evhttp_request *request);
+typedef void mc_http_handler(void *context, struct mc_web_request *request);
 struct mc_http_route {
-    enum evhttp_cmd_type method; /* GET also serves HEAD */
+    const char *method; /* GET also serves HEAD */
     const char *path;
     mc_http_handler *handler;
     unsigned right; /* of enum mc_right, that who asks has to have where there are keys; 0: anybody may */
     bool is_own;    /* a tenant's key is told of that tenant: mc_http_scope; else it is let nowhere */
 };
 /* Finds the route; else answers 404 or 405. */
-void mc_http_dispatch(const struct mc_http_route *routes, size_t count, void *context, struct evhttp_request *request);
+void mc_http_dispatch(const struct mc_http_route *routes, size_t count, void *context, struct mc_web_request *request);
+/* The body, for mc_web_bytes_free. False after an answer: it is too long, or has not come. */
+bool mc_http_body(struct mc_web_request *request, struct mc_web_bytes *body);
 
 /* Appends the decoded value of a parameter of the query; false when it is not there. */
-bool mc_http_parameter(const struct evhttp_request *request, const char *name, struct mc_buffer *value);
+bool mc_http_parameter(const struct mc_web_request *request, const char *name, struct mc_buffer *value);
 /* Of the tenant that the request is about: that of its key, else the one of its parameter tenant_id, else the default
  * one. False after an answer: that is no name. is_said (may be NULL): one of these says it. */
-bool mc_http_scope(struct evhttp_request *request, struct mc_scope *scope, bool *is_said);
+bool mc_http_scope(struct mc_web_request *request, struct mc_scope *scope, bool *is_said);
 /* Answers; the body is freed. */
-void mc_http_reply(struct evhttp_request *request, int code, const char *type, struct mc_buffer *body);
-void mc_http_reply_text(struct evhttp_request *request, int code, const char *type, const char *text);
+void mc_http_reply(struct mc_web_request *request, int code, const char *type, struct mc_buffer *body);
+void mc_http_reply_text(struct mc_web_request *request, int code, const char *type, const char *text);
 /* {"success":false,"error_code":-704,"error_message":"OBJECT_NOT_FOUND"} with the HTTP code that belongs to it. */
-void mc_http_reply_error(struct evhttp_request *request, int error);
+void mc_http_reply_error(struct mc_web_request *request, int error);
 /* Appends a JSON string with its quotes; what is not UTF-8 becomes U+FFFD. */
 void mc_http_json_string(struct mc_buffer *out, const void *text, size_t length);
 
-#define MC_HTTP_TEXT "text/plain; charset=utf-8"
+#define MC_HTTP_TEXT MC_WEB_TEXT
 #define MC_HTTP_JSON "application/json"
 
 /* ---- the two servers ---- */
@@ -45,19 +48,20 @@ struct mc_admin;
 struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_master_config *config,
                                  uint16_t metadata_port);
 void mc_admin_destroy(struct mc_admin *admin);
-void mc_admin_handle(struct evhttp_request *request, void *admin);
+mc_web_handler mc_admin_handle;
+mc_web_question mc_admin_is_quick;
 
 /* The drain jobs of the admin port (admin_drain.c); each handler answers. */
 struct mc_drain_jobs;
 struct mc_drain_jobs *mc_drain_jobs_create(struct mc_server *server);
 void mc_drain_jobs_destroy(struct mc_drain_jobs *jobs);
-void mc_drain_job_create(struct mc_drain_jobs *jobs, struct evhttp_request *request);
-void mc_drain_job_query(struct mc_drain_jobs *jobs, struct evhttp_request *request);
-void mc_drain_job_cancel(struct mc_drain_jobs *jobs, struct evhttp_request *request);
-void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct evhttp_request *request);
+void mc_drain_job_create(struct mc_drain_jobs *jobs, struct mc_web_request *request);
+void mc_drain_job_query(struct mc_drain_jobs *jobs, struct mc_web_request *request);
+void mc_drain_job_cancel(struct mc_drain_jobs *jobs, struct mc_web_request *request);
+void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct mc_web_request *request);
 
 /* Removal of everything, or of a tenant's (admin_remove.c); answers when it is done. */
-void mc_remove_all(struct mc_server *server, struct evhttp_request *request);
+void mc_remove_all(struct mc_server *server, struct mc_web_request *request);
 
 /* Tenants on the admin port (admin_tenants.c); each handler answers. */
 struct mc_quotas;
@@ -65,26 +69,25 @@ struct mc_tenant_admin {
     struct mc_server *server;
     struct mc_quotas *quotas; /* NULL: nothing is counted */
     bool has_quotas;          /* who has none puts nothing */
+    pthread_mutex_t *change;  /* held by who changes one */
 };
-void mc_tenants_get(const struct mc_tenant_admin *admin, struct evhttp_request *request);
-void mc_tenants_put(const struct mc_tenant_admin *admin, struct evhttp_request *request);
-void mc_tenants_delete(const struct mc_tenant_admin *admin, struct evhttp_request *request);
-/* Tells the core of quotas that others have changed; to be called now and then. */
-void mc_tenants_refresh(struct mc_server *server, struct mc_quotas *quotas);
+void mc_tenants_get(const struct mc_tenant_admin *admin, struct mc_web_request *request);
+void mc_tenants_put(const struct mc_tenant_admin *admin, struct mc_web_request *request);
+void mc_tenants_delete(const struct mc_tenant_admin *admin, struct mc_web_request *request);
 /* Appends what /metrics says of them. */
 void mc_tenants_metrics(struct mc_server *server, const struct mc_core_statistics *statistics, bool has_quotas,
                         struct mc_buffer *out);
 
 /* Misses on the admin port (admin_misses.c); both answer. */
-void mc_misses_get(struct mc_server *server, struct evhttp_request *request);
-void mc_misses_why(struct mc_server *server, struct evhttp_request *request);
+void mc_misses_get(struct mc_server *server, struct mc_web_request *request);
+void mc_misses_why(struct mc_server *server, struct mc_web_request *request);
 /* Appends what /metrics says of them. */
 void mc_misses_metrics(struct mc_server *server, struct mc_buffer *out);
 
 struct mc_metadata_store;
-/* most: bytes of all entries. base outlives it. */
-struct mc_metadata_store *mc_metadata_create(struct event_base *base, size_t most);
+struct mc_metadata_store *mc_metadata_create(size_t most); /* bytes of all entries */
 void mc_metadata_destroy(struct mc_metadata_store *metadata);
-void mc_metadata_handle(struct evhttp_request *request, void *metadata);
+mc_web_handler mc_metadata_handle;
+mc_web_question mc_metadata_is_quick;
 
 #endif

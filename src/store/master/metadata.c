@@ -1,16 +1,16 @@
-/* The HTTP metadata server: a small key-value store in memory that transfer engines use to find each other. Only the
- * HTTP thread touches it. */
+/* The HTTP metadata server: a small key-value store in memory that transfer engines use to find each other. Requests
+ * run on many threads. */
 #include "base/checksum.h"
 #include "base/error.h"
+#include "env/clock.h"
 #include "env/json.h"
 #include "env/log.h"
 #include "env/socket.h"
 #include "store/master/http.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
-#include <event2/buffer.h>
-#include <event2/bufferevent.h>
-#include <event2/event.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #define METADATA_KEY_MAX 4096u
@@ -28,33 +28,26 @@ struct value_entry {
     char bytes[]; /* key, value */
 };
 
-struct
-    address_look { /* whether anybody is at the address of an entry that shall be replaced; the request waits for it */
-    struct mc_metadata_store *metadata;
-    struct address_look *next, **at;
-    struct evhttp_request *request;
+struct address_look { /* somebody asks whether anybody is at the address of an entry that shall be replaced */
+    struct address_look *next;
     uint64_t asker; /* by its address */
-    struct bufferevent *socket;
-    struct value_entry *entry; /* what shall stand there */
-    size_t old_length;         /* of the value that stood there; it lies behind the entry's own */
-    char address[MC_ADDRESS_MAX];
 };
 
 struct mc_metadata_store {
-    struct event_base *base;
+    size_t most;          /* constant */
+    pthread_mutex_t lock; /* of what follows; nothing is waited for under it */
     struct value_entry **buckets;
-    size_t bucket_count;       /* a power of two */
-    size_t count, total, most; /* total: bytes of all entries with their overhead; most: so many may be there */
+    size_t bucket_count; /* a power of two */
+    size_t count, total; /* total: bytes of all entries with their overhead */
     struct address_look *looks;
     unsigned look_count;
 };
 
-struct mc_metadata_store *mc_metadata_create(struct event_base *base, size_t most)
+struct mc_metadata_store *mc_metadata_create(size_t most)
 {
     struct mc_metadata_store *metadata = calloc(1, sizeof(*metadata));
     if (metadata == NULL)
         return NULL;
-    metadata->base = base;
     metadata->most = most;
     metadata->bucket_count = BUCKETS_MIN;
     metadata->buckets = calloc(BUCKETS_MIN, sizeof(metadata->buckets[0]));
@@ -62,34 +55,21 @@ struct mc_metadata_store *mc_metadata_create(struct event_base *base, size_t mos
         free(metadata);
         return NULL;
     }
+    pthread_mutex_init(&metadata->lock, NULL);
     return metadata;
-}
-
-static void look_end(struct address_look *look)
-{
-    *look->at = look->next;
-    if (look->next != NULL)
-        look->next->at = look->at;
-    look->metadata->look_count--;
-    bufferevent_free(look->socket);
-    free(look->entry);
-    free(look);
 }
 
 void mc_metadata_destroy(struct mc_metadata_store *metadata)
 {
     if (metadata == NULL)
         return;
-    for (struct address_look *look = metadata->looks, *next; look != NULL; look = next) {
-        next = look->next;
-        look_end(look);
-    }
     for (size_t i = 0; i < metadata->bucket_count; i++) {
         for (struct value_entry *entry = metadata->buckets[i], *next; entry != NULL; entry = next) {
             next = entry->next;
             free(entry);
         }
     }
+    pthread_mutex_destroy(&metadata->lock);
     free(metadata->buckets);
     free(metadata);
 }
@@ -152,7 +132,7 @@ static void trim(struct mc_buffer *key)
 }
 
 /* The key of the request; false after having answered. */
-static bool take_key(struct evhttp_request *request, struct mc_buffer *key)
+static bool take_key(struct mc_web_request *request, struct mc_buffer *key)
 {
     bool is_there = mc_http_parameter(request, "key", key);
     if (key->failed) {
@@ -175,20 +155,22 @@ static bool take_key(struct evhttp_request *request, struct mc_buffer *key)
     return true;
 }
 
-static void get_metadata(void *context, struct evhttp_request *request)
+static void get_metadata(void *context, struct mc_web_request *request)
 {
     struct mc_metadata_store *metadata = context;
     struct mc_buffer key = {.may_fail = true}, value = {.may_fail = true};
     if (!take_key(request, &key))
         return;
+    pthread_mutex_lock(&metadata->lock);
     const struct value_entry *entry = *entry_find(metadata, &key, mc_hash(key.data, key.length).low);
+    if (entry != NULL)
+        mc_buffer_append(&value, entry->bytes + entry->key_length, entry->value_length);
+    pthread_mutex_unlock(&metadata->lock);
     mc_buffer_free(&key);
-    if (entry == NULL) {
+    if (entry == NULL)
         mc_http_reply_text(request, 404, MC_HTTP_TEXT, "metadata not found");
-        return;
-    }
-    mc_buffer_append(&value, entry->bytes + entry->key_length, entry->value_length);
-    mc_http_reply(request, 200, MC_HTTP_JSON, &value);
+    else
+        mc_http_reply(request, 200, MC_HTTP_JSON, &value);
 }
 
 /* The address of an engine that is in use must not be taken over by another one of the same name. */
@@ -197,38 +179,41 @@ static bool is_protected(const struct mc_buffer *key)
     return memmem(key->data, key->length, "rpc_meta", 8) != NULL;
 }
 
-/* The address that stands in an entry, when it is a number: names would have to be looked up, so they are believed.
+/* The address that stands in a document, when it is a number: names would have to be looked up, so they are believed.
  * False: there is none. */
-static bool read_address(const struct value_entry *entry, struct sockaddr_storage *to, int *to_length, char *text,
-                         size_t size)
+static bool read_address(struct mc_span document, struct mc_tcp_address *to, char text[MC_ADDRESS_MAX])
 {
     char host[INET6_ADDRSTRLEN];
-    struct mc_span value, document = mc_span(entry->bytes + entry->key_length, entry->value_length);
+    struct mc_span value;
     uint64_t port = 0;
     if (mc_json_find(document, "ip_or_host_name", &value) != 1 || value.length >= sizeof(host) ||
         mc_json_find_number(document, "rpc_port", &port) != 1 || port < LOOK_PORT_MIN || port > UINT16_MAX)
         return false;
     memcpy(host, value.data, value.length);
     host[value.length] = 0;
-    mc_address_join(text, size, host, (uint16_t)port);
-    *to_length = sizeof(*to);
-    return evutil_parse_sockaddr_port(text, (struct sockaddr *)to, to_length) == 0;
+    mc_address_join(text, MC_ADDRESS_MAX, host, (uint16_t)port);
+    memset(to, 0, sizeof(*to));
+    if (inet_pton(AF_INET, host, &to->address.v4.sin_addr) == 1) {
+        to->address.v4.sin_family = AF_INET;
+        to->address.v4.sin_port = htons((uint16_t)port);
+        to->length = sizeof(to->address.v4);
+        return true;
+    }
+    to->address.v6.sin6_family = AF_INET6;
+    to->address.v6.sin6_port = htons((uint16_t)port);
+    to->length = sizeof(to->address.v6);
+    return inet_pton(AF_INET6, host, &to->address.v6.sin6_addr) == 1;
 }
 
-/* Puts it in place of what has its key. The metadata owns it then. */
-static void put_entry(struct mc_metadata_store *metadata, struct evhttp_request *request, struct value_entry *entry)
+/* With the lock. Puts it in place of what has its key; the metadata owns it then. False: there is no room. */
+static bool put_entry(struct mc_metadata_store *metadata, struct value_entry *entry)
 {
     struct mc_buffer key = {.data = (uint8_t *)entry->bytes, .length = entry->key_length};
     struct value_entry **link = entry_find(metadata, &key, entry->hash);
     size_t freed = *link == NULL ? 0 : cost((*link)->key_length, (*link)->value_length);
     size_t needed = cost(entry->key_length, entry->value_length);
-    if (metadata->total - freed + needed > metadata->most) {
-        free(entry);
-        mc_http_reply_text(request, 507, MC_HTTP_TEXT,
-                           "The metadata server is full; delete keys that are not needed, or let it have more memory "
-                           "(http_metadata_server_max_mib).");
-        return;
-    }
+    if (metadata->total - freed + needed > metadata->most)
+        return false;
     if (*link != NULL)
         drop(metadata, link);
     link = entry_find(metadata, &key, entry->hash);
@@ -237,34 +222,12 @@ static void put_entry(struct mc_metadata_store *metadata, struct evhttp_request 
     metadata->count++;
     metadata->total += needed;
     grow(metadata);
-    mc_http_reply_text(request, 200, MC_HTTP_TEXT, "metadata updated");
+    return true;
 }
 
-static bool has_value(const struct value_entry *entry, const char *value, size_t length)
+static bool has_value(const struct value_entry *entry, const void *value, size_t length)
 {
     return entry->value_length == length && memcmp(entry->bytes + entry->key_length, value, length) == 0;
-}
-
-static void on_looked(struct bufferevent *socket, short events, void *argument)
-{
-    struct address_look *look = argument;
-    struct mc_metadata_store *metadata = look->metadata;
-    struct value_entry *entry = look->entry;
-    struct mc_buffer key = {.data = (uint8_t *)entry->bytes, .length = entry->key_length};
-    const struct value_entry *old = *entry_find(metadata, &key, entry->hash);
-    const char *old_value = entry->bytes + entry->key_length + entry->value_length;
-    (void)socket;
-    bool is_our_trouble = (events & BEV_EVENT_ERROR) != 0 && errno != ECONNREFUSED && errno != EHOSTUNREACH;
-    /* Whoever has written it meanwhile is there. */
-    bool is_changed = old != NULL && !has_value(old, old_value, look->old_length);
-    if ((events & BEV_EVENT_CONNECTED) != 0 || is_our_trouble || is_changed) {
-        mc_http_reply_text(look->request, 400, MC_HTTP_TEXT, "Duplicate rpc_meta key not allowed");
-    } else {
-        mc_log(INFO, "the metadata of an engine at %s is replaced: nobody is there", look->address);
-        put_entry(metadata, look->request, entry);
-        look->entry = NULL;
-    }
-    look_end(look);
 }
 
 /* This host itself, in whatever way it is written. */
@@ -282,8 +245,8 @@ static bool is_inward(const struct sockaddr *address)
     return ntohl(four.s_addr) >> 24 == 127 || four.s_addr == 0;
 }
 
-/* Whoever stores an address has us connect there. Nothing is sent, and the answer says whether somebody listens: so not
- * at this host for others, and few at a time for each. */
+/* With the lock. Whoever stores an address has us connect there. Nothing is sent, and the answer says whether somebody
+ * listens: so not at this host for others, and few at a time for each. */
 static bool may_look(const struct mc_metadata_store *metadata, int asker_fd, uint64_t asker, const struct sockaddr *to)
 {
     struct sockaddr_storage from;
@@ -291,123 +254,172 @@ static bool may_look(const struct mc_metadata_store *metadata, int asker_fd, uin
     unsigned count = 0;
     for (const struct address_look *look = metadata->looks; look != NULL; look = look->next)
         count += look->asker == asker;
-    return count < LOOKS_OF_ONE && (!is_inward(to) || (getpeername(asker_fd, (struct sockaddr *)&from, &length) == 0 &&
-                                                       is_inward((struct sockaddr *)&from)));
+    return metadata->look_count < LOOKS_MAX && count < LOOKS_OF_ONE &&
+           (!is_inward(to) ||
+            (getpeername(asker_fd, (struct sockaddr *)&from, &length) == 0 && is_inward((struct sockaddr *)&from)));
 }
 
-/* The request is answered once it is known whether anybody takes connections at the old entry's address; a process that
- * is stopped still does. False: that cannot be found out, so the old entry stays. entry has room for the old value. */
-static bool look_begin(struct mc_metadata_store *metadata, struct evhttp_request *request,
-                       const struct value_entry *old, struct value_entry *entry)
+/* Waits. Does nobody take connections there, as far as can be found out? A process that is stopped still does. */
+static bool is_nobody_there(const struct mc_tcp_address *to)
 {
-    static const struct timeval patience = {LOOK_MS / 1000, LOOK_MS % 1000 * 1000};
-    struct sockaddr_storage to;
-    int to_length;
-    struct address_look *look = metadata->look_count < LOOKS_MAX ? calloc(1, sizeof(*look)) : NULL;
-    if (look == NULL)
+    int problem = 0, fd = mc_tcp_begin(to);
+    socklen_t size = sizeof(problem);
+    if (fd < 0)
+        return fd == MC_ERR_RPC_FAIL; /* it is refused at once */
+    bool is_silent = mc_socket_wait_write(fd, mc_clock_ns() + LOOK_MS * UINT64_C(1000000)) == MC_ERR_RPC_TIMEOUT;
+    (void)getsockopt(fd, SOL_SOCKET, SO_ERROR, &problem, &size);
+    close(fd);
+    return is_silent || problem == ECONNREFUSED || problem == EHOSTUNREACH;
+}
+
+/* With the lock, which is given up meanwhile. Is nobody at the address in that document any more? text: the address. */
+static bool is_gone(struct mc_metadata_store *metadata, const struct mc_web_request *request, struct mc_span document,
+                    char text[MC_ADDRESS_MAX])
+{
+    int fd = mc_web_descriptor(request);
+    struct mc_tcp_address to;
+    struct address_look look = {metadata->looks, mc_socket_peer_key(fd)}, **link = &metadata->looks;
+    if (!read_address(document, &to, text) || !may_look(metadata, fd, look.asker, &to.address.any))
         return false;
-    int asker_fd = (int)bufferevent_getfd(evhttp_connection_get_bufferevent(evhttp_request_get_connection(request)));
-    look->asker = mc_socket_peer_key(asker_fd);
-    look->socket = read_address(old, &to, &to_length, look->address, sizeof(look->address)) &&
-                           may_look(metadata, asker_fd, look->asker, (struct sockaddr *)&to)
-                       ? bufferevent_socket_new(metadata->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS)
-                       : NULL;
-    if (look->socket == NULL) {
-        free(look);
-        return false;
-    }
-    memcpy(entry->bytes + entry->key_length + entry->value_length, old->bytes + old->key_length, old->value_length);
-    look->metadata = metadata;
-    look->request = request;
-    look->entry = entry;
-    look->old_length = old->value_length;
-    look->next = metadata->looks;
-    look->at = &metadata->looks;
-    if (look->next != NULL)
-        look->next->at = &look->next;
-    metadata->looks = look;
+    metadata->looks = &look;
     metadata->look_count++;
-    bufferevent_setcb(look->socket, NULL, NULL, on_looked, look);
-    bufferevent_set_timeouts(look->socket, NULL, &patience); /* of the connection's beginning, too */
-    if (bufferevent_socket_connect(look->socket, (struct sockaddr *)&to, to_length) == 0)
-        return true; /* whoever refuses is told to on_looked as well */
-    look->entry = NULL;
-    look_end(look);
-    return false;
+    pthread_mutex_unlock(&metadata->lock);
+    bool is_nobody = is_nobody_there(&to);
+    pthread_mutex_lock(&metadata->lock);
+    while (*link != &look)
+        link = &(*link)->next;
+    *link = look.next;
+    metadata->look_count--;
+    return is_nobody;
 }
 
-static void store(struct mc_metadata_store *metadata, struct evhttp_request *request, const struct mc_buffer *key,
-                  struct evbuffer *body)
+/* With the lock, which may be given up meanwhile. May another value stand there instead? */
+static bool may_replace(struct mc_metadata_store *metadata, const struct mc_web_request *request,
+                        const struct mc_buffer *key, uint64_t hash)
 {
-    size_t length = evbuffer_get_length(body);
-    uint64_t hash = mc_hash(key->data, key->length).low;
+    char address[MC_ADDRESS_MAX];
     const struct value_entry *old = *entry_find(metadata, key, hash);
-    size_t room = old != NULL && is_protected(key) ? old->value_length : 0;
-    struct value_entry *entry = malloc(sizeof(*entry) + key->length + length + room);
-    if (entry == NULL) {
-        mc_http_reply_text(request, 507, MC_HTTP_TEXT, "The metadata server is out of memory.");
-        return;
-    }
-    entry->hash = hash;
-    entry->key_length = key->length;
-    entry->value_length = length;
-    memcpy(entry->bytes, key->data, key->length);
-    mc_assert(evbuffer_copyout(body, entry->bytes + key->length, length) == (ev_ssize_t)length);
-    if (old == NULL || !is_protected(key)) {
-        put_entry(metadata, request, entry);
-        return;
-    }
-    bool is_same = has_value(old, entry->bytes + key->length, length);
-    if (!is_same && look_begin(metadata, request, old, entry))
-        return;
-    free(entry);
-    mc_http_reply_text(request, is_same ? 200 : 400, MC_HTTP_TEXT,
-                       is_same ? "metadata unchanged" : "Duplicate rpc_meta key not allowed");
+    struct mc_buffer value = {.may_fail = true};
+    mc_buffer_append(&value, old->bytes + old->key_length, old->value_length);
+    bool may = !value.failed && is_gone(metadata, request, mc_span(value.data, value.length), address);
+    old = *entry_find(metadata, key, hash);
+    if (may && old != NULL && !has_value(old, value.data, value.length))
+        may = false; /* whoever has written it meanwhile is there */
+    if (may)
+        mc_log(INFO, "the metadata of an engine at %s is replaced: nobody is there", address);
+    mc_buffer_free(&value);
+    return may;
 }
 
-static void put_metadata(void *context, struct evhttp_request *request)
+enum stored { STORED_UPDATED, STORED_UNCHANGED, STORED_DUPLICATE, STORED_FULL };
+
+/* The metadata owns the entry then, or it is freed. */
+static enum stored store(struct mc_metadata_store *metadata, const struct mc_web_request *request,
+                         const struct mc_buffer *key, struct value_entry *entry)
 {
+    enum stored result = STORED_UPDATED;
+    pthread_mutex_lock(&metadata->lock);
+    const struct value_entry *old = *entry_find(metadata, key, entry->hash);
+    if (old != NULL && is_protected(key)) {
+        if (has_value(old, entry->bytes + entry->key_length, entry->value_length))
+            result = STORED_UNCHANGED;
+        else if (!may_replace(metadata, request, key, entry->hash))
+            result = STORED_DUPLICATE;
+    }
+    if (result == STORED_UPDATED && !put_entry(metadata, entry))
+        result = STORED_FULL;
+    pthread_mutex_unlock(&metadata->lock);
+    if (result != STORED_UPDATED)
+        free(entry);
+    return result;
+}
+
+/* NULL: no memory. */
+static struct value_entry *entry_make(const struct mc_buffer *key, const struct mc_web_bytes *value)
+{
+    struct value_entry *entry = malloc(sizeof(*entry) + key->length + value->length);
+    if (entry == NULL)
+        return NULL;
+    entry->hash = mc_hash(key->data, key->length).low;
+    entry->key_length = key->length;
+    entry->value_length = value->length;
+    memcpy(entry->bytes, key->data, key->length);
+    memcpy(entry->bytes + key->length, value->data, value->length);
+    return entry;
+}
+
+static void put_metadata(void *context, struct mc_web_request *request)
+{
+    static const struct {
+        int code;
+        const char *text;
+    } replies[] = {
+        [STORED_UPDATED] = {200, "metadata updated"},
+        [STORED_UNCHANGED] = {200, "metadata unchanged"},
+        [STORED_DUPLICATE] = {400, "Duplicate rpc_meta key not allowed"},
+        [STORED_FULL] = {507, "The metadata server is full; delete keys that are not needed, or let it have more "
+                              "memory (http_metadata_server_max_mib)."},
+    };
     struct mc_buffer key = {.may_fail = true};
-    struct evbuffer *body = evhttp_request_get_input_buffer(request);
+    struct mc_web_bytes body;
     if (!take_key(request, &key))
         return;
-    if (evbuffer_get_length(body) > METADATA_VALUE_MAX)
-        mc_http_reply_text(request, 413, MC_HTTP_TEXT, "The value is longer than 1 MiB.");
-    else
-        store(context, request, &key, body);
+    if (!mc_http_body(request, &body)) {
+        mc_buffer_free(&key);
+        return;
+    }
+    bool is_long = body.length > METADATA_VALUE_MAX;
+    struct value_entry *entry = is_long ? NULL : entry_make(&key, &body);
+    mc_web_bytes_free(request, &body);
+    enum stored result = entry == NULL ? STORED_FULL : store(context, request, &key, entry);
     mc_buffer_free(&key);
+    if (is_long)
+        mc_http_reply_text(request, 413, MC_HTTP_TEXT, "The value is longer than 1 MiB.");
+    else if (entry == NULL)
+        mc_http_reply_text(request, 507, MC_HTTP_TEXT, "The metadata server is out of memory.");
+    else
+        mc_http_reply_text(request, replies[result].code, MC_HTTP_TEXT, replies[result].text);
 }
 
-static void delete_metadata(void *context, struct evhttp_request *request)
+static void delete_metadata(void *context, struct mc_web_request *request)
 {
     struct mc_metadata_store *metadata = context;
     struct mc_buffer key = {.may_fail = true};
     if (!take_key(request, &key))
         return;
+    pthread_mutex_lock(&metadata->lock);
     struct value_entry **link = entry_find(metadata, &key, mc_hash(key.data, key.length).low);
+    bool is_there = *link != NULL;
+    if (is_there)
+        drop(metadata, link);
+    pthread_mutex_unlock(&metadata->lock);
     mc_buffer_free(&key);
-    if (*link == NULL) {
+    if (is_there)
+        mc_http_reply_text(request, 200, MC_HTTP_TEXT, "metadata deleted");
+    else
         mc_http_reply_text(request, 404, MC_HTTP_TEXT, "metadata not found");
-        return;
-    }
-    drop(metadata, link);
-    mc_http_reply_text(request, 200, MC_HTTP_TEXT, "metadata deleted");
 }
 
-static void get_health(void *context, struct evhttp_request *request)
+static void get_health(void *context, struct mc_web_request *request)
 {
     (void)context;
     mc_http_reply_text(request, 200, MC_HTTP_TEXT, "OK");
 }
 
 static const struct mc_http_route routes[] = {
-    {EVHTTP_REQ_GET, "/metadata", get_metadata, MC_RIGHT_READ, false},
-    {EVHTTP_REQ_PUT, "/metadata", put_metadata, MC_RIGHT_NODE, false},
-    {EVHTTP_REQ_DELETE, "/metadata", delete_metadata, MC_RIGHT_NODE, false},
-    {EVHTTP_REQ_GET, "/health", get_health, 0, true},
+    {"GET", "/metadata", get_metadata, MC_RIGHT_READ, false},
+    {"PUT", "/metadata", put_metadata, MC_RIGHT_NODE, false},
+    {"DELETE", "/metadata", delete_metadata, MC_RIGHT_NODE, false},
+    {"GET", "/health", get_health, 0, true},
 };
 
-void mc_metadata_handle(struct evhttp_request *request, void *metadata)
+void mc_metadata_handle(void *metadata, struct mc_web_request *request)
 {
     mc_http_dispatch(routes, sizeof(routes) / sizeof(routes[0]), metadata, request);
+}
+
+bool mc_metadata_is_quick(void *metadata, struct mc_span path)
+{
+    (void)metadata;
+    return mc_span_equal(path, mc_span_string("/health"));
 }

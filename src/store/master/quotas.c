@@ -7,6 +7,7 @@
 #include "env/thread.h"
 #include "store/core/limits.h"
 #include "store/master/quotas_etcd.h"
+#include "store/master/server.h"
 #include "store/wire/tenant.h"
 
 #include <errno.h>
@@ -23,7 +24,8 @@
 #define LOOK_MS 2000u      /* between two looks into etcd */
 #define LOOK_MOST_MS 1500u /* for one, and so for the end of this process */
 #define FIRST_MOST_MS 10000u
-#define CHANGE_MOST_MS 2000u /* the HTTP thread waits for it */
+#define CHANGE_MOST_MS 2000u /* a request waits for it */
+#define TELL_MOST_MS 1000u
 
 struct quota_list {
     size_t count;
@@ -43,6 +45,8 @@ struct mc_quotas {
     /* etcd, NULL: none; one for the thread that changes, one for the thread that looks. */
     struct mc_quota_place *place, *looked;
     struct mc_sleeper looker;
+    struct mc_server *server; /* of the looker */
+    bool has_stopped;
 };
 
 const char *mc_quota_wrong(const struct mc_core_quota *quota)
@@ -335,6 +339,21 @@ static void etcd_refresh(struct mc_quotas *quotas, struct quota_list *list, stru
     pthread_mutex_unlock(&quotas->lock);
 }
 
+static void ask_apply(struct mc_core *core, void *quotas)
+{
+    mc_quotas_apply(quotas, core);
+}
+
+/* The core hears of what is new; that of a standby, later. */
+static void tell_core(struct mc_quotas *quotas)
+{
+    pthread_mutex_lock(&quotas->lock);
+    bool is_new = quotas->is_new;
+    pthread_mutex_unlock(&quotas->lock);
+    if (is_new && mc_server_ask(quotas->server, ask_apply, quotas, TELL_MOST_MS) == 0)
+        mc_log(INFO, "the quotas of tenants were changed in etcd, and hold from now on");
+}
+
 static void *looker_main(void *argument)
 {
     struct mc_quotas *quotas = argument;
@@ -346,8 +365,10 @@ static void *looker_main(void *argument)
         (void)mc_monitor_wait(&self->lock, &self->changed, mc_clock_ns() + LOOK_MS * 1000000ull);
         bool is_over = self->stop;
         pthread_mutex_unlock(&self->lock);
-        if (!is_over)
+        if (!is_over) {
             etcd_refresh(quotas, list, &text);
+            tell_core(quotas);
+        }
         pthread_mutex_lock(&self->lock);
     }
     pthread_mutex_unlock(&self->lock);
@@ -401,17 +422,27 @@ int mc_quotas_create(const char *path, const char *cluster_id, struct mc_quotas 
     return 0;
 }
 
-int mc_quotas_start(struct mc_quotas *quotas)
+int mc_quotas_start(struct mc_quotas *quotas, struct mc_server *server)
 {
     bool is_needed = quotas != NULL && quotas->looked != NULL;
+    if (is_needed)
+        quotas->server = server;
     return is_needed && mc_sleeper_start(&quotas->looker, "mc-quotas", looker_main, quotas) != 0 ? MC_ERR_NO_MEMORY : 0;
+}
+
+void mc_quotas_stop(struct mc_quotas *quotas)
+{
+    if (quotas == NULL || quotas->has_stopped)
+        return;
+    mc_sleeper_end(&quotas->looker);
+    quotas->has_stopped = true;
 }
 
 void mc_quotas_destroy(struct mc_quotas *quotas)
 {
     if (quotas == NULL)
         return;
-    mc_sleeper_end(&quotas->looker);
+    mc_quotas_stop(quotas);
     mc_quota_place_destroy(quotas->place);
     mc_quota_place_destroy(quotas->looked);
     pthread_mutex_destroy(&quotas->lock);
@@ -430,14 +461,6 @@ void mc_quotas_apply(void *of, struct mc_core *core)
     quotas->gone_count = 0;
     quotas->is_new = false;
     pthread_mutex_unlock(&quotas->lock);
-}
-
-bool mc_quotas_are_new(struct mc_quotas *quotas)
-{
-    pthread_mutex_lock(&quotas->lock);
-    bool are_new = quotas->is_new;
-    pthread_mutex_unlock(&quotas->lock);
-    return are_new;
 }
 
 static int save(struct mc_quotas *quotas, struct quota_list *list, struct mc_buffer *text, uint64_t deadline_ns)

@@ -16,17 +16,18 @@
 #include "store/core/core.h"
 
 struct mc_quotas;
+struct mc_server;
 
 /* path: of a file; "": there is none. cluster_id: NULL, or path names members of etcd, where it is that cluster's; what
  * others change there is seen soon after mc_quotas_start. 0, or negative with one line in error. */
 int mc_quotas_create(const char *path, const char *cluster_id, struct mc_quotas **made, char *error, size_t error_size);
-/* 0, or negative: there is no thread to look. quotas may be NULL. */
-int mc_quotas_start(struct mc_quotas *quotas);
+/* The server's core is told of what others change. 0, or negative: there is no thread to look. quotas may be NULL. */
+int mc_quotas_start(struct mc_quotas *quotas, struct mc_server *server);
+/* The server is asked nothing more. quotas may be NULL. */
+void mc_quotas_stop(struct mc_quotas *quotas);
 void mc_quotas_destroy(struct mc_quotas *quotas);
 /* The core knows all of them from now on; has the form of mc_master_config.core_made. */
 void mc_quotas_apply(void *quotas, struct mc_core *core);
-/* Others have changed them since. */
-bool mc_quotas_are_new(struct mc_quotas *quotas);
 /* Gives the tenant that quota, or takes it away (NULL), in the list and in the file; the core is the caller's business.
  * 0, or negative, and nothing has changed; but where etcd has not answered it may have, and is seen later. One thread
  * calls this. */

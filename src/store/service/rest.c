@@ -107,7 +107,7 @@ static bool take_grace(struct mc_span object, int64_t *seconds)
 static bool take_key(struct mc_web_request *request, size_t prefix, char key[MC_KEY_LENGTH_MAX], size_t *length)
 {
     struct mc_span raw = mc_span((const char *)request->path.data + prefix, request->path.length - prefix);
-    char decoded[MC_WEB_HEAD_MAX];
+    char decoded[MC_REST_HEAD_MAX];
     if (raw.length == 0 || memchr(raw.data, '/', raw.length) != NULL) {
         not_found(request); /* a slash of a key is written %2F */
         return false;
@@ -551,7 +551,7 @@ static void dispatch(struct mc_rest *rest, struct mc_web_request *request, bool 
         if ((health_only && !route->is_health) || !is_path(route, request->path))
             continue;
         if (strcmp(request->head.method, route->method) == 0) {
-            if (!mc_web_is_permitted(request, route->right))
+            if (!mc_web_is_permitted(request, route->right, false))
                 return;
             route->handler(rest, request, strlen(route->path));
             mc_log(DEBUG, "%s %s took %.2f ms", route->method, route->path,

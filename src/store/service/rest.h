@@ -4,8 +4,10 @@
 #define MC_SERVICE_REST_H
 
 #include "mooncake.h"
-#include "store/service/web.h"
+#include "web/web.h"
 
+#define MC_REST_HEAD_MAX 16384       /* bytes of a request without its body */
+#define MC_REST_STOP_MS 5000         /* for requests under way when the server stops */
 #define MC_REST_PUT_MAX (100u << 20) /* bytes of a PUT's body */
 #define MC_REST_BODY_MAX 65536u      /* of the others */
 #define MC_REST_GRACE_MAX_S 3600

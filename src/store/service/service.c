@@ -290,7 +290,7 @@ static int run(struct service *service, char *error, size_t error_size)
         rc = bind_ports(service, error, error_size);
     if (rc < 0)
         return rc;
-    service->web = mc_web_create();
+    service->web = mc_web_create(MC_REST_HEAD_MAX);
     if (service->web == NULL)
         return MC_ERR_NO_MEMORY;
     rc = join_cluster(service, &store_config);
@@ -309,7 +309,7 @@ static int run(struct service *service, char *error, size_t error_size)
         return rc;
     serve(service);
     uint64_t signal_ms = mc_clock_ms();
-    bool is_answered = mc_web_stop(service->web);
+    bool is_answered = mc_web_stop(service->web, MC_REST_STOP_MS);
     retire(service, signal_ms);
     if (!is_answered)
         mc_log(WARNING, "some requests are still under way: not waiting for them");

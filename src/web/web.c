@@ -1,5 +1,5 @@
-/* The HTTP server of the store service: requests, bodies and answers. */
-#include "store/service/web_inside.h"
+/* The HTTP server of handlers that block: requests, bodies and answers. */
+#include "web/web_inside.h"
 
 #include "base/error.h"
 #include "env/clock.h"
@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,7 +97,7 @@ static size_t make_room(struct mc_web_connection *connection)
     if (connection->begin > 0)
         memmove(connection->buffer, connection->buffer + connection->begin, connection->length);
     connection->begin = 0;
-    if (connection->length == connection->capacity && connection->capacity < MC_WEB_HEAD_MAX) {
+    if (connection->length == connection->capacity && connection->capacity < connection->web->head_max) {
         size_t wanted = connection->capacity == 0 ? BUFFER_LEAST : 2 * connection->capacity;
         char *buffer = realloc(connection->buffer, wanted);
         if (buffer == NULL)
@@ -326,8 +327,19 @@ static bool can_stay(struct mc_web_connection *connection)
            !atomic_load(&connection->web->is_stopping);
 }
 
-static void reply(struct mc_web_request *request, int status, const char *type, const char *extra, const void *body,
-                  uint64_t length)
+/* Whole, or the connection is broken. bytes: of the parts. */
+static void send_parts(struct mc_web_connection *connection, struct iovec *parts, size_t count, uint64_t bytes)
+{
+    mc_web_wait_begin(connection, mc_clock_ns() + bytes / TAKEN_BYTES_PER_MS * MC_WEB_MILLION, true);
+    if (mc_socket_send(connection->fd, parts, count, deadline_for(bytes)) < 0)
+        connection->is_broken = true;
+    mc_web_wait_end(connection);
+    pace(connection);
+}
+
+/* The head, with those lines, and what of the body is there already. */
+static void reply(struct mc_web_request *request, int status, const char *type, const char *framing, const char *lines,
+                  const void *body, uint64_t length)
 {
     struct mc_web_connection *connection = request->connection;
     char head[512], date[64];
@@ -341,24 +353,26 @@ static void reply(struct mc_web_request *request, int status, const char *type, 
         request->head.keeps_alive = false;
     if (gmtime_r(&now, &utc) == NULL || strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", &utc) == 0)
         date[0] = 0;
-    int size = snprintf(
-        head, sizeof(head), "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %" PRIu64 "\r\nDate: %s\r\n%s%s\r\n",
-        status, reason(status), type, length, date, extra, request->head.keeps_alive ? "" : "Connection: close\r\n");
+    int size =
+        snprintf(head, sizeof(head), "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n%sDate: %s\r\n%s%s\r\n", status,
+                 reason(status), type, framing, date, lines, request->head.keeps_alive ? "" : "Connection: close\r\n");
     mc_assert(size > 0 && (size_t)size < sizeof(head));
     struct iovec parts[2] = {{.iov_base = head, .iov_len = (size_t)size},
                              {.iov_base = (void *)(uintptr_t)body, .iov_len = (size_t)length}};
-    size_t count = request->is_head || length == 0 ? 1 : 2;
-    uint64_t due_ns = mc_clock_ns() + length / TAKEN_BYTES_PER_MS * MC_WEB_MILLION;
-    mc_web_wait_begin(connection, due_ns, true);
-    if (mc_socket_send(connection->fd, parts, count, deadline_for(length)) < 0)
-        connection->is_broken = true;
-    mc_web_wait_end(connection);
-    pace(connection);
+    send_parts(connection, parts, request->is_head || length == 0 ? 1 : 2, length);
+}
+
+void mc_web_reply_with(struct mc_web_request *request, int status, const char *type, const char *lines,
+                       const void *body, uint64_t length)
+{
+    char framing[48];
+    snprintf(framing, sizeof(framing), "Content-Length: %" PRIu64 "\r\n", length);
+    reply(request, status, type, framing, lines, body, length);
 }
 
 void mc_web_reply(struct mc_web_request *request, int status, const char *type, const void *body, uint64_t length)
 {
-    reply(request, status, type, status == 503 ? "Retry-After: 1\r\n" : "", body, length);
+    mc_web_reply_with(request, status, type, status == 503 ? "Retry-After: 1\r\n" : "", body, length);
 }
 
 void mc_web_reply_text(struct mc_web_request *request, int status, const char *type, const char *text)
@@ -366,27 +380,75 @@ void mc_web_reply_text(struct mc_web_request *request, int status, const char *t
     mc_web_reply(request, status, type, text, strlen(text));
 }
 
-bool mc_web_is_permitted(struct mc_web_request *request, unsigned right)
+bool mc_web_reply_begin(struct mc_web_request *request, int status, const char *type)
+{
+    bool is_old = request->head.is_http_1_0; /* which ends with the connection */
+    request->head.keeps_alive = request->head.keeps_alive && !is_old;
+    reply(request, status, type, is_old ? "" : "Transfer-Encoding: chunked\r\n", "", NULL, 0);
+    return !request->connection->is_broken;
+}
+
+bool mc_web_reply_part(struct mc_web_request *request, const void *data, size_t length)
+{
+    char line[32];
+    int size = snprintf(line, sizeof(line), "%zx\r\n", length);
+    struct iovec parts[3] = {{.iov_base = line, .iov_len = (size_t)size},
+                             {.iov_base = (void *)(uintptr_t)data, .iov_len = length},
+                             {.iov_base = (void *)(uintptr_t) "\r\n", .iov_len = 2}};
+    if (length == 0 || request->is_head || request->connection->is_broken) /* a part without bytes would be the end */
+        return !request->connection->is_broken;
+    if (request->head.is_http_1_0)
+        send_parts(request->connection, &parts[1], 1, length);
+    else
+        send_parts(request->connection, parts, 3, length);
+    return !request->connection->is_broken;
+}
+
+void mc_web_reply_end(struct mc_web_request *request, bool is_whole)
+{
+    static const char last[] = "0\r\n\r\n";
+    struct iovec part = {.iov_base = (void *)(uintptr_t)last, .iov_len = sizeof(last) - 1};
+    if (!is_whole)
+        request->connection->is_broken = true;
+    if (!request->connection->is_broken && !request->is_head && !request->head.is_http_1_0)
+        send_parts(request->connection, &part, 1, part.iov_len);
+}
+
+bool mc_web_is_awaited(const struct mc_web_request *request)
+{
+    struct pollfd peer = {.fd = request->connection->fd, .events = POLLRDHUP};
+    return !atomic_load(&request->connection->web->is_stopping) && poll(&peer, 1, 0) == 0;
+}
+
+int mc_web_descriptor(const struct mc_web_request *request)
+{
+    return request->connection->fd;
+}
+
+bool mc_web_is_permitted(struct mc_web_request *request, unsigned right, bool is_own)
 {
     const struct mc_head *head = &request->head;
     int status = right == 0 || mc_secure_is_known(request->connection->fd) ? 0 : 403;
     const char *text = MC_SECURE_UNKNOWN "\n";
     if (right == MC_RIGHT_ADMIN && status == 0) {
-        status = mc_keys_origin_status(right, mc_head_find(head, "Origin"), mc_head_find(head, "Host"));
-        text = MC_KEYS_ORIGIN;
-    }
-    if (right == MC_RIGHT_ADMIN && status == 0) {
         status = mc_keys_stranger_status(right, mc_socket_peer_is_near(request->connection->fd));
         text = MC_KEYS_STRANGER;
     }
+    if (right == MC_RIGHT_ADMIN && status == 0) {
+        status = mc_keys_origin_status(right, mc_head_find(head, "Origin"), mc_head_find(head, "Host"));
+        text = MC_KEYS_ORIGIN;
+    }
     if (right != 0 && status == 0) {
-        status = mc_keys_http_status(mc_head_find(head, "Authorization"), right);
+        const char *authorization = mc_head_find(head, "Authorization");
+        struct mc_key key;
+        status =
+            is_own ? mc_keys_http_status_own(authorization, right, &key) : mc_keys_http_status(authorization, right);
         text = status == 401 ? "this port wants a key: Authorization: Bearer id:secret\n"
                              : "this key has no right to that\n";
     }
     if (status != 0)
-        reply(request, status, MC_WEB_TEXT, status == 401 ? "WWW-Authenticate: " MC_KEYS_CHALLENGE "\r\n" : "", text,
-              strlen(text));
+        mc_web_reply_with(request, status, MC_WEB_TEXT,
+                          status == 401 ? "WWW-Authenticate: " MC_KEYS_CHALLENGE "\r\n" : "", text, strlen(text));
     return status == 0;
 }
 
@@ -395,7 +457,7 @@ void mc_web_reply_not_allowed(struct mc_web_request *request, const char *allowe
     static const char text[] = "405: Method Not Allowed";
     char extra[64];
     snprintf(extra, sizeof(extra), "Allow: %.40s\r\n", allowed);
-    reply(request, 405, MC_WEB_TEXT, extra, text, sizeof(text) - 1);
+    mc_web_reply_with(request, 405, MC_WEB_TEXT, extra, text, sizeof(text) - 1);
 }
 
 /* ---- a request ---- */
@@ -403,7 +465,7 @@ void mc_web_reply_not_allowed(struct mc_web_request *request, const char *allowe
 /* > 0: bytes of the head; 0: it is not whole; negative: status to refuse it with. */
 static int read_head(struct mc_web_connection *connection, struct mc_head *head)
 {
-    static const struct mc_message_rules rules = {MC_WEB_HEAD_MAX, HEADERS_MAX, true};
+    const struct mc_message_rules rules = {connection->web->head_max, HEADERS_MAX, true};
     const char *at = connection->buffer + connection->begin;
     /* Empty lines before a request are passed over, as others do. */
     while (connection->length > 0 && (*at == '\r' || *at == '\n'))
@@ -429,7 +491,8 @@ bool mc_web_has_request(struct mc_web_connection *connection, bool *is_quick)
             body.state == MC_BODY_DONE && connection->listener->is_quick(connection->listener->context, path_of(&head));
         /* What does not fit, or waits for our word, its thread reads. */
         is_there = body.framing == MC_FRAMING_CHUNKED || head.expects_continue ||
-                   body.left <= connection->length - (size_t)used || body.left > MC_WEB_HEAD_MAX - (size_t)used;
+                   body.left <= connection->length - (size_t)used ||
+                   body.left > connection->web->head_max - (size_t)used;
     }
     mc_head_free(&head);
     return is_there;

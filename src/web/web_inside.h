@@ -3,10 +3,10 @@
  * Invariant: a connection belongs to the loop while it waits, to one thread while it is served, and to nobody while it
  * is in a queue between both; web->lock guards the lists and everything that is marked so.
  */
-#ifndef MC_SERVICE_WEB_INSIDE_H
-#define MC_SERVICE_WEB_INSIDE_H
+#ifndef MC_WEB_INSIDE_H
+#define MC_WEB_INSIDE_H
 
-#include "store/service/web.h"
+#include "web/web.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -67,6 +67,7 @@ struct mc_web_pool { /* all with the lock */
 };
 
 struct mc_web {
+    size_t head_max; /* constant */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* budget given back, a thread has ended */
     struct mc_web_list waiting, served;

@@ -1,5 +1,5 @@
 /* The connections of the HTTP server: those that wait for a request, in a loop, and the threads that serve the rest. */
-#include "store/service/web_inside.h"
+#include "web/web_inside.h"
 
 #include "base/error.h"
 #include "env/clock.h"
@@ -19,7 +19,8 @@
 
 #define BACKLOG 4096 /* silent ones are taken one after the other, and let go again */
 #define EVENTS 256
-#define ACCEPTS_PER_TURN 64 /* then those that are there have theirs */
+#define ACCEPTS_PER_TURN 64 /* then those that are there have theirs; and no more than this part of the places, */
+#define ACCEPTS_PART 16     /* so that those that were not heard yet are not the oldest */
 #define SWEEP_MS 1000
 #define SWEEP_SOON_MS 100 /* when somebody waits for it */
 #define ROOM_LOOKS 64     /* connections that are looked at for one that has to go */
@@ -98,18 +99,21 @@ static void free_dead(struct mc_web *web)
     }
 }
 
-/* The one that waited longest and has said nothing meanwhile leaves, so that another has room. share: of that counter;
- * MC_WEB_SHARES: of any. */
+/* One that has said nothing for long leaves, so that another has room: of those that waited longest the one whose
+ * address has most, so that few addresses, however many come from them, do not press out who comes from another. share:
+ * of that counter; MC_WEB_SHARES: of any. */
 static bool make_room(struct mc_web *web, uint32_t share)
 {
-    struct mc_web_connection *one = web->waiting.oldest;
+    struct mc_web_connection *one = web->waiting.oldest, *found = NULL;
     for (unsigned looks = 0; one != NULL && looks < ROOM_LOOKS; one = one->newer, looks++) {
-        if ((share != MC_WEB_SHARES && one->share != share) || !mc_socket_is_silent(one->fd))
-            continue;
-        end_waiting(one);
-        return true;
+        bool is_wanted = share == MC_WEB_SHARES || one->share == share;
+        if (is_wanted && (found == NULL || web->shares[one->share] > web->shares[found->share]) &&
+            mc_socket_is_silent(one->fd))
+            found = one;
     }
-    return false;
+    if (found != NULL)
+        end_waiting(found);
+    return found != NULL;
 }
 
 /* ---- threads ---- */
@@ -308,7 +312,8 @@ static void listen_to(struct mc_web *web, bool wants)
 static void on_connections(struct mc_web *web, const struct mc_web_listener *listener)
 {
     pthread_mutex_lock(&web->lock);
-    for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
+    size_t part = web->places / ACCEPTS_PART + 1, most = part < ACCEPTS_PER_TURN ? part : ACCEPTS_PER_TURN;
+    for (size_t i = 0; i < most; i++) {
         int fd = mc_socket_accept(listener->fd);
         bool is_out = fd < 0 && (errno == EMFILE || errno == ENFILE);
         if (is_out && make_room(web, MC_WEB_SHARES))
@@ -418,12 +423,13 @@ static void pool_init(struct mc_web *web, struct mc_web_pool *pool, size_t most)
     mc_condition_init(&pool->changed);
 }
 
-struct mc_web *mc_web_create(void)
+struct mc_web *mc_web_create(size_t head_max)
 {
     struct mc_web *web = calloc(1, sizeof(*web));
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = web};
     if (web == NULL)
         return NULL;
+    web->head_max = head_max;
     mc_monitor_init(&web->lock, &web->changed);
     pool_init(web, &web->calls, MC_WEB_THREADS_MAX);
     pool_init(web, &web->looks, MC_WEB_LOOKS_MAX);
@@ -474,7 +480,7 @@ static void stop_loop(struct mc_web *web)
         (void)epoll_ctl(web->epoll_fd, EPOLL_CTL_DEL, web->listeners[i].fd, NULL);
 }
 
-bool mc_web_stop(struct mc_web *web)
+bool mc_web_stop(struct mc_web *web, unsigned patience_ms)
 {
     stop_loop(web);
     pthread_mutex_lock(&web->lock);
@@ -484,7 +490,7 @@ bool mc_web_stop(struct mc_web *web)
     pthread_cond_broadcast(&web->calls.changed);
     pthread_cond_broadcast(&web->looks.changed);
     for (int round = 0; round < 2; round++) {
-        uint64_t end_ns = mc_clock_ns() + MC_WEB_STOP_MS * (uint64_t)MC_WEB_MILLION;
+        uint64_t end_ns = mc_clock_ns() + (round == 0 ? patience_ms : MC_WEB_STOP_MS) * (uint64_t)MC_WEB_MILLION;
         for (struct mc_web_connection *one = web->served.oldest; one != NULL && round == 1; one = one->newer)
             (void)shutdown(one->fd, SHUT_RDWR);
         while (web->calls.threads + web->looks.threads > 0 &&
