@@ -4,6 +4,7 @@
 #define MC_ENV_OPENSSL_H
 
 #include <stddef.h>
+#include <time.h>
 
 /* OpenSSL's own structs, which nobody looks into. */
 struct ssl_ctx_st;
@@ -13,6 +14,10 @@ struct bio_st;
 struct bio_method_st;
 struct X509_VERIFY_PARAM_st;
 struct evp_md_st;
+struct ssl_session_st;
+struct stack_st;
+struct x509_st;
+struct asn1_string_st;
 
 /* return type, field, symbol, parameters. libcrypto's are found by way of libssl, which needs it. */
 #define MC_OPENSSL_MAP(X)                                                                                              \
@@ -31,6 +36,29 @@ struct evp_md_st;
       (struct ssl_ctx_st *, int (*)(char *, int, int, void *)))                                                        \
     X(void, ctx_set_read_buffer, "SSL_CTX_set_default_read_buffer_len", (struct ssl_ctx_st *, size_t))                 \
     X(int, ctx_set_tickets, "SSL_CTX_set_num_tickets", (struct ssl_ctx_st *, size_t))                                  \
+    X(int, ctx_set_session_context, "SSL_CTX_set_session_id_context",                                                  \
+      (struct ssl_ctx_st *, const unsigned char *, unsigned))                                                          \
+    X(long, ctx_set_timeout, "SSL_CTX_set_timeout", (struct ssl_ctx_st *, long))                                       \
+    X(int, ctx_set_ticket_functions, "SSL_CTX_set_session_ticket_cb",                                                  \
+      (struct ssl_ctx_st *, int (*)(struct ssl_st *, void *),                                                          \
+       int (*)(struct ssl_st *, struct ssl_session_st *, const unsigned char *, size_t, int, void *), void *))         \
+    X(void, ctx_set_new_session_function, "SSL_CTX_sess_set_new_cb",                                                   \
+      (struct ssl_ctx_st *, int (*)(struct ssl_st *, struct ssl_session_st *)))                                        \
+    X(struct ssl_ctx_st *, get_ctx, "SSL_get_SSL_CTX", (const struct ssl_st *))                                        \
+    X(struct ssl_session_st *, get_session, "SSL_get_session", (const struct ssl_st *))                                \
+    X(int, set_session, "SSL_set_session", (struct ssl_st *, struct ssl_session_st *))                                 \
+    X(int, is_resumed, "SSL_session_reused", (const struct ssl_st *))                                                  \
+    X(int, session_is_usable, "SSL_SESSION_is_resumable", (const struct ssl_session_st *))                             \
+    X(int, session_set_data, "SSL_SESSION_set1_ticket_appdata", (struct ssl_session_st *, const void *, size_t))       \
+    X(int, session_get_data, "SSL_SESSION_get0_ticket_appdata", (struct ssl_session_st *, void **, size_t *))          \
+    X(void, free_session, "SSL_SESSION_free", (struct ssl_session_st *))                                               \
+    X(int, set_data, "SSL_set_ex_data", (struct ssl_st *, int, void *))                                                \
+    X(void *, get_data, "SSL_get_ex_data", (const struct ssl_st *, int))                                               \
+    X(struct stack_st *, get_verified_chain, "SSL_get0_verified_chain", (const struct ssl_st *))                       \
+    X(int, stack_count, "OPENSSL_sk_num", (const struct stack_st *))                                                   \
+    X(void *, stack_get, "OPENSSL_sk_value", (const struct stack_st *, int))                                           \
+    X(const struct asn1_string_st *, get_not_after, "X509_get0_notAfter", (const struct x509_st *))                    \
+    X(int, time_to_tm, "ASN1_TIME_to_tm", (const struct asn1_string_st *, struct tm *))                                \
     X(struct ssl_st *, new_connection, "SSL_new", (struct ssl_ctx_st *))                                               \
     X(void, free_connection, "SSL_free", (struct ssl_st *))                                                            \
     X(void, set_bio, "SSL_set_bio", (struct ssl_st *, struct bio_st *, struct bio_st *))                               \
@@ -50,6 +78,7 @@ struct evp_md_st;
     X(int, write, "SSL_write", (struct ssl_st *, const void *, int))                                                   \
     X(int, has_pending, "SSL_has_pending", (const struct ssl_st *))                                                    \
     X(int, end, "SSL_shutdown", (struct ssl_st *))                                                                     \
+    X(void, set_ends, "SSL_set_shutdown", (struct ssl_st *, int))                                                      \
     X(struct bio_st *, bio_new, "BIO_new", (const struct bio_method_st *))                                             \
     X(int, bio_free, "BIO_free", (struct bio_st *))                                                                    \
     X(struct bio_method_st *, bio_method_new, "BIO_meth_new", (int, const char *))                                     \
@@ -89,6 +118,8 @@ const struct mc_openssl *mc_openssl_open(char *error, size_t error_size);
 #define MC_OPENSSL_MODE_RELEASE_BUFFERS 16
 #define MC_OPENSSL_CTRL_READ_AHEAD 41
 #define MC_OPENSSL_CTRL_SESSION_CACHE 44
+#define MC_OPENSSL_SESSIONS_ARE_TOLD 0x301 /* to a caller, and kept nowhere else */
+#define MC_OPENSSL_CTRL_TICKET_KEYS 59
 #define MC_OPENSSL_CTRL_SERVER_NAME 55     /* of a connection */
 #define MC_OPENSSL_CTRL_PEER_SIGNATURE 108 /* of a connection: by which the peer has proved its certificate */
 #define MC_OPENSSL_CTRL_LEAST_VERSION 123
@@ -107,6 +138,13 @@ enum {
     MC_OPENSSL_ERROR_WANT_READ = 2,
     MC_OPENSSL_ERROR_WANT_WRITE = 3,
     MC_OPENSSL_ERROR_CLOSED = 6
+};
+#define MC_OPENSSL_ENDS_BOTH 3 /* both sides have said that nothing more comes */
+enum {                         /* of a ticket: what became of it, and what is to */
+       MC_OPENSSL_TICKET_GOOD = 5,
+       MC_OPENSSL_TICKET_GOOD_RENEW = 6,
+       MC_OPENSSL_TICKET_IGNORE = 2, /* and another one is given */
+       MC_OPENSSL_TICKET_USE = 4     /* the same */
 };
 /* Of an error number: what went wrong, as libssl counts it; alerts of the peer are 1000 and their number in TLS. */
 #define MC_OPENSSL_REASON(number) ((unsigned)((number)&0xfffu))

@@ -5,6 +5,7 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/openssl.h"
+#include "env/resume.h"
 #include "env/socket.h"
 
 #include <arpa/inet.h>
@@ -32,7 +33,8 @@ static struct context {
     char authority[PATH_MAX], certificate[PATH_MAX], key[PATH_MAX];
     bool is_server, is_strict, lets_unknown, trusts_machine;
     struct stamp stamps[3];
-    struct ssl_ctx_st *ctx; /* NULL: this place is free */
+    struct ssl_ctx_st *ctx;   /* NULL: this place is free */
+    struct mc_resume *resume; /* of a caller: tickets */
 } contexts[CONTEXTS_MAX];
 static unsigned next_context;
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -117,6 +119,8 @@ static int load_files(const struct mc_openssl *ssl, const struct mc_tls_settings
     return 0;
 }
 
+static int on_ticket(struct ssl_st *connection, struct ssl_session_st *session);
+
 static struct ssl_ctx_st *load(const struct mc_openssl *ssl, const struct mc_tls_settings *settings, char *error,
                                size_t error_size)
 {
@@ -132,7 +136,7 @@ static struct ssl_ctx_st *load(const struct mc_openssl *ssl, const struct mc_tls
                         NULL);
     (void)ssl->ctx_ctrl(ctx, MC_OPENSSL_CTRL_READ_AHEAD, 1, NULL);
     ssl->ctx_set_read_buffer(ctx, AHEAD_BYTES);
-    (void)ssl->ctx_ctrl(ctx, MC_OPENSSL_CTRL_SESSION_CACHE, 0, NULL); /* each connection proves anew */
+    (void)ssl->ctx_ctrl(ctx, MC_OPENSSL_CTRL_SESSION_CACHE, 0, NULL);
     (void)ssl->ctx_set_tickets(ctx, 0);
     (void)ssl->ctx_set_options(ctx, MC_OPENSSL_NO_RENEGOTIATION);
     if (!settings->is_server)
@@ -142,10 +146,15 @@ static struct ssl_ctx_st *load(const struct mc_openssl *ssl, const struct mc_tls
             ctx, settings->lets_unknown ? MC_OPENSSL_VERIFY_PEER : MC_OPENSSL_VERIFY_PEER | MC_OPENSSL_VERIFY_DEMAND,
             NULL);
     ssl->ctx_set_password_function(ctx, no_password);
-    if (load_files(ssl, settings, ctx, error, error_size) == 0)
-        return ctx;
-    ssl->ctx_free(ctx);
-    return NULL;
+    if (load_files(ssl, settings, ctx, error, error_size) < 0) {
+        ssl->ctx_free(ctx);
+        return NULL;
+    }
+    if (settings->is_server && !settings->lets_unknown) /* a ticket says that its holder is known */
+        mc_resume_serve(ssl, ctx, text_of(settings->authority), settings->certificate, key_of(settings));
+    else if (!settings->is_server && settings->is_strict)
+        mc_resume_call(ssl, ctx, on_ticket);
+    return ctx;
 }
 
 static bool is_of(const struct context *context, const struct mc_tls_settings *settings)
@@ -158,6 +167,16 @@ static bool is_of(const struct context *context, const struct mc_tls_settings *s
            strcmp(context->key, key_of(settings)) == 0;
 }
 
+/* The lock is held. Connections that use it hold it. */
+static void context_empty(const struct mc_openssl *ssl, struct context *context)
+{
+    if (context->ctx != NULL)
+        ssl->ctx_free(context->ctx);
+    mc_resume_free(ssl, context->resume);
+    context->ctx = NULL;
+    context->resume = NULL;
+}
+
 /* The lock is held. */
 static struct context *place_for(const struct mc_openssl *ssl, const struct mc_tls_settings *settings)
 {
@@ -165,8 +184,7 @@ static struct context *place_for(const struct mc_openssl *ssl, const struct mc_t
         if (is_of(&contexts[i], settings))
             return &contexts[i];
     struct context *place = &contexts[next_context++ % CONTEXTS_MAX];
-    if (place->ctx != NULL)
-        ssl->ctx_free(place->ctx); /* connections that use it hold it */
+    context_empty(ssl, place);
     *place = (struct context){.ctx = NULL};
     return place;
 }
@@ -190,8 +208,7 @@ static struct ssl_ctx_st *context_of(const struct mc_openssl *ssl, const struct 
         mc_log_limited(WARNING, "%s; what was read there before is used", error);
     if (ctx == NULL)
         return place->ctx;
-    if (place->ctx != NULL)
-        ssl->ctx_free(place->ctx);
+    context_empty(ssl, place);
     snprintf(place->authority, PATH_MAX, "%s", text_of(settings->authority));
     snprintf(place->certificate, PATH_MAX, "%s", text_of(settings->certificate));
     snprintf(place->key, PATH_MAX, "%s", key_of(settings));
@@ -226,6 +243,7 @@ struct mc_tls {
     bool is_broken;          /* nothing can be sent any more */
     bool has_finished;       /* the peer has said so */
     bool is_refused;         /* by a server, for what we showed */
+    time_t until;            /* of a session that is to be resumed: see resume.h */
     bool has_certificate;    /* to show */
     bool is_strict;          /* TLS 1.3 and nothing before */
     bool has_heard;          /* anything */
@@ -331,6 +349,52 @@ static struct bio_st *bio_of(const struct mc_openssl *ssl, struct mc_tls *tls)
     return bio;
 }
 
+/* ---- tickets ---- */
+
+static _Atomic uint64_t counts[2][2]; /* by who is called, and whether it was by a ticket */
+
+struct mc_tls_counts mc_tls_counts(void)
+{
+    return (struct mc_tls_counts){counts[1][0] + counts[1][1], counts[1][1], counts[0][0] + counts[0][1], counts[0][1]};
+}
+
+/* NULL: its files have changed, or its place was needed. The lock is held. */
+static struct context *context_with(const struct ssl_ctx_st *ctx)
+{
+    for (size_t i = 0; i < CONTEXTS_MAX; i++)
+        if (contexts[i].ctx == ctx)
+            return &contexts[i];
+    return NULL;
+}
+
+/* What a server has sent, to be resumed by another connection. 1: it is ours. */
+static int on_ticket(struct ssl_st *connection, struct ssl_session_st *session)
+{
+    const struct mc_openssl *ssl = mc_openssl_open(NULL, 0);
+    const struct mc_tls *tls = ssl->get_data(connection, 0);
+    if (ssl->session_is_usable(session) != 1)
+        return 0;
+    time_t until = ssl->is_resumed(connection) ? tls->until : mc_resume_until(ssl, connection);
+    pthread_mutex_lock(&contexts_lock);
+    struct context *context = context_with(ssl->get_ctx(connection));
+    if (context != NULL)
+        mc_resume_keep(ssl, &context->resume, session, tls->name, tls->address, until);
+    pthread_mutex_unlock(&contexts_lock);
+    return context != NULL;
+}
+
+/* The lock is held. */
+static void resume(struct mc_tls *tls, const struct ssl_ctx_st *ctx)
+{
+    struct context *context = context_with(ctx);
+    struct ssl_session_st *session =
+        context == NULL ? NULL : mc_resume_take(tls->ssl, context->resume, tls->name, tls->address, &tls->until);
+    if (session == NULL)
+        return;
+    (void)tls->ssl->set_session(tls->connection, session); /* without, it is a whole handshake */
+    tls->ssl->free_session(session);
+}
+
 /* The lock is held. */
 static int attach(struct mc_tls *tls, struct ssl_ctx_st *ctx)
 {
@@ -342,11 +406,17 @@ static int attach(struct mc_tls *tls, struct ssl_ctx_st *ctx)
         return MC_ERR_NO_MEMORY;
     }
     ssl->set_bio(tls->connection, bio, bio); /* one for both, and owned by the connection */
+    (void)ssl->set_data(tls->connection, 0, tls);
     if (tls->is_server)
         ssl->set_accept_state(tls->connection);
     else
         ssl->set_connect_state(tls->connection);
-    return tls->is_server || demand_name(tls) ? 0 : MC_ERR_INVALID_PARAMS;
+    if (tls->is_server)
+        return 0;
+    if (!demand_name(tls))
+        return MC_ERR_INVALID_PARAMS;
+    resume(tls, ctx);
+    return 0;
 }
 
 static void note_settings(struct mc_tls *tls, const struct mc_tls_settings *settings)
@@ -650,12 +720,21 @@ static int await(const struct mc_tls *tls, int outcome, uint64_t deadline_ns)
                                          : mc_socket_wait_read(tls->fd, deadline_ns, NULL);
 }
 
+/* As far as it goes. As outcome_of. */
+static int go_on(struct mc_tls *tls)
+{
+    tls->ssl->error_clear();
+    int outcome = outcome_of(tls, tls->ssl->do_handshake(tls->connection));
+    if (outcome == OUTCOME_DONE && !tls->is_done && tls->is_strict && !tls->is_http)
+        counts[tls->is_server][tls->ssl->is_resumed(tls->connection) == 1]++;
+    tls->is_done |= outcome == OUTCOME_DONE;
+    return outcome;
+}
+
 int mc_tls_shake(struct mc_tls *tls, uint64_t deadline_ns)
 {
     for (;;) {
-        tls->ssl->error_clear();
-        int outcome = outcome_of(tls, tls->ssl->do_handshake(tls->connection));
-        tls->is_done |= outcome == OUTCOME_DONE;
+        int outcome = go_on(tls);
         if (outcome <= OUTCOME_DONE)
             return outcome;
         if (outcome == OUTCOME_TO_READ || tls->fd < 0)
@@ -680,12 +759,7 @@ int mc_tls_handshake(struct mc_tls *tls, uint64_t deadline_ns)
 /* A handshake that is not done goes on first. OUTCOME_DONE, or what outcome_of says. */
 static int ensure_done(struct mc_tls *tls)
 {
-    if (tls->is_done)
-        return OUTCOME_DONE;
-    tls->ssl->error_clear();
-    int outcome = outcome_of(tls, tls->ssl->do_handshake(tls->connection));
-    tls->is_done |= outcome == OUTCOME_DONE;
-    return outcome;
+    return tls->is_done ? OUTCOME_DONE : go_on(tls);
 }
 
 /* One record, of bytes that lie in several parts. As outcome_of; *length: the caller's bytes in it. */
@@ -845,6 +919,8 @@ void mc_tls_end(struct mc_tls *tls)
 void mc_tls_drop(struct mc_tls *tls)
 {
     tls->is_broken = tls->has_ended = true; /* the carrier is not asked any more */
+    /* That it ends so says nothing of its tickets: else OpenSSL would take them for bad ones. */
+    tls->ssl->set_ends(tls->connection, MC_OPENSSL_ENDS_BOTH);
     tls->ssl->free_connection(tls->connection);
     tls->ssl->error_clear();
     free(tls);

@@ -9,6 +9,9 @@
  * Certificates and keys are read once and again when a file has changed: who renews them restarts nothing. A set of
  * files that cannot be read does not replace one that could.
  *
+ * Between our own ports (not those of HTTP, and not others' servers) a caller that was let in before comes in again by
+ * a ticket, as long as the files stay what they are (resume.h).
+ *
  * Codes are those of sockets. After MC_ERR_RPC_FAIL mc_tls_problem may say whose fault it was and what to change.
  * A connection is used by one thread at a time. */
 #ifndef MC_ENV_TLS_H
@@ -91,6 +94,13 @@ bool mc_tls_is_ready(struct mc_tls *tls);
 bool mc_tls_has_finished(const struct mc_tls *tls);
 /* Has a server refused our certificate, or that there was none? Then it has heard nothing of what was written. */
 bool mc_tls_is_refused(const struct mc_tls *tls);
+
+/* Handshakes of this process that were done, where there are tickets: as a server, and as a caller of our own ports.
+ * Resumed: by a ticket (resume.h). */
+struct mc_tls_counts {
+    uint64_t served, served_resumed, called, called_resumed;
+};
+struct mc_tls_counts mc_tls_counts(void);
 
 /* Of a server, once a byte has been read: has the caller shown a certificate, or is none asked for? */
 bool mc_tls_is_known(struct mc_tls *tls);

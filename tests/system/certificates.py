@@ -2,7 +2,7 @@
 
     ca = Authority(folder, "ca")             # ca.certificate, a file
     one = ca.sign("server", ["DNS:localhost", "IP:127.0.0.1"], days=1)
-    one.certificate, one.key                 # files; days=-1: it expired yesterday
+    one.certificate, one.key                 # files; days=-1: it expired yesterday; seconds=5: it expires soon
     with Front(one, port) as front:          # TLS on front.port for a server on port that has none
 """
 import collections
@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 
 Pair = collections.namedtuple("Pair", "certificate key")
 KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
@@ -28,7 +29,7 @@ class Authority:
         openssl("req", "-x509", *KEY, "-nodes", "-keyout", self.key, "-out", self.certificate, "-subj", f"/CN={name}", "-days", 2,
                 "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
 
-    def sign(self, name, alternatives=(), days=1, password=None):
+    def sign(self, name, alternatives=(), days=1, password=None, seconds=None):
         """A certificate and its key. With a password the key is encrypted."""
         certificate, key, request, more = (self.folder / f"{name}.{end}" for end in ("pem", "key", "csr", "ext"))
         hidden = ["-passout", f"pass:{password}"] if password else ["-nodes"]
@@ -36,9 +37,24 @@ class Authority:
         self.serial += 1
         more.write_text("basicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth,clientAuth\n" +
                         (f"subjectAltName={','.join(alternatives)}\n" if alternatives else ""))
+        if seconds is not None:
+            return self._sign_for(seconds, request, more, Pair(certificate, key))
         openssl("x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.key, "-set_serial", self.serial, "-days", days,
                 "-extfile", more, "-out", certificate)
         return Pair(certificate, key)
+
+    def _sign_for(self, seconds, request, more, pair):
+        """By the command that knows of seconds; it wants a folder with notes."""
+        notes = self.folder / f"{pair.certificate.stem}.notes"
+        notes.mkdir()
+        (notes / "index").touch()
+        (notes / "serial").write_text(f"{self.serial:04x}\n")
+        (notes / "conf").write_text(f"[ca]\ndefault_ca=it\n[it]\ndatabase={notes}/index\nserial={notes}/serial\nnew_certs_dir={notes}\n"
+                                    "default_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n")
+        start, end = (time.strftime("%Y%m%d%H%M%SZ", time.gmtime(time.time() + at)) for at in (-60, seconds))
+        openssl("ca", "-batch", "-notext", "-config", notes / "conf", "-in", request, "-cert", self.certificate, "-keyfile", self.key,
+                "-extfile", more, "-startdate", start, "-enddate", end, "-out", pair.certificate)
+        return pair
 
 
 class Front:

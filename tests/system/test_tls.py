@@ -1,4 +1,5 @@
 """TLS of our own ports, over real processes: what a capture of the wire shows, who is let in, and what each side says; renewal under load."""
+import http.client
 import os
 import pathlib
 import re
@@ -13,7 +14,7 @@ import types
 
 import pytest
 
-from certificates import Authority
+from certificates import Authority, Pair
 from cluster import Master, wait_until
 from etcd import Etcd
 from keyed import Client
@@ -280,6 +281,60 @@ def test_renewal_under_load_loses_nothing(files, tmp_path):
         with remote(master, files.of(files.client)) as client:
             assert client.code == 0 and client.same("0-0", "0-0", 30000) is True
         assert "what was read there before is used" in master.log()
+
+
+def handshakes_of(master, files):
+    """(whole ones, those by a ticket) of a master, since it was started."""
+    context = ssl.create_default_context(cafile=files.ca.certificate)
+    context.load_cert_chain(files.client.certificate, files.client.key)
+    connection = http.client.HTTPSConnection("127.0.0.1", master.metrics_port, timeout=30, context=context)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    every, resumed = (int(re.search(rf"^mooncake_tls_{name}_total (\d+)$", text, re.M)[1]) for name in ("handshakes", "resumed"))
+    return every - resumed, resumed
+
+
+def test_who_comes_back_is_resumed(files, tmp_path):
+    """To a master that was killed and started again; not after its certificate has changed, and after that again."""
+    live = Pair(tmp_path / "live.pem", tmp_path / "live.key")
+    replace(files.server, live)
+    master, node = pool(files.of(live, callers="ca"), files.of(files.server))
+    with master, node(), remote(master, files.of(files.client)) as client:
+        def comes_back():
+            master.kill()
+            master.start()
+            wait_until(lambda: client.put("k", "v", 1000) == 0, 60, "room")
+            return handshakes_of(master, files)
+        assert client.put("k", "v", 1000) == 0 and handshakes_of(master, files)[0] >= 2
+        whole, resumed = comes_back()
+        assert resumed >= 2 and resumed > whole, (whole, resumed)
+        replace(files.client, live)
+        whole, _ = comes_back()
+        assert whole >= 2
+        whole, resumed = comes_back()
+        assert resumed >= 2 and resumed > whole, (whole, resumed)
+
+
+def test_a_ticket_is_for_no_early_data(files):
+    """By openssl's own client: it is given tickets of TLS 1.3, resumes by one, and may send nothing before that is done."""
+    ticket = files.folder / "ticket"
+    with Master(environment=files.of(files.server)) as master:
+        def ask(*more, until):
+            command = ["openssl", "s_client", "-connect", f"127.0.0.1:{master.port}", "-CAfile", files.ca.certificate, "-verify_return_error", *more]
+            for turn in range(8):
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                time.sleep(0.1 * 2 ** turn)  # until it has looked at what comes behind the handshake, it may not leave
+                said = process.communicate("Q\n")[0]
+                if until in said:
+                    return said
+            raise AssertionError(said)
+        said = ask("-sess_out", ticket, until="Max Early Data: ")
+        assert "New, TLSv1.3" in said and set(re.findall(r"Max Early Data: (\d+)", said)) == {"0"}, said
+        whole, _ = handshakes_of(master, files)
+        said = ask("-sess_in", ticket, until="Reused, TLSv1.3")
+        assert "Early data was not sent" in said, said
+        assert handshakes_of(master, files) == (whole, 1)
 
 
 def test_a_killed_leader_is_followed(files):

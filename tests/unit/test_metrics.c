@@ -130,8 +130,13 @@ static void the_exposition(void **state)
     struct mc_core_statistics statistics = {
         .used = 5, .objects = 7, .put_start_items = 9, .value_size_histogram = {1, 2, 0, 0, 0, 0, 0, 4, 12345}};
     const struct mc_core_accuser accusers[] = {{"w\"1", 3}, {"w2", 4}, {"w\"1", 9}};
-    struct mc_metrics_extra extra = {
-        .resident_bytes = 1000, .uptime_seconds = 3, .epoch = 8, .accusers = accusers, .accuser_count = 3};
+    struct mc_metrics_extra extra = {.resident_bytes = 1000,
+                                     .uptime_seconds = 3,
+                                     .epoch = 8,
+                                     .accusers = accusers,
+                                     .accuser_count = 3,
+                                     .tls_handshakes = 6,
+                                     .tls_resumed = 2};
     struct mc_core_segment segments[3] = {{.name = "b:1", .used = 3, .capacity = 10},
                                           {.name = "a\"\\\n", .used = 1, .capacity = 20},
                                           {.name = "b:1", .used = 4, .capacity = 30}};
@@ -142,6 +147,8 @@ static void the_exposition(void **state)
     static const char *const wanted[] = {
         "# TYPE master_allocated_bytes gauge\nmaster_allocated_bytes 5\n",
         "\nmaster_key_count 7\n",
+        "# TYPE mooncake_tls_handshakes_total counter\nmooncake_tls_handshakes_total 6\n",
+        "# TYPE mooncake_tls_resumed_total counter\nmooncake_tls_resumed_total 2\n",
         "# TYPE master_put_start_requests_total counter\nmaster_put_start_requests_total 9\n",
         "\nmaster_value_size_bytes_bucket{le=\"4096\"} 1\nmaster_value_size_bytes_bucket{le=\"65536\"} 3\n",
         "\nmaster_value_size_bytes_bucket{le=\"67108864\"} 3\nmaster_value_size_bytes_bucket{le=\"+Inf\"} 7\n",

@@ -539,6 +539,204 @@ static void renewal_under_load_loses_nothing(void **state)
     disconnect(old);
 }
 
+/* ---- tickets ---- */
+
+struct parts { /* of one connection: what each end shows and believes */
+    const char *server, *callers, *authority, *caller, *address;
+    bool reads; /* the tickets that it is sent */
+};
+
+/* One more connection: was it resumed? Both ends count the same. */
+static bool resumes(struct parts parts)
+{
+    struct mc_tls_counts before = mc_tls_counts();
+    struct ends ends = connected();
+    int caller, server;
+    char byte;
+    environment(NULL, parts.server, parts.callers);
+    assert_int_equal(mc_secure_accept(ends.server), 0);
+    environment(parts.authority, parts.caller, NULL);
+    const char *address = parts.address == NULL ? address_of_server() : parts.address;
+    assert_int_equal(mc_secure_call(ends.caller, address), 0);
+    shake_both(ends, &caller, &server);
+    assert_true(caller == 1 && server == 1);
+    assert_int_equal(mc_socket_sends(ends.caller, "q", 1), 1);
+    assert_int_equal(mc_socket_receive(ends.server, &byte, 1, mc_clock_ns() + LONG, NULL), 1);
+    assert_int_equal(mc_socket_sends(ends.server, "a", 1), 1);
+    if (parts.reads)
+        assert_int_equal(mc_socket_receive(ends.caller, &byte, 1, mc_clock_ns() + LONG, NULL), 1);
+    disconnect(ends);
+    struct mc_tls_counts now = mc_tls_counts();
+    assert_int_equal(now.served, before.served + 1);
+    assert_int_equal(now.called, before.called + 1);
+    assert_int_equal(now.served_resumed - before.served_resumed, now.called_resumed - before.called_resumed);
+    return now.served_resumed > before.served_resumed;
+}
+
+static void copy_pair(const char *from, const char *to)
+{
+    static const char *const ends[] = {"key", "pem"};
+    char source[64], target[64];
+    for (unsigned i = 0; i < 2; i++) {
+        snprintf(source, sizeof(source), "%s.%s", from, ends[i]);
+        snprintf(target, sizeof(target), "%s.%s", to, ends[i]);
+        copy(in_folder(source), in_folder(target));
+    }
+}
+
+/* Each ticket once; a whole handshake gives two. */
+static void who_comes_again_is_resumed(void **state)
+{
+    const struct parts reads = {"ticketed", NULL, "ca.pem", NULL, NULL, true};
+    struct parts blind = reads;
+    (void)state;
+    blind.reads = false;
+    copy_pair("server", "ticketed");
+    assert_false(resumes(blind)); /* it has not read what it was given */
+    assert_false(resumes(reads));
+    assert_true(resumes(reads));
+    assert_true(resumes(reads));
+    assert_true(resumes(blind));
+    assert_true(resumes(blind));
+    assert_false(resumes(blind));
+}
+
+/* Not under another name; at another address, if it proves the same name. */
+static void a_ticket_is_for_who_proved_a_name(void **state)
+{
+    struct parts parts = {"ticketed", NULL, "ca.pem", NULL, "127.0.0.1:1", true};
+    (void)state;
+    copy_pair("server", "ticketed");
+    parts.authority = "ca2.pem"; /* a set of files of its own */
+    copy(in_folder("ca.pem"), in_folder("ca2.pem"));
+    assert_false(resumes(parts));
+    parts.address = "localhost:1";
+    assert_false(resumes(parts));
+    parts.address = "127.0.0.1:2";
+    assert_true(resumes(parts));
+}
+
+/* What a ticket says was proved by files; once one of these is another, or the caller believes another, it is none. */
+static void a_ticket_does_not_outlive_the_files(void **state)
+{
+    struct parts parts = {"ticketed", "callers.pem", "ca3.pem", "caller", NULL, true};
+    (void)state;
+    copy_pair("server", "ticketed");
+    copy_pair("renewed", "caller");
+    copy(in_folder("ca.pem"), in_folder("ca3.pem"));
+    copy(in_folder("ca.pem"), in_folder("callers.pem"));
+    assert_false(resumes(parts));
+    assert_true(resumes(parts));
+    copy_pair("server", "ticketed"); /* read again, and it is the same: so it is in another process with these files */
+    assert_true(resumes(parts));
+    copy_pair("renewed", "ticketed");
+    assert_false(resumes(parts));
+    assert_true(resumes(parts));
+    char command[512]; /* whom it lets in: the old authority and one more */
+    snprintf(command, sizeof(command), "cat %s >> %s", in_folder("other.pem"), in_folder("callers.pem"));
+    assert_int_equal(system(command), 0);
+    assert_false(resumes(parts));
+    assert_true(resumes(parts));
+    copy(in_folder("ca.pem"), in_folder("ca3.pem")); /* whom the caller believes */
+    assert_false(resumes(parts));
+    assert_true(resumes(parts));
+    copy_pair("renewed", "caller"); /* what it shows */
+    assert_false(resumes(parts));
+    copy(in_folder("other.pem"), in_folder("callers.pem")); /* it would not be let in any more, and is not */
+    environment(NULL, parts.server, parts.callers);
+    struct ends ends = connected();
+    assert_int_equal(mc_secure_accept(ends.server), 0);
+    environment(parts.authority, parts.caller, NULL);
+    assert_int_equal(mc_secure_call(ends.caller, address_of_server()), 0);
+    int caller, server;
+    shake_both(ends, &caller, &server);
+    for (int k = 0; k < 1000 && server == 0; k++, usleep(1000))
+        server = mc_secure_shake(ends.server);
+    assert_int_equal(server, MC_ERR_RPC_FAIL);
+    disconnect(ends);
+}
+
+static void make_short(unsigned seconds)
+{
+    char command[1024];
+    const char *source = getenv("MC_SOURCE");
+    snprintf(command, sizeof(command),
+             "rm -rf %s/short* && python3 -B -c \"\n"
+             "import pathlib, sys; sys.path.insert(1, '%s/tests/system')\n"
+             "from certificates import Authority\n"
+             "ca = Authority.__new__(Authority); ca.folder, ca.serial = pathlib.Path('%s'), 99\n"
+             "ca.certificate, ca.key = ca.folder / 'ca.pem', ca.folder / 'ca.key'\n"
+             "ca.sign('short', ['DNS:localhost', 'IP:127.0.0.1'], seconds=%u)\n\"",
+             folder, source == NULL ? "." : source, folder, seconds);
+    assert_int_equal(system(command), 0);
+}
+
+/* Of the two ends one. 1: it has come in; negative: it was refused. */
+static int comes_in(struct parts parts)
+{
+    struct ends ends = connected();
+    int caller, server;
+    char byte;
+    environment(NULL, parts.server, parts.callers);
+    assert_int_equal(mc_secure_accept(ends.server), 0);
+    environment(parts.authority, parts.caller, NULL);
+    assert_int_equal(mc_secure_call(ends.caller, address_of_server()), 0);
+    shake_both(ends, &caller, &server);
+    for (int k = 0; k < 1000 && caller >= 0 && server == 0; k++, usleep(1000))
+        server = mc_secure_shake(ends.server);
+    if (server == 1 && caller == 1) {
+        assert_int_equal(mc_socket_sends(ends.server, "a", 1), 1);
+        assert_int_equal(mc_socket_receive(ends.caller, &byte, 1, mc_clock_ns() + LONG, NULL), 1);
+    }
+    disconnect(ends);
+    return caller < 0 ? caller : server;
+}
+
+/* Of the server and of the caller. The files are the same, and what they say has come to an end. */
+static void a_ticket_does_not_outlive_a_certificate(void **state)
+{
+    static const struct parts kinds[] = {{"short", NULL, "ca.pem", NULL, NULL, true},
+                                         {"server", "ca.pem", "ca.pem", "short", NULL, true}};
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        unsigned seconds = 2;
+        bool was_in = false;
+        for (; !was_in && seconds < 200; seconds *= 2) { /* a slow machine needs longer for two connections */
+            make_short(seconds);
+            was_in = comes_in(kinds[i]) == 1;
+            struct mc_tls_counts before = mc_tls_counts();
+            was_in = was_in && comes_in(kinds[i]) == 1 && mc_tls_counts().served_resumed == before.served_resumed + 1;
+        }
+        assert_true(was_in);
+        uint64_t end_ns = mc_clock_ns() + LONG;
+        while (comes_in(kinds[i]) == 1 && mc_clock_ns() < end_ns)
+            usleep(100000); /* the ticket of a ticket of a ticket */
+        assert_int_equal(comes_in(kinds[i]), MC_ERR_RPC_FAIL);
+    }
+}
+
+/* Ports of HTTP let in who shows nothing: no ticket says who was known there. */
+static void ports_of_http_give_none(void **state)
+{
+    (void)state;
+    environment("ca.pem", "server", "ca.pem");
+    for (unsigned i = 0; i < 3; i++) {
+        struct mc_tls_counts before = mc_tls_counts();
+        struct ends ends = connected();
+        int caller, server;
+        char byte;
+        assert_int_equal(mc_secure_accept_http(ends.server), 0);
+        assert_int_equal(mc_secure_call(ends.caller, "127.0.0.1:99"), 0);
+        shake_both(ends, &caller, &server);
+        assert_true(caller == 1 && server == 1);
+        assert_int_equal(mc_socket_sends(ends.server, "a", 1), 1);
+        assert_int_equal(mc_socket_receive(ends.caller, &byte, 1, mc_clock_ns() + LONG, NULL), 1);
+        assert_true(mc_secure_is_known(ends.server));
+        disconnect(ends);
+        assert_int_equal(mc_tls_counts().served_resumed, before.served_resumed);
+    }
+}
+
 /* ---- numbers and processes ---- */
 
 static void a_number_that_is_given_again_has_no_tls(void **state)
@@ -592,6 +790,11 @@ int main(void)
         cmocka_unit_test(half_a_handshake_waits_for_nobody),
         cmocka_unit_test(a_connection_that_rests_is_small),
         cmocka_unit_test(renewal_under_load_loses_nothing),
+        cmocka_unit_test(who_comes_again_is_resumed),
+        cmocka_unit_test(a_ticket_is_for_who_proved_a_name),
+        cmocka_unit_test(a_ticket_does_not_outlive_the_files),
+        cmocka_unit_test(a_ticket_does_not_outlive_a_certificate),
+        cmocka_unit_test(ports_of_http_give_none),
         cmocka_unit_test(a_number_that_is_given_again_has_no_tls),
         cmocka_unit_test(a_child_disturbs_no_connection),
     };

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/socket.h"
+#include "env/tls.h"
 #include "store/master/http.h"
 #include "store/master/metrics.h"
 
@@ -265,12 +266,15 @@ static void get_metrics(void *context, struct mc_web_request *request)
         return;
     if (ask(admin, ask_accusers, &accusers) < 0)
         accusers.count = 0; /* the page is worth more than that line */
+    const struct mc_tls_counts tls = mc_tls_counts();
     struct mc_metrics_extra extra = {resident_bytes(),
                                      (mc_clock_ms() - admin->started_ms) / 1000,
                                      mc_server_epoch(admin->server),
                                      mc_server_longest_turn_ns(admin->server),
                                      accusers.list,
-                                     accusers.count};
+                                     accusers.count,
+                                     tls.served,
+                                     tls.served_resumed};
     mc_metrics_text(&text, &statistics, segments, (size_t)count, &extra);
     free(segments);
     mc_misses_metrics(admin->server, &text);

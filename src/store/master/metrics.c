@@ -539,6 +539,9 @@ void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *sta
     put_one(out, "mooncake_resident_bytes", GAUGE, "Resident memory of the master.", extra->resident_bytes);
     put_one(out, "mooncake_uptime_seconds", GAUGE, "Seconds since the master started.", extra->uptime_seconds);
     put_one(out, "mooncake_epoch", GAUGE, "Epoch of this leadership.", extra->epoch);
+    put_one(out, "mooncake_tls_handshakes_total", COUNTER, "Handshakes of TLS with callers of the RPC port.",
+            extra->tls_handshakes);
+    put_one(out, "mooncake_tls_resumed_total", COUNTER, "Of them, by a ticket of an earlier one.", extra->tls_resumed);
     put_one(out, "mooncake_loop_longest_turn_us", GAUGE,
             "For how long the master's loop answered nobody, at most, in the last 10 to 20 seconds.",
             extra->longest_turn_ns / 1000);
