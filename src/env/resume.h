@@ -1,4 +1,4 @@
-/* Tickets of TLS 1.3: who was let in comes in again without certificates and signatures, which are most of what a
+/* Tickets of TLS 1.3: who was let in comes in again without certificates and signatures, which are much of what a
  * handshake costs. The exchange of keys stays (psk_dhe_ke), and nothing is said before it is done: no early data.
  *
  * A ticket says that a proof was made, so it must not outlive what was proved. It is sealed by keys that are made of
