@@ -35,6 +35,7 @@ PACKAGES = {
     "libibverbs1": ("{lib}/",), "ibverbs-providers": ("{lib}/", "etc/libibverbs.d/"), "librdmacm1": ("{lib}/",), "libnl-3-200": ("{lib}/",),
     "libnl-route-3-200": ("{lib}/",),  # RDMA, where there are devices
     "libssl3": ("{lib}/libssl.so", "{lib}/libcrypto.so"),  # TLS, where it is asked for
+    "openssl": ("usr/bin/openssl",),  # for the health check by TLS 1.3, which busybox has not
     "busybox-static": ("usr/bin/busybox",),  # a shell for hooks, and to look around
 }
 APPLETS = "cat cp date df du env free grep head hostname id ip kill ls mkdir mv nc netstat nslookup ping ps rm sh sleep tail timeout top touch tr uname wc wget".split()

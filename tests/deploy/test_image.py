@@ -49,7 +49,7 @@ def test_it_is_small(archive, root):
     print(f"\ndeploy: image {archive.stat().st_size / 1e6:.1f} MB, its files {unpacked / 1e6:.1f} MB, of them OpenSSL "
           f"{sum(path.stat().st_size for name in ('libssl', 'libcrypto') for path in root.rglob(name + '.so.*')) / 1e6:.1f} MB")
     commands = {path.name for path in (root / "usr/bin").iterdir()}
-    assert commands == {*image.COMMANDS, *image.APPLETS, "busybox", "health"}
+    assert commands == {*image.COMMANDS, *image.APPLETS, "busybox", "openssl", "health"}
     privileged = [path for path in root.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o6000]
     assert not privileged
     owned = {str(path.relative_to(root)) for path in root.rglob("*") if path.lstat().st_uid != 0}

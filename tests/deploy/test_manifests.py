@@ -17,6 +17,8 @@ VALUES = {
     "disk": {"store": {"disk": {"enabled": True, "bytes": 1 << 40, "storageClassName": "fast"}}},
     "rdma": {"store": {"protocol": "rdma", "rdmaResource": "rdma/hca", "extraEnv": [{"name": "MC_GID_INDEX", "value": "3"}], "nodeSelector": {"a": "b"},
                        "tolerations": [{"key": "gpu", "operator": "Exists"}]}},
+    "tls": {"tls": {"secretName": "mooncake-tls", "serverName": "pool.example.org"}, "store": {"disk": {"enabled": True}}},
+    "tls, callers without certificates": {"tls": {"secretName": "mooncake-tls", "callers": False}},
     "outside": {"etcd": {"enabled": False, "endpoints": ["10.0.0.1:2379", "10.0.0.2:2379"]}, "master": {"extraArgs": ["--default_kv_lease_ttl=5000"]}},
 }
 
@@ -93,6 +95,30 @@ def test_what_the_master_must_know_of_disks():
         assert ({"name": "MOONCAKE_OFFLOAD_ENABLED", "value": "true"} in said["mooncake-store"]["env"]) == wanted
 
 
+@pytest.mark.parametrize("name, expected", [("default", None), ("tls", {"MC_TLS_CERT": "/tls/tls.crt", "MC_TLS_KEY": "/tls/tls.key", "MC_TLS_CA_CERT": "/tls/ca.crt",
+                                            "MC_TLS_CLIENT_CA_CERT": "/tls/ca.crt", "MC_TLS_SERVER_NAME": "pool.example.org"}),
+                                            ("tls, callers without certificates", {"MC_TLS_CERT": "/tls/tls.crt", "MC_TLS_KEY": "/tls/tls.key",
+                                                                                   "MC_TLS_CA_CERT": "/tls/ca.crt", "MC_TLS_SERVER_NAME": "mooncake"})])
+def test_tls(name, expected):
+    """Of masters and stores, and of nothing where it is off: files out of the Secret, and probes that speak HTTPS."""
+    said = documents(render.manifest(VALUES[name]))
+    for one, template in pods(said):
+        [container], spec = template["spec"]["containers"], template["spec"]
+        variables = {variable["name"]: variable.get("value") for variable in container.get("env", ()) if variable["name"].startswith("MC_TLS_")}
+        secrets = [volume["secret"]["secretName"] for volume in spec.get("volumes", ()) if "secret" in volume]
+        mounts = {mount["mountPath"]: mount for mount in container.get("volumeMounts", ())}
+        if expected is None or one["metadata"]["name"] == "mooncake-etcd":
+            assert variables == {} and secrets == [] and "/tls" not in mounts
+            continue
+        assert variables == expected and secrets == ["mooncake-tls"] and mounts["/tls"]["readOnly"] and "subPath" not in mounts["/tls"]
+    probes = [template["spec"]["containers"][0][probe] for one, template in pods(said) for probe in ("readinessProbe", "livenessProbe")
+              if one["metadata"]["name"] != "mooncake-etcd"]
+    schemes = {probe["httpGet"]["scheme"] for probe in probes if "httpGet" in probe}
+    assert schemes == {"HTTPS" if expected else "HTTP"}
+    scraped = {one["metadata"]["annotations"]["prometheus.io/scheme"] for one in said if one["kind"] == "Service" and "annotations" in one["metadata"]}
+    assert scraped == {"https" if expected else "http"}
+
+
 def test_flags_and_variables_are_known(said, inside):
     """By the commands themselves: a flag that there is not is an error, and the doctor lists the variables."""
     listed = inside("mooncake_doctor", "--variables").stdout
@@ -119,7 +145,7 @@ def test_the_chart_is_well_formed():
 
 
 @pytest.mark.parametrize("wrong", [{"store": {"memory": "48gb"}}, {"etcd": {"enabled": False}}, {"etcd": {"replicas": 2}}, {"store": {"protocol": "udp"}},
-                                   {"stores": {}}, {"image": {"repository": "a", "tag": "0.4.0+c1"}}])
+                                   {"tls": {"secretName": "A B"}}, {"tls": {"secretName": "a", "serverName": ""}}, {"tls": {"cert": "a"}}, {"stores": {}}, {"image": {"repository": "a", "tag": "0.4.0+c1"}}])
 def test_values_that_cannot_be_are_refused(wrong):
     with pytest.raises(helm_python.HelmError):
         render.manifest(wrong)

@@ -4,11 +4,13 @@ import contextlib
 import http.client
 import json
 import os
+import pathlib
 import shutil
 import signal
 import socket
 import ssl
 import struct
+import subprocess
 import time
 
 import pytest
@@ -327,6 +329,24 @@ def test_16_mib_by_rest(world):
         while part := slow.recv(65536):
             said += part
     assert bytes(said).endswith(value.encode())
+
+
+def test_the_images_check_of_health(world):
+    """Of each port, by TLS; it notices one that is not well, and one that has TLS when it asks without."""
+    script = pathlib.Path(os.environ["MC_SOURCE"]) / "packaging/image/health"
+
+    def check(url):
+        return subprocess.run(["sh", script], env={"PATH": os.environ["PATH"], "HEALTH_URL": url}, capture_output=True, timeout=60).returncode
+    for port in world.ports.values():
+        assert check(f"https://127.0.0.1:{port.number}/health") == 0, port.path
+    number = world.ports["rest"].number
+    assert check(f"https://127.0.0.1:{number}/api/get/none") != 0 and check(f"http://127.0.0.1:{number}/health") != 0
+    hold_still(world.service.process.pid)
+    try:
+        assert check(f"https://127.0.0.1:{number}/health") != 0
+    finally:
+        os.kill(world.service.process.pid, signal.SIGCONT)
+    assert wait_until(lambda: check(f"https://127.0.0.1:{number}/health") == 0, 30, "health")
 
 
 def test_bodies_and_streams_through_the_proxy(world):

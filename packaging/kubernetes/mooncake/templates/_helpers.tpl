@@ -45,3 +45,24 @@ affinity: # not two of a kind on one machine, if that can be
 image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- end -}}
+
+{{/* Of a container, a pod, and a probe: TLS, if there is a Secret for it. */}}
+{{- define "tlsEnv" -}}
+- {name: MC_TLS_CERT, value: /tls/tls.crt}
+- {name: MC_TLS_KEY, value: /tls/tls.key}
+- {name: MC_TLS_CA_CERT, value: /tls/ca.crt}
+- {name: MC_TLS_SERVER_NAME, value: {{ .Values.tls.serverName | quote }}}
+{{- if .Values.tls.callers }}
+- {name: MC_TLS_CLIENT_CA_CERT, value: /tls/ca.crt}
+{{- end }}
+{{- end -}}
+
+{{- define "tlsVolume" -}}
+- name: tls # one that is renewed is read without a restart: not by subPath
+  secret: {secretName: {{ .Values.tls.secretName }}, defaultMode: 0440}
+{{- end -}}
+
+{{/* A kubelet verifies nothing, and /health is told to who shows no certificate. */}}
+{{- define "scheme" -}}
+{{ ternary "HTTPS" "HTTP" (ne .Values.tls.secretName "") }}
+{{- end -}}
