@@ -40,6 +40,8 @@ static void fault_thread(void)
     uint32_t owner = SIM_PLACE_OWNER + sim_below(SIM_HARD, sim_plan->owners);
     const char *name = sim_once_in(SIM_HARD, 2) ? "mc-serve" : "mc-heartbeat";
     uint64_t end_ns = pause_draw();
+    if (sim_plan->data_threads > 0 && sim_once_in(SIM_DATA, 3))
+        name = "mc-data"; /* the first of them */
     if (sim_thread_halt(&sim_processes[owner], name))
         sim_at(end_ns, on_threads_continue, (void *)(uintptr_t)owner);
 }

@@ -21,8 +21,8 @@ struct options {
     const char *list;
     uint64_t skipped[256];
     size_t skipped_count;
-    bool plain, mild, narrow, wide, hard, noteless, lease, tenants, quotas, dozes, disks, diskless, forgets, trace,
-        keep_going, no_shrink, check_hash, fails, is_single;
+    bool plain, mild, narrow, wide, hard, noteless, lease, tenants, quotas, dozes, disks, diskless, data_threads,
+        forgets, trace, keep_going, no_shrink, check_hash, fails, is_single;
     uint32_t only, has_only;
 };
 
@@ -71,6 +71,8 @@ static void plan_make(const struct options *options, uint64_t seed, struct sim_p
     plan->has_lease = options->lease;
     plan->has_tenants = options->tenants;
     plan->dozes = options->dozes;
+    if (options->data_threads && plan->data_threads == 0)
+        plan->data_threads = 1 + (uint32_t)(seed % 3);
     plan->all_forget = plan->all_forget && !options->noteless; /* without a note nobody can know of that master */
     plan->is_durable = plan->is_durable && !options->forgets;
     if (options->has_only != 0) {
@@ -113,12 +115,12 @@ static void print_replay(const struct options *options, uint64_t seed)
         printf(" --only none");
     print_faults("--only", options->only);
     print_faults("--without", options->without);
-    printf("%s%s%s%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
+    printf("%s%s%s%s%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
            options->narrow ? " --narrow" : "", options->wide ? " --wide" : "", options->hard ? " --hard" : "",
            options->noteless ? " --noteless" : "", options->lease ? " --lease" : "",
            options->tenants ? " --tenants" : "", options->quotas ? " --quotas" : "", options->dozes ? " --dozes" : "",
            options->disks ? " --disks" : "", options->diskless ? " --diskless" : "",
-           options->forgets ? " --forgets" : "");
+           options->data_threads ? " --data-threads" : "", options->forgets ? " --forgets" : "");
 }
 
 /* Does it fail so? In a process of its own: a failure may be a crash. kind: the word before the colon. */
@@ -247,6 +249,8 @@ static bool parse(int argc, char **argv, struct options *options)
             options->disks = true;
         } else if (strcmp(name, "--diskless") == 0) { /* as before there were disks */
             options->diskless = true;
+        } else if (strcmp(name, "--data-threads") == 0) { /* in each seed owners have data threads */
+            options->data_threads = true;
         } else if (strcmp(name, "--check-hash") == 0) {
             options->check_hash = true;
         } else if (strcmp(name, "--fails") == 0) { /* each seed counts as failed: what is said of those is tested so */
@@ -360,7 +364,7 @@ int main(int argc, char **argv)
                 "N] [--trace] "
                 "[--keep-going] "
                 "[--no-shrink] [--check-hash] [--fails] [--forgets] [--plain] [--mild] [--narrow] [--wide] [--hard] "
-                "[--noteless] [--lease] [--tenants] [--quotas] [--dozes] [--disks | --diskless]\n"
+                "[--noteless] [--lease] [--tenants] [--quotas] [--dozes] [--disks | --diskless] [--data-threads]\n"
                 "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
                 "--only FAULT|none]...\nfaults:");
         for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++)

@@ -64,7 +64,7 @@ MUTATIONS = [
     ("reader_looks_no_second_time_nor_at_checksum", PATH + "gather.c", "if (rc == 0 || rc == MC_ERR_CHECKSUM_MISMATCH)", "if (rc == MC_ERR_CHECKSUM_MISMATCH)\n        rc = 0;\n    if (0)"),
     ("writer_sums_before_the_end", PATH + "gather.c", "crc = copy_crc(target + at, source, taken, crc, stream);\n            at += taken;", "crc = copy_crc(target + at, source, taken - (taken > 100), crc, stream);\n            at += taken;"),
     # Writers that may still be at work
-    ("cut_waits_for_nobody", SEGMENT + "memory_writers.c", "    return found;\n}\n\nuint32_t mc_segment_memory_slot_top", "    return found && 0;\n}\n\nuint32_t mc_segment_memory_slot_top"),
+    ("cut_waits_for_nobody", SEGMENT + "memory_writers.c", "    return found;\n}\n\nbool mc_segment_memory_is_written(", "    return found && 0;\n}\n\nbool mc_segment_memory_is_written("),
     ("writer_looks_not_at_the_slot", SEGMENT + "writers.c", "        atomic_load(&slots[writing->slot].generation) < generation)", "        true)"),
     ("writer_says_nothing", SEGMENT + "writers.c", "        if (mc_intent_read(&writer->intents[i], &writing) && writing.slot == slot && writing.generation <= generation)", "        if (0 && mc_intent_read(&writer->intents[i], &writing))"),
     # Behind the look at the lock stands the attempt to take it.

@@ -379,6 +379,8 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bo
         wide_draw(made);
     if (!is_plain && hard_in > 0 && wide_in > 0 && disks_in > 0 && sim_once_in(SIM_DISKS, disks_in))
         disks_draw(made);
+    if (!is_plain && hard_in > 0 && wide_in > 0 && disks_in > 0 && sim_once_in(SIM_DATA, 4))
+        made->data_threads = 1 + sim_below(SIM_DATA, 3);
     made->is_stored_ahead = made->disks > 0 && seed % 4 == 1; /* no draw: the other seeds stay what they were */
     made->is_resized = made->disks > 0 && seed % 8 == 3;      /* likewise */
     made->has_budget = made->disks > 0 && seed % 16 == 7;

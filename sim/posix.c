@@ -1,4 +1,5 @@
 /* What the product takes from the C library for one process: memory, threads, locks, time. */
+#include "plan.h"
 #include "sim.h"
 
 #include "base/bytes.h"
@@ -561,6 +562,11 @@ char *sim_getenv(const char *name);
 char *sim_getenv(const char *name)
 {
     static char host[] = "10.0.0.15", port[] = "443"; /* of an API server */
+    static char threads[2];
+    if (strcmp(name, "MC_SERVE_THREADS") == 0) {
+        threads[0] = (char)('0' + sim_plan->data_threads);
+        return threads;
+    }
     return strcmp(name, "KUBERNETES_SERVICE_HOST") == 0   ? host
            : strcmp(name, "KUBERNETES_SERVICE_PORT") == 0 ? port
                                                           : NULL;

@@ -47,6 +47,7 @@ enum sim_stream {
     SIM_DISK,
     SIM_DISKS,
     SIM_QUOTA,
+    SIM_DATA,
     SIM_STREAMS
 };
 

@@ -74,6 +74,8 @@ static inline void rig_wait_told(struct rig *rig, size_t count)
     pthread_mutex_unlock(&rig->lock);
 }
 
+static uint32_t rig_threads; /* data threads of those that are made */
+
 /* Makes everything but starts nothing. */
 static inline void rig_prepare(struct rig *rig, bool unix_allowed)
 {
@@ -83,6 +85,7 @@ static inline void rig_prepare(struct rig *rig, bool unix_allowed)
     struct mc_serve_hooks hooks = {rig, on_committed, on_flush, on_missed};
     assert_int_equal(mc_segment_memory_create(CAPACITY, &rig->memory), 0);
     assert_int_equal(mc_serve_create(rig->node, 77, "127.0.0.1", 0, unix_allowed, &hooks, &rig->serve), 0);
+    mc_serve_threads(rig->serve, rig_threads);
     mc_serve_set_memory(rig->serve, rig->memory);
 }
 

@@ -156,5 +156,7 @@ int main(void)
         cmocka_unit_test(hung_up_in_mid_write),
         cmocka_unit_test(ended_in_mid_write),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rig_threads = 2;
+    return failed + cmocka_run_group_tests_name("with data threads", tests, NULL, NULL);
 }

@@ -864,5 +864,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(shm_peer_killed),
         cmocka_unit_test(shm_peer_stopped),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rig_threads = 2;
+    return failed + cmocka_run_group_tests_name("with data threads", tests, NULL, NULL);
 }

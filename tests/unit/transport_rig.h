@@ -27,6 +27,8 @@ static struct mc_rdma *rig_rdma; /* kind MC_PATH_RDMA: of the test; both halves 
 
 static uint32_t rig_connection_limit; /* of an owner that is started; 0: as many as by default */
 
+static uint32_t rig_threads; /* data threads of an owner that is started */
+
 /* Of an owner that is started in this process. */
 static struct mc_serve_hooks rig_hooks;
 
@@ -63,6 +65,7 @@ static inline int rig_owner_start(struct rig *rig, uint64_t capacity, bool popul
     rc = mc_serve_create(node, incarnation, "127.0.0.1", 0, true, &rig_hooks, &rig->serve);
     if (rc < 0)
         return rc;
+    mc_serve_threads(rig->serve, rig_threads);
     mc_serve_set_memory(rig->serve, rig->memory);
     rig->endpoint = (struct mc_endpoint){.segment = RIG_SEGMENT,
                                          .node = node,

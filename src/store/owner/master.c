@@ -279,6 +279,7 @@ static int memory_renew(struct mc_owner *owner)
     mc_owner_inventory_stop(owner);
     mc_scrub_set_memory(owner->scrub, fresh);
     mc_paths_remove_segment(owner->paths, old);
+    mc_segment_memory_give_up(old); /* before a master is told of the new one */
     mc_serve_set_memory(owner->serve, fresh);
     memory_set(owner, fresh);
     mc_paths_add_segment(owner->paths, fresh);
@@ -532,6 +533,20 @@ static struct mc_owner_disk *disk_of(struct mc_owner *owner, struct mc_reader *r
     return disk;
 }
 
+/* A slot that was cleared while bytes for it were being stored, which are there now. */
+static void on_settled(void *context, uint32_t slot, uint64_t generation)
+{
+    struct mc_owner *owner = context;
+    if (owner->state != LINK_MOUNTED) /* the master asks again after the next mount */
+        return;
+    struct mc_wire_segment head = {.segment = atomic_load(&owner->segment)};
+    struct mc_wire_slot item = {.slot = slot, .generation = generation};
+    size_t answer = mc_frame_begin(&owner->out, MC_MESSAGE_CLEARED, 0);
+    size_t list = mc_wire_segment_head(&owner->out, &head);
+    mc_wire_slot_write(&owner->out, &item);
+    mc_frame_end_list(&owner->out, answer, list, 1);
+}
+
 static void clear_handle(struct mc_owner *owner, const struct mc_frame *frame, struct mc_reader *reader)
 {
     struct mc_wire_segment head;
@@ -551,6 +566,8 @@ static void clear_handle(struct mc_owner *owner, const struct mc_frame *frame, s
             mc_log_limited(ERROR, "the master clears slot %" PRIu32 ", which the segment does not have", slot.slot);
             continue;
         }
+        if (!mc_serve_has_settled(owner->serve, slot.slot, slot.generation, on_settled, owner))
+            continue;
         mc_wire_slot_write(&owner->out, &slot);
         cleared++;
     }

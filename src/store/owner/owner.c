@@ -90,6 +90,7 @@ static int serve_make(struct mc_owner *owner, const struct mc_owner_config *conf
             mc_serve_create(config->node, config->incarnation, host, port, config->unix_allowed, &hooks, &owner->serve);
         if (rc == 0) {
             mc_serve_set_rdma(owner->serve, config->rdma);
+            mc_serve_threads(owner->serve, mc_serve_threads_wanted());
             return 0;
         }
         if ((errno == EADDRINUSE || errno == EACCES) && port != 0) {

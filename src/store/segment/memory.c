@@ -250,6 +250,16 @@ bool mc_slot_is_sane(const struct mc_segment_memory *memory, const struct mc_slo
            mc_extent_size(slot->length, slot->key_length) <= end - slot->offset;
 }
 
+void mc_segment_memory_give_up(struct mc_segment_memory *memory)
+{
+    atomic_store(&memory->given_up, true);
+}
+
+bool mc_segment_memory_is_given_up(const struct mc_segment_memory *memory)
+{
+    return atomic_load(&memory->given_up);
+}
+
 /* Of the master that we belong to? It grants here only once we have met it, and no generation of its goes as far as
  * that of the master after it. One beyond is nobody's grant, and would keep the slot from all that come. */
 static bool is_of_our_master(const struct mc_segment_memory *memory, uint64_t generation)
@@ -295,7 +305,8 @@ int mc_segment_memory_may_write(struct mc_segment_memory *memory, uint32_t slot,
     uint64_t end = atomic_load_explicit(&memory->backed_end, memory_order_acquire);
     if (slot >= memory->file.slot_count || offset > end || length > end - offset)
         return MC_ERR_INVALID_PARAMS;
-    return generation > generation_read(&memory->file.slots[slot]) && is_of_our_master(memory, generation)
+    return generation > generation_read(&memory->file.slots[slot]) && is_of_our_master(memory, generation) &&
+                   !mc_segment_memory_is_given_up(memory)
                ? 0
                : MC_ERR_STALE;
 }

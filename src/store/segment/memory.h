@@ -84,6 +84,8 @@ void mc_segment_memory_write_end(struct mc_segment_memory *memory, struct mc_loc
 /* May a writer that still lives be storing for that slot and generation or an older one? After a clear with that
  * generation "no" stays "no". */
 bool mc_segment_memory_is_written(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation);
+/* The same of the threads of this process alone: those that copy, and those that serve data connections. */
+bool mc_segment_memory_is_written_here(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation);
 /* A peer is going to map the memory: its entry in the table of writers (1 or more), or MC_ERR_BUSY. remove: its
  * connection has ended; the entry stays its own while it holds the lock. */
 int mc_segment_memory_writer_add(struct mc_segment_memory *memory, struct mc_id node, uint64_t incarnation);
@@ -104,6 +106,10 @@ int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capa
 /* Nobody will take it up again: its files lose their names. For memory that a master does not want back, or that was
  * unmounted. */
 void mc_segment_memory_discard(struct mc_segment_memory *memory);
+/* What lies there is given up: from now on nothing is written or read there over a data connection that is still open.
+ * Any thread. */
+void mc_segment_memory_give_up(struct mc_segment_memory *memory);
+bool mc_segment_memory_is_given_up(const struct mc_segment_memory *memory);
 /* One more than the highest slot that was ever live or is being written: MOUNT.slot_top. */
 uint32_t mc_segment_memory_slot_top(struct mc_segment_memory *memory);
 /* True for a named file, which outlives the process. */

@@ -15,6 +15,7 @@ struct mc_segment_memory {
     _Atomic uint32_t references;
     _Atomic uint64_t populated;  /* at most capacity */
     _Atomic uint64_t backed_end; /* of the data: up to here touching it cannot fault */
+    _Atomic bool given_up;
     _Atomic bool stop;
     bool populating;  /* thread is to be joined */
     uint64_t counted; /* what that thread has populated; read when it has ended */

@@ -68,7 +68,8 @@ void mc_segment_memory_set_owner(struct mc_segment_memory *memory, struct mc_id 
     pthread_mutex_unlock(&memory->lock);
 }
 
-bool mc_segment_memory_is_written(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation)
+/* The first `count` entries. */
+static bool is_written(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint32_t count)
 {
     bool found = false;
     pthread_mutex_lock(&memory->lock);
@@ -77,10 +78,20 @@ bool mc_segment_memory_is_written(struct mc_segment_memory *memory, uint32_t slo
      * cannot tell it from the store of the number that it finds. */
     if (slot < memory->file.slot_count)
         (void)atomic_fetch_add(&memory->file.slots[slot].generation, 0);
-    for (uint32_t i = 0, top = mc_writers_top(memory); i < top && !found; i++)
+    for (uint32_t i = 0, top = mc_writers_top(memory); i < top && i < count && !found; i++)
         found = mc_writer_has(&memory->file.writers[i], slot, generation) && mc_writer_is_living(memory, i);
     pthread_mutex_unlock(&memory->lock);
     return found;
+}
+
+bool mc_segment_memory_is_written(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation)
+{
+    return is_written(memory, slot, generation, MC_WRITERS_MAX);
+}
+
+bool mc_segment_memory_is_written_here(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation)
+{
+    return is_written(memory, slot, generation, 1);
 }
 
 uint32_t mc_segment_memory_slot_top(struct mc_segment_memory *memory)

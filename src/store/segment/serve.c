@@ -33,7 +33,8 @@
 static bool cut_is_done(const struct mc_serve *serve, const struct mc_serve_cut *cut)
 {
     return serve->server.memory == NULL ||
-           !mc_segment_memory_is_written(serve->server.memory, cut->slot, cut->generation);
+           !(cut->is_clear ? mc_segment_memory_is_written_here
+                           : mc_segment_memory_is_written)(serve->server.memory, cut->slot, cut->generation);
 }
 
 static void cuts_look_later(struct mc_serve *serve)
@@ -106,6 +107,7 @@ static void on_acceptable(evutil_socket_t fd, short what, void *argument)
             if (is_out && mc_connections_give_one(serve))
                 continue;
             if (is_out) {
+                mc_serve_data_give_one(serve);
                 /* The waiting connection stays readable for the loop: without a pause it would turn without end. */
                 struct timeval pause = {.tv_usec = ACCEPT_PAUSE_MS * 1000};
                 mc_log_limited(ERROR, "cannot accept a data connection: %s; raise the limit of open files (ulimit -n)",
@@ -116,7 +118,8 @@ static void on_acceptable(evutil_socket_t fd, short what, void *argument)
             return;
         }
         serve->activity++;
-        mc_connection_open(listener, accepted);
+        if (listener->is_unix || !mc_serve_hand_out(serve, accepted))
+            mc_connection_open(serve, listener->is_unix, accepted);
     }
 }
 
@@ -255,8 +258,13 @@ static void loop_turn(struct mc_serve *serve)
 static void *serve_run(void *argument)
 {
     struct mc_serve *serve = argument;
-    while (!serve->stopping)
-        loop_turn(serve);
+    while (!serve->stopping) {
+        if (serve->streams.first == NULL)
+            loop_turn(serve);
+        else /* between two turns of streams whatever else has come */
+            loop_once(serve, EVLOOP_NONBLOCK);
+        (void)mc_connections_stream(serve);
+    }
     return NULL;
 }
 
@@ -309,42 +317,42 @@ static unsigned expired_close(const struct mc_connections *list)
     return count;
 }
 
+unsigned mc_serve_close_expired(struct mc_serve *serve)
+{
+    return expired_close(&serve->guests) + expired_close(&serve->greeters);
+}
+
 bool mc_serve_keys_renew(struct mc_serve *serve)
 {
     if (!serve->server.wants_tags)
         return false;
     mc_lane_keys_draw(&serve->server);
-    unsigned count = expired_close(&serve->guests) + expired_close(&serve->greeters);
+    unsigned count = mc_serve_close_expired(serve);
     if (count > 0)
         mc_log(INFO, "%u data connections were closed, as their tickets have expired", count);
+    mc_serve_data_keys(serve);
     return true;
 }
 
 uint64_t mc_serve_tags_refused(const struct mc_serve *serve)
 {
-    return atomic_load_explicit(&serve->server.tags_refused, memory_order_relaxed);
+    uint64_t refused = atomic_load_explicit(&serve->server.tags_refused, memory_order_relaxed);
+    for (uint32_t i = 0; i < serve->data_count; i++)
+        refused += atomic_load_explicit(&serve->data[i]->server.tags_refused, memory_order_relaxed);
+    return refused;
 }
 
-int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, uint16_t port, bool unix_allowed,
-                    const struct mc_serve_hooks *hooks, struct mc_serve **result)
+int mc_serve_make(const struct mc_lane_server *server, struct mc_serve **result)
 {
     struct mc_serve *serve = calloc(1, sizeof(*serve));
     if (serve == NULL)
         return MC_ERR_NO_MEMORY;
-    serve->server = (struct mc_lane_server){.node = node,
-                                            .incarnation = incarnation,
-                                            .admit = mc_connection_admit,
-                                            .where = mc_connection_where,
-                                            .hooks = hooks == NULL ? (struct mc_serve_hooks){0} : *hooks};
-    serve->server.wants_tickets = mc_keys_are_wanted();
-    serve->server.wants_tags = serve->server.wants_tickets || MC_SERVE_TAGS_ALWAYS;
-    mc_lane_keys_draw(&serve->server);
+    serve->server = *server;
     serve->tcp.fd = serve->local.fd = -1;
     serve->hello_ms = MC_SERVE_HELLO_MS;
     serve->idle_ms = MC_SERVE_IDLE_MS;
     serve->posts_end = &serve->posts;
     pthread_mutex_init(&serve->post_lock, NULL);
-    int rc = MC_ERR_NO_MEMORY, error = 0;
     serve->post_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     serve->base = base_make();
     if (serve->post_fd < 0 || serve->base == NULL || mc_connections_limit(serve, default_limit()) < 0)
@@ -356,6 +364,28 @@ int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, u
     if (serve->posted == NULL || serve->cut_timer == NULL || serve->rest_timer == NULL || serve->stall_timer == NULL ||
         event_add(serve->posted, NULL) != 0)
         goto fail;
+    *result = serve;
+    return 0;
+fail:
+    mc_serve_destroy(serve);
+    return MC_ERR_NO_MEMORY;
+}
+
+int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, uint16_t port, bool unix_allowed,
+                    const struct mc_serve_hooks *hooks, struct mc_serve **result)
+{
+    struct mc_lane_server server = {.node = node,
+                                    .incarnation = incarnation,
+                                    .admit = mc_connection_admit,
+                                    .where = mc_connection_where,
+                                    .hooks = hooks == NULL ? (struct mc_serve_hooks){0} : *hooks};
+    server.wants_tickets = mc_keys_are_wanted();
+    server.wants_tags = server.wants_tickets || MC_SERVE_TAGS_ALWAYS;
+    mc_lane_keys_draw(&server);
+    struct mc_serve *serve;
+    int rc = mc_serve_make(&server, &serve), error = 0;
+    if (rc < 0)
+        return rc;
     serve->tcp_port = port;
     int fd = mc_tcp_listen(host, &serve->tcp_port);
     if (fd < 0) {
@@ -391,7 +421,10 @@ struct event_base *mc_serve_base(struct mc_serve *serve)
 
 uint32_t mc_serve_connections(const struct mc_serve *serve)
 {
-    return serve->guests.count + serve->greeters.count;
+    uint32_t count = serve->guests.count + serve->greeters.count;
+    for (uint32_t i = 0; i < serve->data_count; i++)
+        count += atomic_load(&serve->data[i]->present);
+    return count;
 }
 
 void mc_serve_set_limits(struct mc_serve *serve, uint32_t connections, uint32_t hello_ms, uint32_t idle_ms)
@@ -400,16 +433,22 @@ void mc_serve_set_limits(struct mc_serve *serve, uint32_t connections, uint32_t 
     serve->hello_ms = hello_ms;
     serve->idle_ms = idle_ms;
     if (mc_connections_limit(serve, connections) < 0)
-        mc_log(WARNING, "limit of data connections stays %" PRIu32, serve->shares.limit);
+        mc_log(WARNING, "limit of data connections stays %" PRIu32, serve->guests_max);
+}
+
+int mc_serve_run_apart(struct mc_serve *serve, const char *name)
+{
+    mc_assert(!serve->started);
+    if (mc_thread_start(&serve->thread, name, serve_run, serve) != 0)
+        return MC_ERR_NO_MEMORY;
+    serve->started = true;
+    return 0;
 }
 
 int mc_serve_start(struct mc_serve *serve)
 {
-    mc_assert(!serve->started);
-    if (mc_thread_start(&serve->thread, "mc-serve", serve_run, serve) != 0)
-        return MC_ERR_NO_MEMORY;
-    serve->started = true;
-    return 0;
+    mc_serve_data_start(serve);
+    return mc_serve_run_apart(serve, "mc-serve");
 }
 
 static void unpin(struct mc_serve *serve)
@@ -508,7 +547,37 @@ void mc_serve_set_memory(struct mc_serve *serve, struct mc_segment_memory *memor
     }
     struct mc_segment_memory *old = serve->server.memory;
     serve->server.memory = memory;
+    mc_serve_data_memory(serve, memory);
     mc_segment_memory_release(old);
+}
+
+static void cut_wait(struct mc_serve *serve, const struct mc_serve_cut *new_cut)
+{
+    struct mc_serve_cut *cut = serve->cuts;
+    while (cut != NULL && (cut->slot != new_cut->slot || !mc_id_equal(cut->writer, new_cut->writer) ||
+                           cut->is_clear != new_cut->is_clear))
+        cut = cut->next;
+    struct mc_serve_cut *next = cut == NULL ? serve->cuts : cut->next;
+    if (cut == NULL) { /* else the master asks again after a broken connection: at most one per slot and writer waits */
+        cut = calloc(1, sizeof(*cut));
+        if (cut == NULL)
+            abort();
+        serve->cuts = cut;
+    }
+    *cut = *new_cut;
+    cut->next = next;
+    cuts_look_later(serve);
+}
+
+bool mc_serve_has_settled(struct mc_serve *serve, uint32_t slot, uint64_t generation,
+                          void (*done)(void *context, uint32_t slot, uint64_t generation), void *context)
+{
+    struct mc_serve_cut clear = {
+        .slot = slot, .generation = generation, .is_clear = true, .done = done, .context = context};
+    if (serve->data_count == 0 || cut_is_done(serve, &clear))
+        return true;
+    cut_wait(serve, &clear);
+    return false;
 }
 
 void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, struct mc_id writer,
@@ -523,20 +592,7 @@ void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, st
         done(context, slot, generation);
         return;
     }
-    struct mc_serve_cut *cut = serve->cuts;
-    while (cut != NULL && (cut->slot != slot || !mc_id_equal(cut->writer, writer)))
-        cut = cut->next;
-    if (cut == NULL) { /* else the master asks again after a broken connection: at most one per slot and writer waits */
-        cut = calloc(1, sizeof(*cut));
-        if (cut == NULL)
-            abort();
-        new_cut.next = serve->cuts;
-        serve->cuts = cut;
-    } else {
-        new_cut.next = cut->next;
-    }
-    *cut = new_cut;
-    cuts_look_later(serve);
+    cut_wait(serve, &new_cut);
 }
 
 void mc_serve_end(struct mc_serve *serve)
@@ -545,6 +601,7 @@ void mc_serve_end(struct mc_serve *serve)
         mc_serve_post(serve, serve_stop, serve);
         pthread_join(serve->thread, NULL);
     }
+    mc_serve_data_end(serve);
     while (serve->posts != NULL)
         posts_run(serve);
     mc_serve_set_memory(serve, NULL);
@@ -569,6 +626,9 @@ void mc_serve_end(struct mc_serve *serve)
 
 void mc_serve_free(struct mc_serve *serve)
 {
+    for (uint32_t i = 0; i < serve->data_count; i++)
+        mc_serve_free(serve->data[i]);
+    free(serve->commits);
     free((void *)serve->connection_fds);
     free(serve->free_places);
     pthread_mutex_destroy(&serve->post_lock);
@@ -594,6 +654,8 @@ void mc_serve_forked(struct mc_serve *serve)
         int fd = atomic_exchange(&serve->connection_fds[i], 0) - 1;
         mc_fd_close(fd);
     }
-    if (serve->server.memory != NULL)
+    for (uint32_t i = 0; i < serve->data_count; i++)
+        mc_serve_forked(serve->data[i]);
+    if (serve->server.memory != NULL && serve->control == NULL)
         mc_segment_memory_forked(serve->server.memory);
 }

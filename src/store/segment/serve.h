@@ -1,6 +1,8 @@
-/* The owner's side of the data connections: one thread with one libevent loop that serves peers (unix socket: ATTACH,
- * COMMIT, PING; tcp: READ, WRITE, COMMIT, PING) for one own segment. The owner's link to the master runs on the same
- * loop (store/owner/owner.c), so a commit becomes LIVE without a hop between threads. */
+/* The owner's side of the data connections: loops that serve peers (unix socket: ATTACH, COMMIT, PING; tcp: READ,
+ * WRITE, COMMIT, PING) for one own segment. One of them, on "the serve thread", also has the owner's link to the master
+ * (store/owner/owner.c) and is the only one that makes slots live and clears them. It has the unix sockets, so a commit
+ * of a writer in shared memory becomes LIVE without a hop between threads, and connections with RDMA. Those by tcp are
+ * served by data threads, if there are any: nothing that they copy delays it. */
 #ifndef MC_SEGMENT_SERVE_H
 #define MC_SEGMENT_SERVE_H
 
@@ -23,6 +25,7 @@
  * that when its place is needed. */
 #define MC_SERVE_STALL_PART 5u
 #define MC_SERVE_HELD_MAX ((size_t)256 << 20) /* bytes of all half frames; beyond it the one that stands longest goes */
+#define MC_SERVE_THREADS_MAX 16u              /* data threads */
 #define MC_SERVE_IDLE_MS 300000u              /* and so long: it is closed. Clients let go earlier (MC_LANE_IDLE_MS) */
 #define MC_SERVE_TAGS_ALWAYS false /* of places: with keys only, without them nobody knows whom they are for */
 #define MC_TICKET_PERIOD_S 3600u   /* by default: the keys of tickets and tags are others from time to time */
@@ -44,6 +47,12 @@ struct mc_serve_hooks { /* all called on the serve thread */
  * "@mooncake-<node>", or a file in MC_SHM_DIR). 0 or negative. The thread is not started yet. */
 int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, uint16_t port, bool unix_allowed,
                     const struct mc_serve_hooks *hooks, struct mc_serve **serve);
+/* Data threads beside it; before any memory is set and before start. By default there are none. */
+void mc_serve_threads(struct mc_serve *serve, uint32_t count);
+/* How many there are; fewer than were wanted where some could not be had. */
+uint32_t mc_serve_thread_count(const struct mc_serve *serve);
+/* As the environment says (MC_SERVE_THREADS), or by the number of processors. */
+uint32_t mc_serve_threads_wanted(void);
 /* The keys of the tickets and tags that it wants, as a MOUNT tells them; what it fills in borrows. */
 void mc_serve_keys_tell(const struct mc_serve *serve, struct mc_wire_mount *mount);
 /* Draws others, which are to be told at once; and ends the connections that have a ticket of those before the ones
@@ -58,10 +67,9 @@ int mc_serve_start(struct mc_serve *serve);
 /* Runs function(argument) on the serve thread soon; from any thread. What is still waiting at destroy runs there, so
  * arguments can be owned. */
 void mc_serve_post(struct mc_serve *serve, void (*function)(void *argument), void *argument);
-/* The segment that is served; replaced when new memory is mounted: all data connections are closed first,
- * and CUTs that still wait are forgotten (the master forgot that segment). Takes a reference. Serve thread only, or
- * before start. While a memory is served, its slots are cleared on the serve thread only: so nothing is cleared within
- * one system call that sends from it. */
+/* The segment that is served; replaced when new memory is mounted: all data connections are closed first (those of data
+ * threads soon; what was served before is to be given up, which ends their reads and writes at once), and CUTs that
+ * still wait are forgotten (the master forgot that segment). Takes a reference. Serve thread only, or before start. */
 void mc_serve_set_memory(struct mc_serve *serve, struct mc_segment_memory *memory);
 /* The devices by which peers may read and write the memory; before start. They outlive the server. NULL: none. */
 void mc_serve_set_rdma(struct mc_serve *serve, struct mc_rdma *rdma);
@@ -76,6 +84,10 @@ void mc_serve_cut_links(struct mc_serve *serve, struct mc_id writer);
  * one included) has announced a copy to there that it has not ended (at once when that is so). Serve thread only. */
 void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, struct mc_id writer,
                   void (*done)(void *context, uint32_t slot, uint64_t generation), void *context);
+/* A slot was cleared: does nobody in this process store there any more, over a data connection or by a copy? True: so
+ * it is. False: done is called on the serve thread when it is. */
+bool mc_serve_has_settled(struct mc_serve *serve, uint32_t slot, uint64_t generation,
+                          void (*done)(void *context, uint32_t slot, uint64_t generation), void *context);
 /* Other limits than MC_SERVE_CONNECTIONS_MAX, MC_SERVE_HELLO_MS and MC_SERVE_IDLE_MS; before start. */
 void mc_serve_set_limits(struct mc_serve *serve, uint32_t connections, uint32_t hello_ms, uint32_t idle_ms);
 /* Open data connections. Serve thread only, or after a test has synchronised with it. */

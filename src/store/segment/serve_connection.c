@@ -12,8 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define GREETERS_AT_ONCE 8    /* leave for one that comes, when there are too many */
-#define TURN_BYTES (1u << 20) /* a connection moves about so much before others have their turn */
+#define GREETERS_AT_ONCE 8     /* leave for one that comes, when there are too many */
+#define TURN_BYTES (64u << 10) /* a connection moves about so much before others have their turn */
 
 /* ---- lists ---- */
 
@@ -42,20 +42,70 @@ static void list_remove(struct mc_connections *list, struct mc_serve_connection 
     list->count--;
 }
 
-void mc_connection_close(struct mc_serve_connection *connection)
+static void stream_append(struct mc_serve_connection *connection)
 {
     struct mc_serve *serve = connection->serve;
-    bool was_attached = connection->lane.attached != NULL;
+    connection->is_streaming = true;
+    connection->stream_previous = serve->streams.last;
+    connection->stream_next = NULL;
+    if (serve->streams.last != NULL)
+        serve->streams.last->stream_next = connection;
+    else
+        serve->streams.first = connection;
+    serve->streams.last = connection;
+}
+
+static void stream_remove(struct mc_serve_connection *connection)
+{
+    struct mc_serve *serve = connection->serve;
+    if (!connection->is_streaming)
+        return;
+    connection->is_streaming = false;
+    if (connection->stream_previous != NULL)
+        connection->stream_previous->stream_next = connection->stream_next;
+    else
+        serve->streams.first = connection->stream_next;
+    if (connection->stream_next != NULL)
+        connection->stream_next->stream_previous = connection->stream_previous;
+    else
+        serve->streams.last = connection->stream_previous;
+}
+
+static struct mc_serve *control_of(struct mc_serve *serve)
+{
+    return serve->control == NULL ? serve : serve->control;
+}
+
+static void connection_leave(struct mc_serve_connection *connection)
+{
+    struct mc_serve *serve = connection->serve;
     list_remove(connection->is_guest ? &serve->guests : &serve->greeters, connection);
+    stream_remove(connection);
     mc_shares_leave(&serve->shares, &connection->guest);
+    if (connection->is_guest)
+        atomic_fetch_sub(&control_of(serve)->taken, 1);
+    atomic_fetch_sub(&serve->present, 1);
     event_free(connection->readable);
     event_free(connection->writable);
     if (connection->hello_timer != NULL)
         event_free(connection->hello_timer);
     serve->held -= connection->held;
-    mc_lane_free(&connection->lane); /* first: the end of the connection tells the peer that its link has ended */
+}
+
+static void connection_place_free(struct mc_serve_connection *connection)
+{
+    struct mc_serve *serve = connection->serve;
     atomic_store(&serve->connection_fds[connection->place], 0);
     serve->free_places[serve->free_count++] = connection->place;
+}
+
+void mc_connection_close(struct mc_serve_connection *connection)
+{
+    struct mc_serve *serve = connection->serve;
+    bool was_attached = connection->lane.attached != NULL;
+    connection_leave(connection);
+    mc_lane_free(&connection->lane); /* first: the end of the connection tells the peer that its link has ended */
+    connection_place_free(connection);
     mc_fd_close(connection->fd);
     free(connection);
     if (was_attached && serve->cuts != NULL)
@@ -95,7 +145,7 @@ int mc_connections_limit(struct mc_serve *serve, uint32_t limit)
     serve->connection_fds = fds;
     serve->free_places = places;
     serve->place_count = count;
-    serve->shares.limit = limit;
+    serve->guests_max = limit;
     serve->greeters_max = greeters;
     return 0;
 }
@@ -224,7 +274,7 @@ static void held_limit(struct mc_serve_connection *connection)
     struct mc_serve_connection *oldest = NULL;
     serve->held += connection->lane.in.capacity - connection->held;
     connection->held = connection->lane.in.capacity;
-    if (serve->held <= MC_SERVE_HELD_MAX)
+    if (serve->held <= MC_SERVE_HELD_MAX / (control_of(serve)->data_count + 1))
         return;
     uint32_t looks = 0;
     for (struct mc_serve_connection *one = serve->guests.first; one != NULL && looks < MC_SHARES_LOOKS; looks++) {
@@ -238,11 +288,9 @@ static void held_limit(struct mc_serve_connection *connection)
 
 /* ---- coming in ---- */
 
-int mc_connection_admit(struct mc_serve_lane *lane, struct mc_id peer)
+static bool place_make(struct mc_serve_connection *connection, struct mc_id peer, struct mc_id host)
 {
-    struct mc_serve_connection *connection = connection_with(lane);
     struct mc_serve *serve = connection->serve;
-    struct mc_id host = host_of(connection);
     for (struct mc_guest *victim;;) {
         if (!mc_shares_ask(&serve->shares, peer, host, mc_clock_ms(), &victim)) {
             if (stalled_give(serve))
@@ -250,21 +298,36 @@ int mc_connection_admit(struct mc_serve_lane *lane, struct mc_id peer)
             mc_log_limited(WARNING,
                            "all %" PRIu32 " data connections are in use by %" PRIu32 " nodes of %" PRIu32
                            " hosts: one more is told to come later",
-                           serve->shares.limit, serve->shares.peers.count, serve->shares.hosts.count);
-            return MC_ERR_BUSY;
+                           serve->guests_max, serve->shares.peers.count, serve->shares.hosts.count);
+            return false;
         }
         if (victim == NULL || connection_give(connection_of(victim), "its place is needed"))
-            break;
+            return true;
     }
-    int rc = mc_shares_enter(&serve->shares, &connection->guest, peer, host);
-    if (rc < 0)
+}
+
+static int connection_admit(struct mc_serve_connection *connection, struct mc_id peer)
+{
+    struct mc_serve *serve = connection->serve;
+    struct mc_id host = host_of(connection);
+    /* Where all places are taken, each thread makes room among its own. */
+    uint32_t before = atomic_fetch_add(&control_of(serve)->taken, 1);
+    serve->shares.limit = serve->shares.count + (before < serve->guests_max);
+    if (!place_make(connection, peer, host) || mc_shares_enter(&serve->shares, &connection->guest, peer, host) < 0) {
+        atomic_fetch_sub(&control_of(serve)->taken, 1);
         return MC_ERR_BUSY; /* no memory: later there may be some */
+    }
     list_remove(&serve->greeters, connection);
     list_append(&serve->guests, connection);
     connection->is_guest = true;
     connection->moved_ms = mc_clock_ms();
     stall_timer_set(serve);
     return 0;
+}
+
+int mc_connection_admit(struct mc_serve_lane *lane, struct mc_id peer)
+{
+    return connection_admit(connection_with(lane), peer);
 }
 
 /* ---- rest ---- */
@@ -338,6 +401,9 @@ static int64_t connection_receive(struct mc_serve_connection *connection, bool *
         received = mc_socket_recvmsg(connection->fd, &message);
     while (received < 0 && errno == EINTR);
     *more = false;
+    size_t in_window = received <= 0 ? 0 : (size_t)received < direct ? (size_t)received : direct;
+    if (direct > 0)
+        mc_lane_window_filled(&connection->lane, in_window);
     if (received < 0 && errno == EAGAIN)
         return 0;
     if (received <= 0) {
@@ -345,8 +411,6 @@ static int64_t connection_receive(struct mc_serve_connection *connection, bool *
         return MC_ERR_RPC_FAIL;
     }
     *more = (size_t)received == direct + (has_scratch ? sizeof(serve->scratch) : 0);
-    size_t in_window = (size_t)received < direct ? (size_t)received : direct;
-    mc_lane_window_filled(&connection->lane, in_window);
     int rc = mc_lane_input(&connection->lane, serve->scratch, (size_t)received - in_window);
     if (rc == MC_ERR_PROTOCOL && !connection->lane.is_open)
         mc_secure_note(connection->fd, serve->scratch, (size_t)received - in_window, true);
@@ -397,8 +461,8 @@ static void set_event(struct event *event, bool *is_added, bool wanted)
     mc_assert((wanted ? event_add(event, NULL) : event_del(event)) == 0);
 }
 
-/* Sends what there is, up to a turn's worth. 0 or negative. */
-static int connection_send(struct mc_serve_connection *connection)
+/* Sends what there is, up to a turn's worth; unless it `may_stream`, only until much is under way. 0 or negative. */
+static int connection_send(struct mc_serve_connection *connection, bool may_stream)
 {
     uint64_t budget = TURN_BYTES;
     bool is_blocked = false;
@@ -406,7 +470,7 @@ static int connection_send(struct mc_serve_connection *connection)
         struct iovec parts[MC_LANE_PARTS_MAX];
         bool with_fds;
         size_t count = mc_lane_output(&connection->lane, parts, budget, &with_fds);
-        if (count == 0)
+        if (count == 0 || (mc_lane_gives_much(&connection->lane) && !may_stream))
             break;
         ssize_t sent = send_parts(connection, parts, count, with_fds);
         if (sent < 0) {
@@ -424,7 +488,10 @@ static int connection_send(struct mc_serve_connection *connection)
     }
     if (mc_lane_has_ended(&connection->lane))
         return MC_ERR_ILLEGAL_CLIENT;
-    set_event(connection->writable, &connection->is_writing, is_blocked || budget == 0);
+    bool gives_much = mc_lane_gives_much(&connection->lane);
+    if (gives_much && !is_blocked && !connection->is_streaming)
+        stream_append(connection);
+    set_event(connection->writable, &connection->is_writing, is_blocked || (budget == 0 && !gives_much));
     set_event(connection->readable, &connection->is_reading, mc_lane_wants_input(&connection->lane));
     if (connection->holds && connection->is_reading)
         event_active(connection->readable, EV_READ, 0);
@@ -432,13 +499,15 @@ static int connection_send(struct mc_serve_connection *connection)
     return 0;
 }
 
-/* Receives up to a turn's worth; with TLS also what is here then, of which no event will tell. Bytes; *end: 0, or why
- * it is over. */
-static uint64_t connection_take(struct mc_serve_connection *connection, int *end)
+/* Receives up to a turn's worth, into the window of a large payload only if it `may_stream`; with TLS also what is here
+ * then, of which no event will tell. Bytes; *end: 0, or why it is over. */
+static uint64_t connection_take(struct mc_serve_connection *connection, bool may_stream, int *end)
 {
     uint64_t moved = 0;
     bool more = true, only_held = false;
     while (more && mc_lane_wants_input(&connection->lane)) {
+        if (!may_stream && mc_lane_takes_much(&connection->lane))
+            break;
         if (moved >= TURN_BYTES && !only_held && !(only_held = mc_socket_hold(connection->fd, true)))
             break;
         int64_t rc = connection_receive(connection, &more);
@@ -451,14 +520,16 @@ static uint64_t connection_take(struct mc_serve_connection *connection, int *end
     if (only_held)
         (void)mc_socket_hold(connection->fd, false);
     connection->holds = more && mc_socket_holds(connection->fd);
+    if (*end == 0 && more && mc_lane_takes_much(&connection->lane) && !connection->is_streaming)
+        stream_append(connection);
     return moved;
 }
 
 /* A turn: receive, tell the owner of commits, answer. */
-static int connection_turn(struct mc_serve_connection *connection)
+static int connection_turn(struct mc_serve_connection *connection, bool may_stream)
 {
     int rc = 0;
-    uint64_t moved = connection_take(connection, &rc);
+    uint64_t moved = connection_take(connection, may_stream, &rc);
     if (moved > 0) {
         connection->serve->activity++;
         connection->moved_ms = mc_clock_ms();
@@ -470,7 +541,7 @@ static int connection_turn(struct mc_serve_connection *connection)
         event_free(connection->hello_timer);
         connection->hello_timer = NULL;
     }
-    return connection_send(connection);
+    return connection_send(connection, may_stream);
 }
 
 /* The connection is of no use any more: `code` says why.
@@ -501,29 +572,44 @@ static void connection_drain(struct mc_serve_connection *connection)
         mc_connection_close(connection);
 }
 
+/* What a turn has led to. The last use of the connection. */
+static void connection_goes_on(struct mc_serve_connection *connection, int rc)
+{
+    flush_commits(connection->serve); /* input that had to wait may have been commits */
+    if (rc < 0)
+        connection_fail(connection, rc);
+    else if (connection->lane.is_leaving)
+        mc_serve_hand_back(connection);
+    else
+        held_limit(connection);
+}
+
 static void on_readable(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
     struct mc_serve_connection *connection = argument;
-    if (connection->is_draining) {
+    if (connection->is_draining)
         connection_drain(connection);
-        return;
-    }
-    int rc = connection_turn(connection);
-    if (rc < 0)
-        connection_fail(connection, rc);
-    else
-        held_limit(connection); /* the last use of it */
+    else if (!connection->is_streaming) /* else its turn comes */
+        connection_goes_on(connection, connection_turn(connection, false));
 }
 
 static void on_writable(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
     struct mc_serve_connection *connection = argument;
-    int rc = connection_send(connection);
-    flush_commits(connection->serve); /* input that had to wait may have been commits */
-    if (rc < 0)
-        connection_fail(connection, rc);
+    if (!connection->is_streaming)
+        connection_goes_on(connection, connection_send(connection, false));
+}
+
+bool mc_connections_stream(struct mc_serve *serve)
+{
+    struct mc_serve_connection *connection = serve->streams.first;
+    if (connection == NULL)
+        return false;
+    stream_remove(connection); /* what is left to do puts it behind the others */
+    connection_goes_on(connection, connection_turn(connection, true));
+    return true;
 }
 
 static void on_hello_late(evutil_socket_t fd, short what, void *argument)
@@ -532,37 +618,80 @@ static void on_hello_late(evutil_socket_t fd, short what, void *argument)
     mc_connection_close(argument);
 }
 
-static int connection_make(struct mc_listener *listener, int fd)
+static void events_free(struct mc_serve_connection *connection)
 {
-    struct mc_serve *serve = listener->serve;
-    struct mc_serve_connection *connection = calloc(1, sizeof(*connection));
-    if (connection == NULL)
-        return MC_ERR_NO_MEMORY;
-    struct timeval late = {.tv_sec = serve->hello_ms / 1000, .tv_usec = (suseconds_t)(serve->hello_ms % 1000) * 1000};
-    connection->serve = serve;
-    connection->fd = fd;
-    connection->readable = event_new(serve->base, fd, EV_READ | EV_PERSIST, on_readable, connection);
-    connection->writable = event_new(serve->base, fd, EV_WRITE | EV_PERSIST, on_writable, connection);
-    connection->hello_timer = evtimer_new(serve->base, on_hello_late, connection);
-    if (connection->readable == NULL || connection->writable == NULL || connection->hello_timer == NULL ||
-        event_add(connection->readable, NULL) != 0 || evtimer_add(connection->hello_timer, &late) != 0)
-        goto fail;
-    connection->is_reading = true;
-    mc_lane_init(&connection->lane, &serve->server, listener->is_unix,
-                 listener->is_unix && mc_unix_peer_uid(fd) == (int64_t)geteuid());
-    connection->place = place_take(serve);
-    atomic_store(&serve->connection_fds[connection->place], fd + 1);
-    list_append(&serve->greeters, connection);
-    return 0;
-fail:
     if (connection->hello_timer != NULL)
         event_free(connection->hello_timer);
     if (connection->writable != NULL)
         event_free(connection->writable);
     if (connection->readable != NULL)
         event_free(connection->readable);
-    free(connection);
-    return MC_ERR_NO_MEMORY;
+    connection->hello_timer = connection->writable = connection->readable = NULL;
+}
+
+/* It is among the greeters then. 0 or MC_ERR_NO_MEMORY. */
+static int connection_enter(struct mc_serve *serve, struct mc_serve_connection *connection)
+{
+    struct timeval late = {.tv_sec = serve->hello_ms / 1000, .tv_usec = (suseconds_t)(serve->hello_ms % 1000) * 1000};
+    connection->serve = serve;
+    connection->readable = event_new(serve->base, connection->fd, EV_READ | EV_PERSIST, on_readable, connection);
+    connection->writable = event_new(serve->base, connection->fd, EV_WRITE | EV_PERSIST, on_writable, connection);
+    connection->hello_timer = evtimer_new(serve->base, on_hello_late, connection);
+    if (connection->readable == NULL || connection->writable == NULL || connection->hello_timer == NULL ||
+        event_add(connection->readable, NULL) != 0 || evtimer_add(connection->hello_timer, &late) != 0) {
+        events_free(connection);
+        return MC_ERR_NO_MEMORY;
+    }
+    connection->is_reading = true;
+    connection->place = place_take(serve);
+    atomic_store(&serve->connection_fds[connection->place], connection->fd + 1);
+    list_append(&serve->greeters, connection);
+    return 0;
+}
+
+static int connection_make(struct mc_serve *serve, bool is_unix, int fd)
+{
+    struct mc_serve_connection *connection = calloc(1, sizeof(*connection));
+    if (connection == NULL)
+        return MC_ERR_NO_MEMORY;
+    connection->fd = fd;
+    mc_lane_init(&connection->lane, &serve->server, is_unix, is_unix && mc_unix_peer_uid(fd) == (int64_t)geteuid());
+    int rc = connection_enter(serve, connection);
+    if (rc < 0)
+        free(connection);
+    return rc;
+}
+
+struct mc_serve_connection *mc_connection_release(struct mc_serve_connection *connection)
+{
+    mc_assert(connection->lane.attached == NULL && connection->lane.served == NULL);
+    connection_leave(connection);
+    connection_place_free(connection);
+    connection->readable = connection->writable = connection->hello_timer = NULL;
+    connection->is_reading = connection->is_writing = connection->is_guest = false;
+    connection->held = 0;
+    connection->guest = (struct mc_guest){0};
+    return connection;
+}
+
+void mc_connection_adopt(struct mc_serve *serve, struct mc_serve_connection *connection)
+{
+    int fd = connection->fd;
+    connection->lane.server = &serve->server;
+    connection->lane.is_leaving = false;
+    if (connection_enter(serve, connection) < 0) {
+        mc_lane_free(&connection->lane);
+        free(connection);
+        mc_fd_close(fd);
+        return;
+    }
+    atomic_fetch_add(&serve->present, 1);
+    if (connection_admit(connection, connection->lane.peer) < 0) {
+        mc_connection_close(connection);
+        return;
+    }
+    int rc = mc_lane_input(&connection->lane, NULL, 0);
+    connection_goes_on(connection, rc < 0 ? rc : connection_turn(connection, false));
 }
 
 /* The one that has been silent for longest makes room: not one that has said something meanwhile, unless all have. */
@@ -577,18 +706,20 @@ static void greeter_drop(struct mc_serve *serve)
 /* A sixth more than the guests' places are for both, so that other descriptors of the process stay free. */
 static uint32_t greeters_most(const struct mc_serve *serve)
 {
-    uint32_t all = serve->shares.limit + serve->shares.limit / 6, taken = serve->guests.count;
+    uint32_t all = serve->guests_max + serve->guests_max / 6, taken = serve->guests.count;
     uint32_t room = all > taken + MC_SERVE_GREETERS_LEAST ? all - taken : MC_SERVE_GREETERS_LEAST;
     return room < serve->greeters_max ? room : serve->greeters_max;
 }
 
-void mc_connection_open(struct mc_listener *listener, int fd)
+void mc_connection_open(struct mc_serve *serve, bool is_unix, int fd)
 {
-    struct mc_serve *serve = listener->serve;
     for (int i = 0; i < GREETERS_AT_ONCE && serve->greeters.count >= greeters_most(serve); i++)
         greeter_drop(serve);
-    if (!listener->is_unix)
+    atomic_fetch_add(&serve->present, 1);
+    if (!is_unix)
         mc_socket_keep_alive(fd, 30, 10, 3); /* a host that vanished is found out after about a minute */
-    if ((!listener->is_unix && mc_secure_accept(fd) < 0) || connection_make(listener, fd) < 0)
-        mc_fd_close(fd);
+    if ((is_unix || mc_secure_accept(fd) == 0) && connection_make(serve, is_unix, fd) == 0)
+        return;
+    atomic_fetch_sub(&serve->present, 1);
+    mc_fd_close(fd);
 }

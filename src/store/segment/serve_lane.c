@@ -2,6 +2,7 @@
 #include "store/segment/serve_lane.h"
 
 #include "base/error.h"
+#include "env/clock.h"
 #include "env/log.h"
 #include "rdma/link.h"
 #include "rdma/remote.h"
@@ -10,7 +11,9 @@
 #include <stdlib.h>
 
 #define IN_KEEP_BYTES (64u << 10) /* a larger input buffer is given back when empty */
-#define QUEUE_FIRST 4u            /* requests that the queue begins with room for */
+/* For a place among those who announce what they store; as many threads of this process as there are copy just now */
+#define ANNOUNCE_WAIT_MS 10u
+#define QUEUE_FIRST 4u /* requests that the queue begins with room for */
 
 void mc_lane_init(struct mc_serve_lane *lane, struct mc_lane_server *server, bool is_unix, bool is_same_user)
 {
@@ -241,6 +244,16 @@ static int queue_push(struct mc_serve_lane *lane, struct mc_lane_request request
     return 0;
 }
 
+void mc_lane_commit(struct mc_lane_server *server, const struct mc_wire_commit_item *commit, bool is_lost)
+{
+    int code = is_lost ? MC_ERR_STALE : mc_segment_memory_commit(server->memory, commit);
+    if (code < 0)
+        mc_log_limited(WARNING, "commit of slot %" PRIu32 " generation %" PRIu64 " refused: %s", commit->slot,
+                       commit->generation, mc_error_name(code));
+    if (server->hooks.committed != NULL)
+        server->hooks.committed(server->hooks.context, server->memory, commit->slot, commit->generation, code);
+}
+
 static int commit_handle(struct mc_serve_lane *lane, const struct mc_frame *frame, struct mc_reader *reader)
 {
     struct mc_lane_server *server = lane->server;
@@ -266,12 +279,10 @@ static int commit_handle(struct mc_serve_lane *lane, const struct mc_frame *fram
                       &what)) /* the master hears nothing of it: it may be another's grant */
             return MC_ERR_NOT_PERMITTED;
         bool is_lost = item.generation <= lane->refused_generation; /* its bytes, or those of one after it */
-        int code = is_lost ? MC_ERR_STALE : mc_segment_memory_commit(server->memory, &item);
-        if (code < 0)
-            mc_log_limited(WARNING, "commit of slot %" PRIu32 " generation %" PRIu64 " refused: %s", item.slot,
-                           item.generation, mc_error_name(code));
-        if (server->hooks.committed != NULL)
-            server->hooks.committed(server->hooks.context, server->memory, item.slot, item.generation, code);
+        if (server->hand_over != NULL)
+            server->hand_over(server, &item, is_lost);
+        else
+            mc_lane_commit(server, &item, is_lost);
         server->committed = true;
     }
     return 0;
@@ -308,7 +319,8 @@ static int write_handle(struct mc_serve_lane *lane, struct mc_reader *reader)
         return code;
     lane->write.left = head.payload_length;
     lane->write.generation = head.generation;
-    lane->write.offset = head.offset;
+    lane->write.offset = lane->write.start = head.offset;
+    lane->write.length = head.payload_length;
     lane->write.slot = head.slot;
     lane->write.refused = code < 0;
     note_refused(lane);
@@ -399,19 +411,55 @@ static int frame_handle(struct mc_serve_lane *lane, const struct mc_frame *frame
     }
 }
 
+/* Links are ended with the grants of their writers, by the thread that ends these. */
+static bool is_for_other(const struct mc_serve_lane *lane, const struct mc_frame *frame)
+{
+    return lane->is_open && frame->type == MC_MESSAGE_RDMA_OFFER && lane->server->hand_over != NULL;
+}
+
 /* ---- input ---- */
 
 bool mc_lane_wants_input(const struct mc_serve_lane *lane)
 {
-    return lane->queue_count < MC_LANE_QUEUE_MAX && !lane->is_ending;
+    return lane->queue_count < MC_LANE_QUEUE_MAX && !lane->is_ending && !lane->is_leaving;
+}
+
+bool mc_lane_takes_much(const struct mc_serve_lane *lane)
+{
+    return lane->write.left > MC_LANE_COPY_MAX;
+}
+bool mc_lane_gives_much(const struct mc_serve_lane *lane)
+{
+    return lane->read.active;
+}
+
+/* While a data thread stores, the thread that clears may say that nobody stores there any more: so it is announced, as
+ * by any writer, for the moment in which bytes that are here are stored. */
+static int store_begin(struct mc_serve_lane *lane, uint64_t length)
+{
+    struct mc_segment_memory *memory = lane->server->memory;
+    int rc = mc_segment_memory_may_write(memory, lane->write.slot, lane->write.generation, lane->write.offset, length);
+    if (rc < 0 || lane->server->hand_over == NULL)
+        return rc;
+    rc = mc_segment_memory_write_begin(memory, &lane->write.store, lane->write.slot, lane->write.generation,
+                                       lane->write.start, lane->write.length,
+                                       mc_clock_ns() + ANNOUNCE_WAIT_MS * 1000000ull);
+    lane->write.is_announced = rc == 0;
+    return rc;
+}
+
+static void store_end(struct mc_serve_lane *lane)
+{
+    if (lane->write.is_announced)
+        mc_segment_memory_write_end(lane->server->memory, &lane->write.store);
+    lane->write.is_announced = false;
 }
 
 /* May so many of the next bytes still be stored? A grant that has ended meanwhile is no fault of the peer's, and an end
  * of the connection with bytes unread would look to it like ours: what is left is drained. */
 static int payload_look(struct mc_serve_lane *lane, uint64_t length)
 {
-    int rc = mc_segment_memory_may_write(lane->server->memory, lane->write.slot, lane->write.generation,
-                                         lane->write.offset, length);
+    int rc = store_begin(lane, length);
     lane->write.refused = rc == MC_ERR_STALE;
     note_refused(lane);
     return lane->write.refused ? 0 : rc;
@@ -432,6 +480,7 @@ int64_t mc_lane_window(struct mc_serve_lane *lane, uint8_t **target)
 
 void mc_lane_window_filled(struct mc_serve_lane *lane, uint64_t length)
 {
+    store_end(lane);
     mc_assert(length <= lane->write.left);
     lane->write.left -= length;
     lane->write.offset += length;
@@ -469,6 +518,9 @@ static int64_t input_parse(struct mc_serve_lane *lane, const uint8_t *data, size
         if (found < 0 || used > MC_FRAME_HEADER_SIZE + MC_LANE_BODY_MAX)
             return MC_ERR_PROTOCOL;
         if (found == 0)
+            break;
+        lane->is_leaving = is_for_other(lane, &frame);
+        if (lane->is_leaving)
             break;
         int rc = frame_handle(lane, &frame);
         if (rc < 0)
@@ -521,7 +573,10 @@ static const struct mc_slot *request_slot(const struct mc_serve_lane *lane, cons
 
 static int end_code(const struct mc_serve_lane *lane, const struct mc_lane_request *request)
 {
-    return mc_slot_unchanged(request_slot(lane, request), request->generation) ? 0 : MC_ERR_REPLICA_IS_GONE;
+    return mc_slot_unchanged(request_slot(lane, request), request->generation) &&
+                   !mc_segment_memory_is_given_up(lane->server->memory)
+               ? 0
+               : MC_ERR_REPLICA_IS_GONE;
 }
 
 static int read_find(const struct mc_serve_lane *lane, const struct mc_lane_request *request, struct mc_slot *slot)
@@ -530,7 +585,8 @@ static int read_find(const struct mc_serve_lane *lane, const struct mc_lane_requ
         return MC_ERR_NOT_PERMITTED;
     if (request->slot >= mc_segment_memory_slot_count(lane->server->memory))
         return MC_ERR_INVALID_PARAMS;
-    if (!mc_slot_read(request_slot(lane, request), request->generation, slot) ||
+    if (mc_segment_memory_is_given_up(lane->server->memory) ||
+        !mc_slot_read(request_slot(lane, request), request->generation, slot) ||
         !mc_segment_memory_contact_within(lane->server->memory, request->contact_age_max_ms))
         return MC_ERR_REPLICA_IS_GONE;
     if (request->offset > slot->length || request->length > slot->length - request->offset)
@@ -569,7 +625,6 @@ static void read_start(struct mc_serve_lane *lane, const struct mc_lane_request 
     lane->read.table_left = reply.table_length;
     lane->read.payload = extent + request->offset;
     lane->read.payload_left = reply.payload_length;
-    lane->read.end_length = 0;
 }
 
 /* An entry in the table of writers for the life of the connection. 0 or MC_ERR_BUSY. */
@@ -623,14 +678,15 @@ static void output_fill(struct mc_serve_lane *lane)
     }
 }
 
-/* READ_END can go with the last of the payload: nothing is cleared on this thread between here and the end of the
- * system call that sends both. */
-static void end_prepare(struct mc_serve_lane *lane)
+/* The last of the payload goes as a copy, and READ_END behind it: so the slot is looked at when the last byte was taken
+ * from the segment, whatever clears it meanwhile. */
+static void read_finish(struct mc_serve_lane *lane)
 {
-    struct mc_buffer end = {.data = lane->read.end, .capacity = sizeof(lane->read.end)};
-    lane->read.end_length =
-        code_frame_write(&end, MC_MESSAGE_READ_END, lane->read.request.request_id, end_code(lane, &lane->read.request));
-    mc_assert(end.data == lane->read.end);
+    mc_buffer_append(&lane->out, lane->read.payload, lane->read.payload_left);
+    code_frame_write(&lane->out, MC_MESSAGE_READ_END, lane->read.request.request_id,
+                     end_code(lane, &lane->read.request));
+    lane->read.active = false;
+    output_fill(lane);
 }
 
 static void part_add(struct iovec *parts, size_t *count, const void *data, uint64_t length)
@@ -643,6 +699,9 @@ size_t mc_lane_output(struct mc_serve_lane *lane, struct iovec *parts, uint64_t 
 {
     size_t count = 0;
     output_fill(lane);
+    while (lane->read.active && lane->read.table_left == 0 && lane->read.payload_left <= MC_LANE_COPY_MAX &&
+           lane->out.length < MC_LANE_OUT_MAX)
+        read_finish(lane);
     if (lane->out.failed) { /* answers are missing: nothing more is sent */
         lane->is_ending = true;
         lane->read.active = false;
@@ -652,14 +711,9 @@ size_t mc_lane_output(struct mc_serve_lane *lane, struct iovec *parts, uint64_t 
     if (lane->out.length > 0)
         part_add(parts, &count, lane->out.data + lane->out_sent, lane->out.length - lane->out_sent);
     if (lane->read.active) {
-        uint64_t now = lane->read.payload_left < budget ? lane->read.payload_left : budget;
+        uint64_t left = lane->read.payload_left > MC_LANE_COPY_MAX ? lane->read.payload_left - MC_LANE_COPY_MAX : 0;
         part_add(parts, &count, lane->read.table, lane->read.table_left);
-        part_add(parts, &count, lane->read.payload, now);
-        lane->read.end_length = 0;
-        if (now == lane->read.payload_left) {
-            end_prepare(lane);
-            part_add(parts, &count, lane->read.end, lane->read.end_length);
-        }
+        part_add(parts, &count, lane->read.payload, left < budget ? left : budget);
     }
     return count;
 }
@@ -684,13 +738,6 @@ int mc_lane_sent(struct mc_serve_lane *lane, uint64_t length)
     if (lane->read.active) {
         lane->read.table += sent_take(&length, &lane->read.table_left);
         lane->read.payload += sent_take(&length, &lane->read.payload_left);
-        if (lane->read.table_left == 0 && lane->read.payload_left == 0) {
-            lane->read.active = false;
-            /* It was made for the vector that held the last of the payload, so it is there and true; what of it did not
-             * fit goes next. */
-            mc_assert(lane->read.end_length > 0 && length <= lane->read.end_length);
-            mc_buffer_append(&lane->out, lane->read.end + length, lane->read.end_length - length);
-        }
     }
     return lane->in.length > 0 && mc_lane_wants_input(lane) ? input_resume(lane) : 0;
 }

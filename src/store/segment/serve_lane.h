@@ -43,7 +43,10 @@ struct mc_lane_server {                            /* what all lanes of a server
     uint8_t key_mark;            /* of those that are told; the others are those before, */
     uint64_t key_number;         /* if this is above 1; it counts */
     _Atomic uint64_t tags_refused;
-    bool committed; /* hooks.committed was called and hooks.flush not yet */
+    bool committed; /* a commit was applied or handed over, and hooks.flush not called yet */
+    /* Of a data thread; NULL: this is the thread that writes the index. Takes a commit to that thread. is_lost: what
+     * belongs to it was thrown away. */
+    void (*hand_over)(struct mc_lane_server *server, const struct mc_wire_commit_item *commit, bool is_lost);
 };
 
 struct mc_lane_request {
@@ -73,9 +76,13 @@ struct mc_serve_lane {
 
     struct { /* WRITE whose payload is arriving */
         uint64_t left, generation, offset;
+        uint64_t start, length; /* all of it, which begins where the extent does */
         uint32_t slot;
-        bool refused; /* drained instead */
+        bool refused;                /* drained instead */
+        bool is_announced;           /* on a data thread, while bytes are stored: */
+        struct mc_local_write store; /* what a CUT or a CLEAR waits for */
     } write;
+    bool is_leaving; /* what comes next is for the thread that writes the index: nothing of it is looked at here */
     uint64_t refused_generation; /* the highest of a WRITE that was: no COMMIT up to it is applied */
 
     struct mc_lane_request *queue; /* ring of queue_capacity, which grows up to MC_LANE_QUEUE_MAX */
@@ -89,8 +96,6 @@ struct mc_serve_lane {
         struct mc_lane_request request;
         const uint8_t *table, *payload;
         uint64_t table_left, payload_left;
-        uint8_t end[MC_FRAME_HEADER_SIZE + 16]; /* READ_END, made when it goes with the last of the payload */
-        size_t end_length;
     } read;
 };
 
@@ -107,11 +112,17 @@ void mc_lane_free(struct mc_serve_lane *lane);
 int mc_lane_input(struct mc_serve_lane *lane, const uint8_t *data, size_t length);
 /* Wants more input? No while MC_LANE_QUEUE_MAX requests wait. */
 bool mc_lane_wants_input(const struct mc_serve_lane *lane);
+/* Much of a WRITE or a READ is under way: more than is copied with the frames. */
+bool mc_lane_takes_much(const struct mc_serve_lane *lane);
+bool mc_lane_gives_much(const struct mc_serve_lane *lane);
 /* Where the next bytes of the stream belong in the segment: *target and how many; 0 when they are not payload, or
- * payload that is not wanted any more. */
+ * payload that is not wanted any more. More than 0: mc_lane_window_filled has to follow. */
 int64_t mc_lane_window(struct mc_serve_lane *lane, uint8_t **target);
-/* So many bytes were received into the window. */
+/* So many bytes were received into the window, or none. */
 void mc_lane_window_filled(struct mc_serve_lane *lane, uint64_t length);
+
+/* The server's thread applies a commit that came by a data thread, as it applies its own. */
+void mc_lane_commit(struct mc_lane_server *server, const struct mc_wire_commit_item *commit, bool is_lost);
 
 /* What to send next, at most about `budget` bytes: returns how many of MC_LANE_PARTS_MAX parts are filled. with_fds:
  * descriptors go along. */

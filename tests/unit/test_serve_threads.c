@@ -1,0 +1,368 @@
+/* The data threads of an owner: what streams takes turns, one that stands still stops nobody else, what clears waits
+ * for what is being stored, and memory that is given up says so. */
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "store/segment/serve_inside.h"
+#include "serve_rig.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+
+#define STREAMS 4u
+#define TURN (64u << 10)
+
+static _Atomic int threads_left = -1; /* so many may be started; negative: any number */
+
+/* In place of libc's. */
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*function)(void *), void *argument)
+{
+    static int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    if (create == NULL)
+        *(void **)&create = dlsym(RTLD_NEXT, "pthread_create");
+    if (atomic_load(&threads_left) == 0)
+        return EAGAIN;
+    if (atomic_load(&threads_left) > 0)
+        atomic_fetch_sub(&threads_left, 1);
+    return create(thread, attributes, function, argument);
+}
+
+static void rig_start_with(struct rig *rig, uint32_t threads)
+{
+    rig_threads = threads;
+    rig_start(rig);
+    rig_threads = 0;
+}
+
+/* A thread stands still within what was posted to it, until it is let go. */
+struct held {
+    _Atomic bool is_here, may_go;
+};
+
+static void hold_here(void *argument)
+{
+    struct held *held = argument;
+    atomic_store(&held->is_here, true);
+    while (!atomic_load(&held->may_go))
+        usleep(500);
+}
+
+static void hold(struct held *held, struct mc_serve *serve)
+{
+    *held = (struct held){0};
+    mc_serve_post(serve, hold_here, held);
+    while (!atomic_load(&held->is_here))
+        usleep(500);
+}
+
+/* ---- turns ---- */
+
+struct looking { /* on the thread that serves, once in each of its turns */
+    struct mc_serve *serve;
+    struct mc_id small;
+    unsigned rounds;
+    uint64_t streamed;
+    _Atomic bool done;
+};
+
+static bool is_answered(const struct mc_serve_connection *one)
+{
+    return mc_socket_is_silent(one->fd) && one->lane.queue_count == 0 && one->lane.out.length == 0 &&
+           one->lane.in.length == 0;
+}
+
+static void look(void *argument)
+{
+    struct looking *looking = argument;
+    bool is_small_over = false;
+    looking->streamed = 0;
+    for (const struct mc_serve_connection *one = looking->serve->guests.first; one != NULL; one = one->next) {
+        if (mc_id_equal(one->lane.peer, looking->small))
+            is_small_over = is_answered(one);
+        else if (one->lane.read.active)
+            looking->streamed += 4 * MIB - one->lane.read.payload_left;
+    }
+    looking->rounds++;
+    if (is_small_over)
+        atomic_store(&looking->done, true);
+    else
+        mc_serve_post(looking->serve, look, looking);
+}
+
+/* Four connections want 4 MiB each, and one wants 4 KiB, in the same moment. */
+static void test_small_beside_streams(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct held held;
+    struct peer streams[STREAMS];
+    rig_start(&rig);
+    object_put(&rig, 1, 10, 0, 4 * MIB);
+    object_put(&rig, 2, 20, 16 * MIB, 4096);
+    struct looking looking = {.serve = rig.serve, .small = mc_random_id()};
+    for (unsigned i = 0; i < STREAMS; i++)
+        streams[i] = connect_peer(&rig, false);
+    struct peer small = connect_as(&rig, false, looking.small);
+    hold(&held, rig.serve);
+    for (unsigned i = 0; i < STREAMS; i++) {
+        put_read(&streams[i], 1, 1, 10, 0, 4 * MIB, false);
+        assert_int_equal(peer_flush(&streams[i]), 0);
+    }
+    put_read(&small, 2, 2, 20, 0, 4096, false);
+    assert_int_equal(peer_flush(&small), 0);
+    mc_serve_post(rig.serve, look, &looking);
+    atomic_store(&held.may_go, true);
+    while (!atomic_load(&looking.done))
+        usleep(500);
+    assert_in_range(looking.rounds, 1, 2);
+    assert_true(looking.streamed <= TURN);
+    struct mc_wire_read_reply reply;
+    assert_int_equal(hear_reply(&small, 2, &reply), 0);
+    for (unsigned i = 0; i < STREAMS; i++)
+        peer_close(&streams[i]);
+    peer_close(&small);
+    rig_stop(&rig);
+}
+
+static void peer_skip(struct peer *peer, uint64_t length, uint64_t seed)
+{
+    uint8_t *bytes = malloc(length);
+    assert_non_null(bytes);
+    peer_receive_bytes(peer, bytes, length);
+    for (uint64_t i = 0; i < length; i++) {
+        if (bytes[i] != pattern(i, seed))
+            fail_msg("byte %llu of a stream is wrong", (unsigned long long)i);
+    }
+    free(bytes);
+}
+
+/* All of them arrive whole, whatever the number of threads. */
+static void test_streams_arrive(void **state)
+{
+    (void)state;
+    for (uint32_t threads = 0; threads < 3; threads++) {
+        struct rig rig;
+        struct peer streams[STREAMS];
+        rig_start_with(&rig, threads);
+        object_put(&rig, 1, 10, 0, 4 * MIB);
+        for (unsigned i = 0; i < STREAMS; i++) {
+            streams[i] = connect_peer(&rig, false);
+            put_read(&streams[i], 1, 1, 10, 0, 4 * MIB, false);
+            assert_int_equal(peer_flush(&streams[i]), 0);
+        }
+        for (unsigned i = 0; i < STREAMS; i++) {
+            struct mc_wire_read_reply reply;
+            assert_int_equal(hear_reply(&streams[i], 1, &reply), 0);
+            peer_skip(&streams[i], 4 * MIB, 1);
+            assert_int_equal(hear_end(&streams[i], 1), 0);
+            expect_pong(&streams[i], 3);
+            peer_close(&streams[i]);
+        }
+        rig_wait_connections(&rig, 0);
+        rig_stop(&rig);
+    }
+}
+
+/* ---- threads that stand still ---- */
+
+static void test_one_thread_stands_still(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct held held;
+    struct peer peers[6];
+    unsigned answered = 0;
+    rig_start_with(&rig, 2);
+    struct peer first = connect_peer(&rig, false), second = connect_peer(&rig, false), local = connect_peer(&rig, true);
+    assert_int_equal(atomic_load(&rig.serve->data[0]->present), 1); /* dealt out evenly */
+    assert_int_equal(atomic_load(&rig.serve->data[1]->present), 1);
+    hold(&held, rig.serve->data[0]);
+    expect_pong(&second, 1);
+    expect_pong(&local, 2);
+    put_write(&second, 3, 30, 4096, 3);
+    mc_buffer_append(&second.out, "abc", 3);
+    put_commit(&second, 3, 30, 4096, 3);
+    assert_int_equal(peer_flush(&second), 0);
+    rig_wait_told(&rig, 1);
+    assert_int_equal(rig.told[0].code, 0);
+    for (unsigned i = 0; i < 6; i++) {
+        peers[i] = connect_raw(&rig, false);
+        struct mc_wire_hello hello = hello_of(&rig, mc_random_id());
+        say_hello(&peers[i], &hello);
+        rig_call(&rig, ask_connections, &(uint32_t){0}); /* the serve thread goes on */
+        usleep(20000);
+    }
+    while (atomic_load(&rig.serve->data[1]->on_way) > 0)
+        usleep(500);
+    assert_int_equal(atomic_load(&rig.serve->data[0]->on_way), 1);
+    for (unsigned i = 0; i < 6; i++) /* the one that it was given is answered when it goes on */
+        answered += mc_socket_wait_read(peers[i].fd, mc_clock_ns() + (answered < i ? 10000000000ull : 1000000000ull),
+                                        NULL) == 0;
+    assert_int_equal(answered, 5);
+    atomic_store(&held.may_go, true);
+    expect_pong(&first, 1);
+    for (unsigned i = 0; i < 6; i++) {
+        struct mc_wire_hello_reply reply;
+        assert_int_equal(hear_hello(&peers[i], &reply), 0);
+        peer_close(&peers[i]);
+    }
+    peer_close(&first);
+    peer_close(&second);
+    peer_close(&local);
+    rig_wait_connections(&rig, 0);
+    rig_stop(&rig);
+}
+
+static void test_threads_that_cannot_start(void **state)
+{
+    (void)state;
+    for (int can = 0; can < 3; can++) {
+        struct rig rig;
+        rig_threads = 3;
+        rig_prepare(&rig, true);
+        rig_threads = 0;
+        assert_int_equal(mc_serve_thread_count(rig.serve), 3);
+        atomic_store(&threads_left, can);
+        assert_int_equal(mc_serve_start(rig.serve), MC_ERR_NO_MEMORY); /* the serve thread cannot, either */
+        assert_int_equal(mc_serve_thread_count(rig.serve), can);
+        atomic_store(&threads_left, -1); /* as if it came to be possible just now */
+        assert_int_equal(mc_serve_run_apart(rig.serve, "mc-serve"), 0);
+        struct peer peer = connect_peer(&rig, false);
+        expect_pong(&peer, 1);
+        peer_close(&peer);
+        rig_wait_connections(&rig, 0);
+        rig_stop(&rig);
+    }
+}
+
+/* ---- what clears, and what is stored ---- */
+
+struct settling {
+    struct rig *rig;
+    uint32_t slot;
+    uint64_t generation;
+    bool is_settled;
+};
+
+static void on_settled(void *context, uint32_t slot, uint64_t generation)
+{
+    struct rig *rig = context;
+    if (slot == 5 && generation == 50)
+        atomic_fetch_add(&rig->cuts_done, 1);
+}
+
+static void ask_settled(struct rig *rig, void *argument)
+{
+    struct settling *settling = argument;
+    settling->is_settled = mc_serve_has_settled(rig->serve, settling->slot, settling->generation, on_settled, rig);
+}
+
+/* What a data thread announces while it stores. */
+static void test_clear_waits_for_what_is_stored(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_local_write write;
+    rig_start_with(&rig, 1);
+    assert_int_equal(mc_segment_memory_write_begin(rig.memory, &write, 5, 50, 4096, 100, soon()), 0);
+    assert_int_equal(mc_segment_memory_clear(rig.memory, 5, 50), 0);
+    struct settling others[] = {{&rig, 6, 50, false}, {&rig, 5, 49, false}};
+    for (int i = 0; i < 2; i++) {
+        rig_call(&rig, ask_settled, &others[i]);
+        assert_true(others[i].is_settled);
+    }
+    struct settling asked = {&rig, 5, 50, true};
+    rig_call(&rig, ask_settled, &asked);
+    assert_false(asked.is_settled);
+    usleep(100000);
+    assert_int_equal(atomic_load(&rig.cuts_done), 0);
+    mc_segment_memory_write_end(rig.memory, &write);
+    for (int i = 0; i < 20000 && atomic_load(&rig.cuts_done) == 0; i++)
+        usleep(500);
+    assert_int_equal(atomic_load(&rig.cuts_done), 1);
+    rig_call(&rig, ask_settled, &asked);
+    assert_true(asked.is_settled);
+    rig_stop(&rig);
+}
+
+static uint32_t announced(const struct rig *rig, uint32_t slot, uint64_t generation)
+{
+    return mc_segment_memory_is_written_here(rig->memory, slot, generation);
+}
+
+/* Between two receives of a WRITE nothing is announced: a peer that stops in the middle holds up nothing. */
+static void test_a_writer_that_stops_holds_up_nothing(void **state)
+{
+    (void)state;
+    struct rig rig;
+    rig_start_with(&rig, 1);
+    struct peer peer = connect_peer(&rig, false);
+    uint8_t *half = pattern_make(MIB, 1);
+    put_write(&peer, 4, 40, 0, 2 * MIB);
+    mc_buffer_append(&peer.out, half, MIB);
+    assert_int_equal(peer_flush(&peer), 0);
+    while (mc_segment_memory_data(rig.memory)[MIB - 1] != half[MIB - 1])
+        usleep(500);
+    for (int i = 0; i < 20000 && announced(&rig, 4, 40); i++)
+        usleep(500);
+    assert_false(announced(&rig, 4, 40));
+    struct settling asked = {&rig, 4, 40, false};
+    assert_int_equal(mc_segment_memory_clear(rig.memory, 4, 40), 0);
+    rig_call(&rig, ask_settled, &asked);
+    assert_true(asked.is_settled);
+    uint8_t before = mc_segment_memory_data(rig.memory)[MIB]; /* what still comes is drained */
+    mc_buffer_append(&peer.out, half, MIB);
+    assert_int_equal(peer_flush(&peer), 0);
+    expect_pong(&peer, 7);
+    assert_int_equal(mc_segment_memory_data(rig.memory)[MIB], before);
+    put_commit(&peer, 4, 40, 0, 2 * MIB - 4096);
+    assert_int_equal(peer_flush(&peer), 0);
+    rig_wait_told(&rig, 1);
+    assert_int_equal(rig.told[0].code, MC_ERR_STALE);
+    free(half);
+    peer_close(&peer);
+    rig_stop(&rig);
+}
+
+static void test_given_up(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_wire_read_reply reply;
+    rig_start_with(&rig, 1);
+    object_put(&rig, 1, 10, 0, MIB);
+    struct peer peer = connect_peer(&rig, false);
+    put_read(&peer, 1, 1, 10, 0, MIB, false);
+    assert_int_equal(peer_flush(&peer), 0);
+    assert_int_equal(hear_reply(&peer, 1, &reply), 0);
+    mc_segment_memory_give_up(rig.memory);
+    uint8_t *bytes = malloc(MIB);
+    peer_receive_bytes(&peer, bytes, MIB);
+    free(bytes);
+    (void)hear_end(&peer, 1); /* it may have been through before */
+    put_read(&peer, 2, 1, 10, 0, MIB, false);
+    put_write(&peer, 3, 30, 4096, 3);
+    mc_buffer_append(&peer.out, "abc", 3);
+    put_commit(&peer, 3, 30, 4096, 3);
+    assert_int_equal(peer_flush(&peer), 0);
+    assert_int_equal(hear_reply(&peer, 2, &reply), MC_ERR_REPLICA_IS_GONE);
+    rig_wait_told(&rig, 1);
+    assert_int_equal(rig.told[0].code, MC_ERR_STALE);
+    peer_close(&peer);
+    rig_stop(&rig);
+}
+
+int main(void)
+{
+    mc_log_set_level(MC_LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_small_beside_streams),
+        cmocka_unit_test(test_streams_arrive),
+        cmocka_unit_test(test_one_thread_stands_still),
+        cmocka_unit_test(test_threads_that_cannot_start),
+        cmocka_unit_test(test_clear_waits_for_what_is_stored),
+        cmocka_unit_test(test_a_writer_that_stops_holds_up_nothing),
+        cmocka_unit_test(test_given_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
