@@ -78,7 +78,9 @@ def test_verl_checkpoint_engine(compare):
         port = str(free_port())
         children = [start(cluster, "verl_checkpoint.py", str(rank), str(world), port) for rank in range(world)]
         steps = {}
-        for rank, child in enumerate(children):
+        for rank, child in reversed(list(enumerate(children))):
+            if rank == 0:
+                child.say("all have what they want")
             steps.update({f"rank {rank}: {name}": step for name, step in cluster.finish(child).items()})
         return steps
 

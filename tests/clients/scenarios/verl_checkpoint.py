@@ -1,6 +1,7 @@
 """verl 0.9.1, its MooncakeCheckpointEngine: weights go from a trainer's rank through a chain of rollout ranks. argv: RANK WORLD PORT.
 
-The engine is verl's own, on memory of the CPU: what it asks torch.cuda for is answered by a stand-in.
+The engine is verl's own, on memory of the CPU: what it asks torch.cuda for is answered by a stand-in. Rank 0 has the table by which the ranks tell each
+other what comes (torch's TCPStore), and knows of the next rank only that it is done: as a trainer does, it lives on until it hears that all are (a line).
 """
 import asyncio
 import os
@@ -46,6 +47,8 @@ def main():
             step(f"send {seed}")(lambda: asyncio.run(engine.send_weights(weights(seed))))
         else:
             step(f"receive {seed}")(lambda: asyncio.run(received(engine)) == wanted(seed))
+    if RANK == 0:
+        sys.stdin.readline()
     step("finalize")(lambda: engine.finalize())
 
 
