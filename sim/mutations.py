@@ -65,6 +65,12 @@ MUTATIONS = [
     ("writer_sums_before_the_end", PATH + "gather.c", "crc = copy_crc(target + at, source, taken, crc, stream);\n            at += taken;", "crc = copy_crc(target + at, source, taken - (taken > 100), crc, stream);\n            at += taken;"),
     # Writers that may still be at work
     ("cut_waits_for_nobody", SEGMENT + "memory_writers.c", "    return found;\n}\n\nbool mc_segment_memory_is_written(", "    return found && 0;\n}\n\nbool mc_segment_memory_is_written("),
+    # What data threads store is announced, and is waited for by who clears.
+    ("data_threads_announce_nothing", SEGMENT + "serve_lane.c", "    if (rc < 0 || lane->server->hand_over == NULL)", "    if (rc <= 0)"),
+    ("clears_wait_for_no_data_thread", SEGMENT + "serve.c", "    if (serve->data_count == 0 || cut_is_done(serve, &clear))", "    if (serve != NULL)"),
+    # Behind the word of the memory stands the post that closes what is open there.
+    ("data_threads_go_on_with_the_memory_before", SEGMENT + "memory.c", "    atomic_store(&memory->given_up, true);", "    (void)memory;",
+     SEGMENT + "serve_data.c", "    mc_serve_set_memory(post->serve, post->memory);", ""),
     ("writer_looks_not_at_the_slot", SEGMENT + "writers.c", "        atomic_load(&slots[writing->slot].generation) < generation)", "        true)"),
     ("writer_says_nothing", SEGMENT + "writers.c", "        if (mc_intent_read(&writer->intents[i], &writing) && writing.slot == slot && writing.generation <= generation)", "        if (0 && mc_intent_read(&writer->intents[i], &writing))"),
     # Behind the look at the lock stands the attempt to take it.
@@ -430,12 +436,13 @@ def judge(build, mutation, seeds):
         lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "all_hard", "hard_disks", "lease", "wide", "dozes", "disks")}
         with_disks = ([*lists["disks"], "--disks"], ["--disks"])
         is_of_quotas = any("quota" in word or "guarantee" in word or word.endswith("account.c") for word in (name, *mutation[1::3]))
+        is_of_threads = "data_thread" in name
         is_of_disks = any("disk" in word or "offload" in word for word in (name, *mutation[1::3]))
         others = ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], [*lists["hard"], "--narrow"],
                   [*lists["hard_notes"], "--narrow"], [*lists["all_hard"], "--hard", "--narrow"], [*lists["hard_disks"], "--hard"], [*lists["lease"], "--hard", "--lease"], [*lists["wide"], "--wide", "--diskless"],
                   [*lists["dozes"], "--dozes", "--diskless"],
                   [], ["--narrow", "--noteless"], ["--wide"], ["--mild", "--noteless"], ["--plain", "--noteless"])
-        for options in (["--quotas"], ["--quotas", "--wide"]) if is_of_quotas else with_disks if is_of_disks else (*others, *with_disks):
+        for options in (["--quotas"], ["--quotas", "--wide"]) if is_of_quotas else (["--data-threads", "--only", "none"], ["--data-threads"], ["--data-threads", "--hard"]) if is_of_threads else with_disks if is_of_disks else (*others, *with_disks):
             text, code = catch(build, program, options, seeds)
             if code != 0:
                 break

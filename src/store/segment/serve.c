@@ -22,6 +22,7 @@
 
 #define ACCEPTS_PER_TURN 64u
 #define CUT_LOOK_MS 20u      /* how often a CUT that waits looks for the end of the writer's copy */
+#define CLEAR_LOOK_MS 1u     /* a CLEAR: for the end of one receive, as a rule */
 #define ACCEPT_PAUSE_MS 100u /* after running out of descriptors */
 #define SPIN_PROBE_EVERY 64u
 
@@ -40,6 +41,8 @@ static bool cut_is_done(const struct mc_serve *serve, const struct mc_serve_cut 
 static void cuts_look_later(struct mc_serve *serve)
 {
     struct timeval later = {.tv_usec = CUT_LOOK_MS * 1000};
+    for (const struct mc_serve_cut *cut = serve->cuts; cut != NULL; cut = cut->next)
+        later.tv_usec = cut->is_clear ? CLEAR_LOOK_MS * 1000 : later.tv_usec;
     if (serve->cuts != NULL && !evtimer_pending(serve->cut_timer, NULL))
         mc_assert(evtimer_add(serve->cut_timer, &later) == 0);
 }
@@ -255,7 +258,7 @@ static void loop_turn(struct mc_serve *serve)
         mc_spin_hit(&serve->spin);
 }
 
-static void *serve_run(void *argument)
+void *mc_serve_run(void *argument)
 {
     struct mc_serve *serve = argument;
     while (!serve->stopping) {
@@ -436,19 +439,12 @@ void mc_serve_set_limits(struct mc_serve *serve, uint32_t connections, uint32_t 
         mc_log(WARNING, "limit of data connections stays %" PRIu32, serve->guests_max);
 }
 
-int mc_serve_run_apart(struct mc_serve *serve, const char *name)
-{
-    mc_assert(!serve->started);
-    if (mc_thread_start(&serve->thread, name, serve_run, serve) != 0)
-        return MC_ERR_NO_MEMORY;
-    serve->started = true;
-    return 0;
-}
-
 int mc_serve_start(struct mc_serve *serve)
 {
+    mc_assert(!serve->started);
     mc_serve_data_start(serve);
-    return mc_serve_run_apart(serve, "mc-serve");
+    serve->started = mc_thread_start(&serve->thread, "mc-serve", mc_serve_run, serve) == 0;
+    return serve->started ? 0 : MC_ERR_NO_MEMORY;
 }
 
 static void unpin(struct mc_serve *serve)

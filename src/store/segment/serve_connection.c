@@ -45,6 +45,7 @@ static void list_remove(struct mc_connections *list, struct mc_serve_connection 
 static void stream_append(struct mc_serve_connection *connection)
 {
     struct mc_serve *serve = connection->serve;
+    serve->activity++; /* the loop does not wait for events meanwhile */
     connection->is_streaming = true;
     connection->stream_previous = serve->streams.last;
     connection->stream_next = NULL;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/variables.h"
 #include "env/log.h"
+#include "env/thread.h"
 #include "store/segment/serve_inside.h"
 
 #include <sched.h>
@@ -301,8 +302,9 @@ void mc_serve_data_start(struct mc_serve *serve)
         struct mc_serve *one = serve->data[i];
         one->hello_ms = serve->hello_ms;
         one->idle_ms = serve->idle_ms;
-        if ((one->guests_max == serve->guests_max || mc_connections_limit(one, serve->guests_max) == 0) &&
-            mc_serve_run_apart(one, "mc-data") == 0)
+        one->started = (one->guests_max == serve->guests_max || mc_connections_limit(one, serve->guests_max) == 0) &&
+                       mc_thread_start(&one->thread, "mc-data", mc_serve_run, one) == 0;
+        if (one->started)
             continue;
         mc_log(WARNING, "only %u of %u threads for data connections could be started%s", (unsigned)i, (unsigned)wanted,
                i == 0 ? ": the thread that talks to the master serves them, too" : "");

@@ -134,7 +134,8 @@ void mc_connections_on_rest_timer(evutil_socket_t fd, short what, void *argument
 void mc_serve_cuts_look(struct mc_serve *serve);
 /* All but listeners. 0 or MC_ERR_NO_MEMORY. */
 int mc_serve_make(const struct mc_lane_server *server, struct mc_serve **serve);
-int mc_serve_run_apart(struct mc_serve *serve, const char *name);
+/* What its thread runs, until it is to stop. */
+void *mc_serve_run(void *serve);
 /* How many connections had a ticket that is too old. */
 unsigned mc_serve_close_expired(struct mc_serve *serve);
 
