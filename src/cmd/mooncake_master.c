@@ -3,6 +3,8 @@
 #include "env/harden.h"
 #include "env/keys.h"
 #include "env/log.h"
+#include "store/master/events.h"
+#include "store/master/history.h"
 #include "store/master/http_server.h"
 #include "store/master/options.h"
 #include "store/master/quotas.h"
@@ -10,6 +12,15 @@
 
 #include <signal.h>
 #include <stdio.h>
+
+/* What a master remembers of itself is not worth its life: without memory for it, it serves. */
+static void remember(struct mc_master_config *config)
+{
+    config->history = mc_history_create();
+    config->events = mc_events_create();
+    if (config->history == NULL || config->events == NULL)
+        mc_log(WARNING, "out of memory: there will be no history of this master, or no account of its events");
+}
 
 static int serve(struct mc_master_config *config, char *error, size_t error_size)
 {
@@ -66,8 +77,12 @@ int main(int argc, char **argv)
         rc = mc_quotas_create(config.quota_file, config.quotas_in_etcd ? config.cluster_id : NULL, &config.quotas,
                               error, sizeof(error));
     config.core_made = rc == 0 && config.quotas != NULL ? mc_quotas_apply : NULL;
-    if (rc == 0)
+    if (rc == 0) {
+        remember(&config);
         rc = serve(&config, error, sizeof(error));
+        mc_history_destroy(config.history);
+        mc_events_destroy(config.events);
+    }
     if (rc <= 0)
         mc_quotas_destroy(config.quotas);
     if (rc < 0)

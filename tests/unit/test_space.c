@@ -51,6 +51,17 @@ static void model_drop(struct model *model, uint32_t at)
     mc_space_release(&model->space, number);
 }
 
+/* Against the longest run of units that nobody has; blocks of no more than 16 units are told exactly. */
+static void check_largest(const struct model *model)
+{
+    uint64_t longest = 0, run = 0, told = mc_space_largest(&model->space);
+    for (uint64_t unit = 0; unit < model->space.end; unit++) {
+        run = model->owner[unit] == 0 ? run + 1 : 0;
+        longest = run > longest ? run : longest;
+    }
+    assert_true(told <= longest && told + longest / 16 >= longest);
+}
+
 static uint64_t random_size(uint64_t *seed, unsigned kind)
 {
     switch (kind % 4) {
@@ -84,8 +95,10 @@ static void random_run(uint64_t seed, uint32_t node_limit)
         } else if (model->held_count > 0) {
             model_drop(model, (uint32_t)(random_next(&seed) % model->held_count));
         }
-        if (step % 16 == 0)
+        if (step % 16 == 0) {
             assert_null(mc_space_check(&model->space));
+            check_largest(model);
+        }
     }
     while (model->held_count > 0)
         model_drop(model, (uint32_t)(random_next(&seed) % model->held_count));

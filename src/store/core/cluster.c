@@ -139,8 +139,8 @@ static void settle(struct mc_core *core, struct mc_id cluster, enum mc_cluster_w
     free(core->waiters);
     core->waiters = NULL;
     core->waiter_count = 0;
-    mc_core_log(core, MC_CORE_LOG_INFO, "this is cluster %016llx%016llx, %s", (unsigned long long)cluster.high,
-                (unsigned long long)cluster.low, ways[way]);
+    mc_core_tell(core, MC_TOPIC_CLUSTER, MC_CORE_LOG_INFO, "this is cluster %016llx%016llx, %s",
+                 (unsigned long long)cluster.high, (unsigned long long)cluster.low, ways[way]);
     for (uint32_t i = 1; i < core->segment_top; i++) {
         struct mc_segment *segment = core->segments[i];
         if (segment != NULL && segment->member != NULL && mc_cluster_is_other(core, segment->past.cluster))
@@ -161,12 +161,13 @@ static void say_torn(struct mc_core *core, const struct tally *tally)
     if (core->torn_said_ms != 0 && core->now_ms - core->torn_said_ms < LATER_MS)
         return;
     core->torn_said_ms = core->now_ms;
-    mc_core_log(core, MC_CORE_LOG_WARNING,
-                "store nodes bring contents of %u clusters, and no note says which this is: %s; more than half of them "
-                "decide %s. Take away the nodes that do not belong here, or start the master with --cluster_uuid",
-                tally->known, core->veiled ? "nothing is offered" : "those of the fewer wait",
-                core->now_ms < core->config.recovery_window_ms ? "at the end of the recovery window"
-                                                               : "as soon as they are more than half");
+    mc_core_tell(
+        core, MC_TOPIC_CLUSTER, MC_CORE_LOG_WARNING,
+        "store nodes bring contents of %u clusters, and no note says which this is: %s; more than half of them "
+        "decide %s. Take away the nodes that do not belong here, or start the master with --cluster_uuid",
+        tally->known, core->veiled ? "nothing is offered" : "those of the fewer wait",
+        core->now_ms < core->config.recovery_window_ms ? "at the end of the recovery window"
+                                                       : "as soon as they are more than half");
 }
 
 void mc_cluster_tick(struct mc_core *core)
@@ -241,10 +242,10 @@ int32_t mc_cluster_judge(struct mc_core *core, const struct mc_wire_hello *hello
     }
     if (code != 0 && (core->cluster_said_ms == 0 || core->now_ms - core->cluster_said_ms >= REFUSED_MS)) {
         core->cluster_said_ms = core->now_ms;
-        mc_core_log(core, MC_CORE_LOG_WARNING, "member " MC_ID_LOG " (%.*s) is refused: %s",
-                    MC_ID_LOG_ARGS(hello->node),
-                    (int)(hello->name.length < MC_MEMBER_NAME_MAX ? hello->name.length : MC_MEMBER_NAME_MAX),
-                    hello->name.length == 0 ? "" : (const char *)hello->name.data, words);
+        mc_core_tell(core, MC_TOPIC_CLUSTER, MC_CORE_LOG_WARNING, "member " MC_ID_LOG " (%.*s) is refused: %s",
+                     MC_ID_LOG_ARGS(hello->node),
+                     (int)(hello->name.length < MC_MEMBER_NAME_MAX ? hello->name.length : MC_MEMBER_NAME_MAX),
+                     hello->name.length == 0 ? "" : (const char *)hello->name.data, words);
     }
     return code;
 }

@@ -109,6 +109,23 @@ struct mc_core_way {
     bool unread;   /* something has come from there that we have not looked at yet */
 };
 
+/* What people look for in what a master tells of itself: of these lines an account is kept. */
+#define MC_CORE_TOPICS(X)                                                                                              \
+    X(NODE, "node")         /* one that lends memory is lost */                                                        \
+    X(SEGMENT, "segment")   /* it is mounted, or gone */                                                               \
+    X(TRUST, "trust")       /* it is suspect, or trusted again */                                                      \
+    X(DRAIN, "drain")       /* it is being drained, is drained, or is not any more */                                  \
+    X(RECOVERY, "recovery") /* what it held was taken in */                                                            \
+    X(DISK, "disk")         /* one ails, is well again, or left to be found */                                         \
+    X(NETWORK, "network")   /* one host is wrong about others, or cannot be reached by them */                         \
+    X(CLUSTER, "cluster")   /* which one this is, or that it is mixed with another */
+enum mc_core_topic {
+#define MC_CORE_TOPIC(name, text) MC_TOPIC_##name,
+    MC_CORE_TOPICS(MC_CORE_TOPIC)
+#undef MC_CORE_TOPIC
+        MC_TOPIC_COUNT
+};
+
 struct mc_core_output { /* how the core speaks, and asks; these must not call back into the core */
     void *context;
     /* The connection's output buffer, to append a whole frame to; NULL when it is gone. */
@@ -120,6 +137,8 @@ struct mc_core_output { /* how the core speaks, and asks; these must not call ba
     void (*log)(void *context, int level, const char *text);
     /* False: nothing is known of that connection's way. May be NULL. */
     bool (*way)(void *context, uint64_t connection, struct mc_core_way *way);
+    /* Such a line is one to keep. May be NULL. */
+    void (*event)(void *context, enum mc_core_topic topic, int level, const char *text);
 };
 
 /* seed: for the choice of segments. epoch: of this leadership, >= 1. */
@@ -209,6 +228,8 @@ struct mc_core_statistics {
         quarantine_bytes;                                   /* bytes; used = of live and granted extents; of memory */
     uint64_t disks_absent, promotions;                      /* of disks; objects that are being loaded from them */
     uint64_t disks, disk_capacity, disk_used, disk_objects; /* bytes; used: of what is live or being stored */
+    uint64_t suspect, draining, drained;                    /* of the segments */
+    uint64_t largest_free;                                  /* bytes, as of a segment; of all the largest */
     uint64_t disks_slow, disks_read_only, disks_off;        /* off: not mounted, as they cannot be used */
     uint64_t value_size_histogram[9]; /* objects put of at most 4096, 65536, 262144, 1048576, 4194304, 16777216,
                                          67108864 bytes, more; [8] = sum of bytes */
@@ -257,10 +278,13 @@ struct mc_core_segment {
     char build[MC_BUILD_TEXT_MAX]; /* of its owner; empty when that is gone */
     uint64_t capacity, populated, used;
     uint32_t objects, slot_count;
-    int state;       /* 0 ok, 1 suspect, 2 gone (being swept) */
-    bool draining;   /* nothing new is placed there, its owner moves its objects away */
-    bool leaving;    /* nothing new is placed there */
-    bool recovering; /* suspect because its inventory is not complete */
+    uint64_t largest_free; /* bytes of a free block than which none is larger by more than a sixteenth; 0 of a disk */
+    uint64_t heard_ms;     /* since the last sign of life of its owner */
+    uint64_t mounted_ms;   /* since it was mounted at this master */
+    int state;             /* 0 ok, 1 suspect, 2 gone (being swept) */
+    bool draining;         /* nothing new is placed there, its owner moves its objects away */
+    bool leaving;          /* nothing new is placed there */
+    bool recovering;       /* suspect because its inventory is not complete */
     /* of a disk */
     uint8_t health;      /* enum mc_told_health */
     bool absent;         /* its owner is gone, and it may come back with another one */

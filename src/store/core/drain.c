@@ -20,10 +20,10 @@ size_t mc_core_drain(struct mc_core *core, struct mc_span name, bool on)
             continue;
         segment->drain = segment->leaving = on; /* when its owner wants it to leave, its next heartbeat says so again */
         mc_segment_update_room(core, segment);
-        mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is %s", segment->number, segment->name,
-                    !on                  ? "not drained any more"
-                    : segment->live == 0 ? "drained: it can be unmounted"
-                                         : "being drained");
+        mc_core_tell(core, MC_TOPIC_DRAIN, MC_CORE_LOG_INFO, "segment %u (%s) is %s", segment->number, segment->name,
+                     !on                  ? "not drained any more"
+                     : segment->live == 0 ? "drained: it can be unmounted"
+                                          : "being drained");
     }
     return count;
 }

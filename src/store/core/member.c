@@ -130,9 +130,9 @@ static bool tell_loss(struct mc_core *core, const struct mc_member *member, cons
         objects += segment->live;
     }
     if (memory != NULL)
-        mc_core_log(core, MC_CORE_LOG_WARNING,
-                    "store node %s (member " MC_ID_LOG "/%llu) is lost, with replicas of %llu objects: %s",
-                    memory->name, MC_ID_LOG_ARGS(member->id), (unsigned long long)member->incarnation, objects, why);
+        mc_core_tell(core, MC_TOPIC_NODE, MC_CORE_LOG_WARNING,
+                     "store node %s (member " MC_ID_LOG "/%llu) is lost, with replicas of %llu objects: %s",
+                     memory->name, MC_ID_LOG_ARGS(member->id), (unsigned long long)member->incarnation, objects, why);
     return memory != NULL;
 }
 
@@ -163,12 +163,12 @@ static bool become_absent(struct mc_core *core, struct mc_member *member)
         mc_segment_refresh(core, segment);
         mc_segment_release(core, segment);
     }
-    mc_core_log(core, MC_CORE_LOG_WARNING,
-                "member " MC_ID_LOG
-                "/%llu has given no sign of life within client_ttl: its memory is given up; its disks "
-                "(%u) may come back within %llu s",
-                MC_ID_LOG_ARGS(member->id), (unsigned long long)member->incarnation, disks,
-                (unsigned long long)core->config.disk_ttl_ms / 1000);
+    mc_core_tell(core, MC_TOPIC_DISK, MC_CORE_LOG_WARNING,
+                 "member " MC_ID_LOG
+                 "/%llu has given no sign of life within client_ttl: its memory is given up; its disks "
+                 "(%u) may come back within %llu s",
+                 MC_ID_LOG_ARGS(member->id), (unsigned long long)member->incarnation, disks,
+                 (unsigned long long)core->config.disk_ttl_ms / 1000);
     return true;
 }
 
@@ -406,8 +406,8 @@ static void disk_told(struct mc_core *core, struct mc_segment *disk, uint8_t hea
     health = health > MC_TOLD_READ_ONLY ? MC_TOLD_READ_ONLY : health;
     if (disk->health == health)
         return;
-    mc_core_log(core, health == MC_TOLD_WELL ? MC_CORE_LOG_INFO : MC_CORE_LOG_WARNING, "disk %u (%s, %s) is %s",
-                disk->number, disk->name, disk->directory, health_text(health));
+    mc_core_tell(core, MC_TOPIC_DISK, health == MC_TOLD_WELL ? MC_CORE_LOG_INFO : MC_CORE_LOG_WARNING,
+                 "disk %u (%s, %s) is %s", disk->number, disk->name, disk->directory, health_text(health));
     disk->health = health;
 }
 
@@ -415,9 +415,9 @@ static void disks_off_told(struct mc_core *core, struct mc_member *member, uint8
 {
     if (member->disks_off == count)
         return;
-    mc_core_log(core, count == 0 ? MC_CORE_LOG_INFO : MC_CORE_LOG_WARNING,
-                "member " MC_ID_LOG "/%llu (%s) says that %u of its disks cannot be used; its log says why",
-                MC_ID_LOG_ARGS(member->id), (unsigned long long)member->incarnation, member->name, (unsigned)count);
+    mc_core_tell(core, MC_TOPIC_DISK, count == 0 ? MC_CORE_LOG_INFO : MC_CORE_LOG_WARNING,
+                 "member " MC_ID_LOG "/%llu (%s) says that %u of its disks cannot be used; its log says why",
+                 MC_ID_LOG_ARGS(member->id), (unsigned long long)member->incarnation, member->name, (unsigned)count);
     member->disks_off = count;
 }
 

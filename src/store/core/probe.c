@@ -103,10 +103,10 @@ static void refute(struct mc_core *core, const struct mc_reporter *reporter, con
     if (accuser->said || !is_in_trouble(core, accuser))
         return;
     accuser->said = true;
-    mc_core_log(core, MC_CORE_LOG_WARNING,
-                "the host of %s reports %u nodes that answer: look at its link, and at its limits of descriptors and "
-                "memory",
-                accuser->name, accuser->count);
+    mc_core_tell(core, MC_TOPIC_NETWORK, MC_CORE_LOG_WARNING,
+                 "the host of %s reports %u nodes that answer: look at its link, and at its limits of descriptors and "
+                 "memory",
+                 accuser->name, accuser->count);
 }
 
 size_t mc_core_accusers(const struct mc_core *core, struct mc_core_accuser *list, size_t capacity)

@@ -43,7 +43,13 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
             continue;
         }
         statistics->promotions += segment->moves.count;
+        uint64_t largest = mc_space_largest(&segment->space) * MC_EXTENT_UNIT;
         statistics->segments++;
+        statistics->suspect += segment->state == MC_SEGMENT_SUSPECT;
+        statistics->draining += segment->drain && segment->live > 0;
+        statistics->drained += segment->drain && segment->live == 0;
+        if (largest > statistics->largest_free)
+            statistics->largest_free = largest;
         statistics->recovering += segment->recovering;
         statistics->capacity += segment->capacity;
         statistics->populated += segment->populated;
@@ -53,7 +59,7 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
     }
 }
 
-static void describe(const struct mc_segment *from, struct mc_core_segment *to)
+static void describe(const struct mc_core *core, const struct mc_segment *from, struct mc_core_segment *to)
 {
     uint64_t used = from->used * MC_EXTENT_UNIT;
     *to = (struct mc_core_segment){
@@ -63,6 +69,8 @@ static void describe(const struct mc_segment *from, struct mc_core_segment *to)
         .capacity = from->capacity,
         .populated = from->populated,
         .used = used < from->capacity ? used : from->capacity, /* extents may reach into the slack */
+        .largest_free = from->kind == MC_SEGMENT_MEMORY ? mc_space_largest(&from->space) * MC_EXTENT_UNIT : 0,
+        .mounted_ms = core->now_ms - from->mounted_ms,
         .objects = from->live,
         .slot_count = from->slot_count,
         .state = from->state,
@@ -75,8 +83,10 @@ static void describe(const struct mc_segment *from, struct mc_core_segment *to)
     memcpy(to->name, from->name, sizeof(to->name));
     memcpy(to->tcp_address, from->tcp_address, sizeof(to->tcp_address));
     memcpy(to->directory, from->directory, sizeof(to->directory));
-    if (from->member != NULL)
+    if (from->member != NULL) {
         memcpy(to->build, from->member->build, sizeof(to->build));
+        to->heard_ms = mc_core_life_ms(core) - from->member->seen_ms;
+    }
 }
 
 static size_t list(const struct mc_core *core, enum mc_segment_kind kind, uint64_t *cursor,
@@ -85,7 +95,7 @@ static size_t list(const struct mc_core *core, enum mc_segment_kind kind, uint64
     size_t count = 0;
     for (; *cursor < core->segment_top && count < capacity; ++*cursor)
         if (core->segments[*cursor] != NULL && core->segments[*cursor]->kind == kind)
-            describe(core->segments[*cursor], &segments[count++]);
+            describe(core, core->segments[*cursor], &segments[count++]);
     return count;
 }
 
@@ -129,7 +139,7 @@ bool mc_core_segment(const struct mc_core *core, uint32_t number, struct mc_core
     const struct mc_segment *found = core->segments[number % MC_SEGMENTS_MAX];
     if (found == NULL || found->number != number)
         return false;
-    describe(found, segment);
+    describe(core, found, segment);
     return true;
 }
 

@@ -7,10 +7,10 @@
 static void cannot_be_reached(struct mc_core *core, struct mc_segment *segment, const char *from)
 {
     segment->unreachable = true;
-    mc_core_log(core, MC_CORE_LOG_WARNING,
-                "segment %u (%s) is at %s, which only its own host reaches, and %s is on another: its node needs a "
-                "local_hostname that others can reach",
-                segment->number, segment->name, segment->tcp_address, from);
+    mc_core_tell(core, MC_TOPIC_NETWORK, MC_CORE_LOG_WARNING,
+                 "segment %u (%s) is at %s, which only its own host reaches, and %s is on another: its node needs a "
+                 "local_hostname that others can reach",
+                 segment->number, segment->name, segment->tcp_address, from);
 }
 
 static bool is_for_own_host(const struct mc_segment *segment)

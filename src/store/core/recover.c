@@ -151,8 +151,8 @@ static void acknowledge(struct mc_core *core, const struct mc_connection *to, ui
 /* The owner is to bring new memory. */
 static void give_up(struct mc_core *core, struct mc_segment *segment, const char *why)
 {
-    mc_core_log(core, MC_CORE_LOG_WARNING, "the contents of segment %u (%s) are not taken: %s", segment->number,
-                segment->name, why);
+    mc_core_tell(core, MC_TOPIC_RECOVERY, MC_CORE_LOG_WARNING, "the contents of segment %u (%s) are not taken: %s",
+                 segment->number, segment->name, why);
     acknowledge(core, segment->owner, segment->number, segment->sequence, MC_ERR_STALE);
     mc_segment_give_up(core, segment); /* its owner may not hear of it, and count them as ours */
 }
@@ -260,8 +260,8 @@ static void offer(struct mc_core *core, struct mc_segment *segment)
     mc_link_remove(&segment->recovery);
     core->statistics.segments_recovered++;
     tell_offered(core, segment);
-    mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is back with replicas of %u objects", segment->number,
-                segment->name, segment->live);
+    mc_core_tell(core, MC_TOPIC_RECOVERY, MC_CORE_LOG_INFO, "segment %u (%s) is back with replicas of %u objects",
+                 segment->number, segment->name, segment->live);
     mc_segment_refresh(core, segment);
 }
 

@@ -463,8 +463,8 @@ static void part_replica(struct mc_core *core, struct mc_object *object, struct 
     object->live--;
     segment->live--;
     if (segment->live == 0 && segment->drain && segment->state != MC_SEGMENT_GONE)
-        mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is drained: it can be unmounted", segment->number,
-                    segment->name);
+        mc_core_tell(core, MC_TOPIC_DRAIN, MC_CORE_LOG_INFO, "segment %u (%s) is drained: it can be unmounted",
+                     segment->number, segment->name);
     mc_node_clear(core, segment, slot, object);
 }
 

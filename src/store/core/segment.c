@@ -125,14 +125,14 @@ void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
     if (segment->state == state)
         return;
     segment->state = state;
-    mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is %s", segment->number, segment->name,
-                ok                    ? "trusted"
-                : segment->recovering ? "suspect: what it holds is being taken in"
-                : member->silent      ? "suspect: its owner is silent"
-                : segment->distrusted ? "suspect: a client could not reach it, and it did not answer"
-                : member->heartbeat_lost || segment->owner == NULL
-                    ? "suspect: its owner's connection has ended"
-                    : "suspect: it is not yet known which cluster this is");
+    mc_core_tell(core, MC_TOPIC_TRUST, MC_CORE_LOG_INFO, "segment %u (%s) is %s", segment->number, segment->name,
+                 ok                    ? "trusted"
+                 : segment->recovering ? "suspect: what it holds is being taken in"
+                 : member->silent      ? "suspect: its owner is silent"
+                 : segment->distrusted ? "suspect: a client could not reach it, and it did not answer"
+                 : member->heartbeat_lost || segment->owner == NULL
+                     ? "suspect: its owner's connection has ended"
+                     : "suspect: it is not yet known which cluster this is");
     if (ok) {
         core->has_offered = true;
         if (segment->kind == MC_SEGMENT_MEMORY)
@@ -553,9 +553,11 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
      */
     mc_member_seen(core, segment->member);
     if (!progress || mounting.inventory != MC_INVENTORY_NONE)
-        mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s, %llu bytes) is %s%s", segment->number, segment->name,
-                    (unsigned long long)segment->capacity, again ? "mounted again" : "mounted",
-                    mounting.inventory == MC_INVENTORY_NONE ? "" : ", its inventory is wanted");
+        mc_core_tell(core, MC_TOPIC_SEGMENT, MC_CORE_LOG_INFO, "segment %u (%s, %llu bytes) is %s%s", segment->number,
+                     segment->name, (unsigned long long)segment->capacity, again ? "mounted again" : "mounted",
+                     mounting.inventory == MC_INVENTORY_NONE ? "" : ", its inventory is wanted");
+    if (!again)
+        segment->mounted_ms = core->now_ms;
     if (!progress)
         mc_reach_mounted(core, segment);
     uint8_t inventory = mounting.inventory != MC_INVENTORY_NONE ? 1 : segment->recovering ? 2 : 0;
@@ -571,8 +573,8 @@ static void detach(struct mc_core *core, struct mc_segment *segment)
     uint64_t ttl_ms = core->config.disk_ttl_ms, depart_ms = core->now_ms + core->config.depart_ms;
     uint64_t forget_ms = ttl_ms > core->config.depart_ms ? core->now_ms + ttl_ms : depart_ms;
     mc_job_forget(core, segment, depart_ms);
-    mc_core_log(core, MC_CORE_LOG_INFO, "disk %u (%s) is unmounted; it may come back within %llu s", segment->number,
-                segment->name, (unsigned long long)ttl_ms / 1000);
+    mc_core_tell(core, MC_TOPIC_DISK, MC_CORE_LOG_INFO, "disk %u (%s) is unmounted; it may come back within %llu s",
+                 segment->number, segment->name, (unsigned long long)ttl_ms / 1000);
     mc_segment_owner_lost(segment);
     segment->detached = true;
     segment->depart_ms = depart_ms;
@@ -616,8 +618,8 @@ void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, 
 
 void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
 {
-    mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is gone, with replicas of %u objects", segment->number,
-                segment->name, segment->live);
+    mc_core_tell(core, MC_TOPIC_SEGMENT, MC_CORE_LOG_INFO, "segment %u (%s) is gone, with replicas of %u objects",
+                 segment->number, segment->name, segment->live);
     mc_set_remove(&core->ok, segment);
     mc_set_remove(&core->roomy, segment);
     aliases_remove(core, segment);

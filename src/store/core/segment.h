@@ -69,6 +69,7 @@ struct mc_segment {
     uint32_t key_ms;              /* for how long it knows them, at least */
     uint64_t capacity, populated; /* bytes */
     uint64_t populated_ms;        /* when it last grew */
+    uint64_t mounted_ms;          /* here */
     uint32_t slot_count;
     uint32_t places[MC_SETS]; /* in core->ok and core->roomy, or MC_SET_NOWHERE */
 

@@ -282,6 +282,15 @@ static void absorb_next(struct mc_space *space, uint32_t number)
     node_give(space, gone);
 }
 
+uint64_t mc_space_largest(const struct mc_space *space)
+{
+    if (space->levels == 0)
+        return 0;
+    unsigned level = 63u - (unsigned)__builtin_clzll(space->levels);
+    unsigned bin = 31u - (unsigned)__builtin_clz(space->bins[level]);
+    return mc_space_node(space, space->heads[level][bin])->size;
+}
+
 void mc_space_release(struct mc_space *space, uint32_t number)
 {
     struct mc_node *node = mc_space_node(space, number);

@@ -90,6 +90,8 @@ bool mc_space_grow(struct mc_space *space, uint64_t units);
  * asked. */
 uint32_t mc_space_allocate(struct mc_space *space, uint64_t units);
 void mc_space_release(struct mc_space *space, uint32_t number);
+/* Units of a free block; none is larger by more than a sixteenth. 0: nothing is free. */
+uint64_t mc_space_largest(const struct mc_space *space);
 
 /* ---- numbers alone, in a space that is_bare: no extents, each a node in state GRANTED until it is given back ---- */
 

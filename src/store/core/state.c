@@ -8,15 +8,30 @@
 #include <stdio.h>
 #include <xxhash.h>
 
+#define LINE_MAX_BYTES 512
+
 void mc_core_log(struct mc_core *core, int level, const char *format, ...)
 {
-    char text[512];
+    char text[LINE_MAX_BYTES];
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
     if (length > 0 && core->output.log != NULL)
         core->output.log(core->output.context, level, text);
+}
+
+void mc_core_tell(struct mc_core *core, enum mc_core_topic topic, int level, const char *format, ...)
+{
+    char text[LINE_MAX_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    if (length > 0 && core->output.log != NULL)
+        core->output.log(core->output.context, level, text);
+    if (length > 0 && core->output.event != NULL)
+        core->output.event(core->output.context, topic, level, text);
 }
 
 struct mc_buffer *mc_core_buffer(struct mc_core *core, uint64_t connection)

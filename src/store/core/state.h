@@ -145,6 +145,9 @@ static inline bool mc_core_counts(const struct mc_core *core)
 }
 
 void mc_core_log(struct mc_core *core, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The same of what is also an event. */
+void mc_core_tell(struct mc_core *core, enum mc_core_topic topic, int level, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 struct mc_buffer *mc_core_buffer(struct mc_core *core, uint64_t connection);
 /* A frame says when it was written: who reads it late knows for how long we lived. */
 static inline size_t mc_core_frame(const struct mc_core *core, struct mc_buffer *out, enum mc_message type,

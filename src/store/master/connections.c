@@ -77,6 +77,8 @@ void mc_server_turn_end(struct mc_server *server)
     uint64_t took_ns = server->turn_ns == 0 ? 0 : mc_clock_ns() - server->turn_ns;
     if (took_ns > atomic_load_explicit(&server->longest_turn_ns[0], memory_order_relaxed))
         atomic_store_explicit(&server->longest_turn_ns[0], took_ns, memory_order_relaxed);
+    if (server->turn_ns != 0)
+        mc_sampler_turn(&server->sampler, took_ns / 1000);
     server->turn_ns = 0;
 }
 

@@ -10,6 +10,7 @@
 #include "store/master/mailbox.h"
 #include "store/master/metrics.h"
 #include "store/master/note.h"
+#include "store/master/sampler.h"
 #include "store/master/share.h"
 #include "store/wire/proof.h"
 
@@ -127,6 +128,7 @@ struct mc_server {
     struct mc_spin spin;
     uint64_t wait_ns; /* length of the last blocking wait */
     struct mc_metrics_window window;
+    struct mc_sampler sampler;
     uint64_t log_second_ms;
     uint32_t log_lines, log_held;
     uint8_t received[MC_SERVER_RECEIVE_BYTES];

@@ -7,6 +7,8 @@
 #include "store/core/core.h"
 #include "store/master/pod.h"
 
+struct mc_events;
+struct mc_history;
 struct mc_quotas;
 
 #define MC_CONFIG_KEYS_MAX 1024 /* settings in a config file */
@@ -25,12 +27,14 @@ struct mc_master_config {
     bool ha_is_lease;                                           /* of Kubernetes; else a key in etcd */
     char ha_place[4096], cluster_id[256];                       /* the election's: "namespace/name"; endpoints */
     char pod_name[MC_POD_NAME_MAX], pod_space[MC_POD_NAME_MAX]; /* whose label says that we lead; "": none */
-    char start[1024];         /* what it is and where its settings are from, for its log once it serves */
-    char auth_file[512];      /* of keys; empty: as the environment says */
-    bool harden;              /* with no more rights than it needs (env/harden.h) */
-    char quota_file[512];     /* of tenants; empty: there is none */
-    bool quotas_in_etcd;      /* then those are its endpoints */
-    struct mc_quotas *quotas; /* of tenants, whose each new core is told; NULL: there are none. The caller's */
+    char start[1024];           /* what it is and where its settings are from, for its log once it serves */
+    char auth_file[512];        /* of keys; empty: as the environment says */
+    bool harden;                /* with no more rights than it needs (env/harden.h) */
+    char quota_file[512];       /* of tenants; empty: there is none */
+    bool quotas_in_etcd;        /* then those are its endpoints */
+    struct mc_quotas *quotas;   /* of tenants, whose each new core is told; NULL: there are none. The caller's */
+    struct mc_history *history; /* of samples, and of events; NULL: nothing is remembered. The caller's */
+    struct mc_events *events;
     void (*core_made)(void *quotas, struct mc_core *core); /* called with each; NULL: need not be */
     struct mc_pod *pod;                                    /* which is told when we lead; NULL: none. The caller's */
     void (*pod_lead)(struct mc_pod *pod, bool leads);

@@ -50,6 +50,13 @@ static void core_log(void *context, int level, const char *text)
         mc_log_write((enum mc_log_level)level, "core", 0, "%s", text);
 }
 
+static void core_event(void *context, enum mc_core_topic topic, int level, const char *text)
+{
+    struct mc_server *server = context;
+    if (server->sampler.events != NULL)
+        mc_events_add(server->sampler.events, topic, level, mc_clock_wall_ms(), text);
+}
+
 /* ---- timers, mail, signals ---- */
 
 static void on_report(evutil_socket_t fd, short events, void *argument)
@@ -61,11 +68,14 @@ static void on_report(evutil_socket_t fd, short events, void *argument)
                           atomic_exchange_explicit(&server->longest_turn_ns[0], 0, memory_order_relaxed),
                           memory_order_relaxed);
     mc_server_sweep(server);
-    if (!server->report_metrics || server->core == NULL)
+    if (server->core == NULL || (!server->report_metrics && server->sampler.history == NULL))
         return;
     struct mc_core_statistics statistics;
     struct mc_buffer line = {0};
     mc_core_statistics(server->core, &statistics);
+    mc_sampler_take(&server->sampler, &statistics, atomic_load(&server->epoch));
+    if (!server->report_metrics)
+        return;
     mc_metrics_window_move(&server->window, &statistics, server->now_ms);
     mc_metrics_summary(&line, &statistics, &server->window);
     mc_log(INFO, "Master Metrics: %.*s", (int)line.length, (const char *)line.data);
@@ -288,6 +298,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     server->depart_at_ms = 0;
     server->aging_since_ms = server->naming_since_ms = server->departing_since_ms = 0;
     atomic_store(&server->epoch, epoch);
+    mc_sampler_leads(&server->sampler, epoch, true);
     return server->core == NULL ? MC_ERR_NO_MEMORY : 0;
 }
 
@@ -341,6 +352,7 @@ static void core_end(struct mc_server *server, uint64_t wanted)
     struct mc_core *core = server->core;
     server->core = NULL;
     say_role(server);
+    mc_sampler_leads(&server->sampler, atomic_load(&server->epoch), false);
     if (server->election == NULL && mc_core_has_changed(core) && mc_core_is_of_age(core))
         server->aged_epoch = atomic_load(&server->epoch);
     /* With an election another master may have been there as well. */
@@ -623,8 +635,10 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     server->pod = config->pod;
     server->pod_lead = config->pod_lead;
     server->wants_keys = mc_keys_are_wanted();
-    server->output =
-        (struct mc_core_output){server, mc_server_core_buffer, mc_server_core_close, core_log, mc_server_core_way};
+    server->sampler.history = config->history;
+    server->sampler.events = config->events;
+    server->output = (struct mc_core_output){server,   mc_server_core_buffer, mc_server_core_close,
+                                             core_log, mc_server_core_way,    core_event};
     server->dirty.last = &server->dirty.first;
     server->ready.last = &server->ready.first;
     server->bulk.last = &server->bulk.first;
