@@ -501,6 +501,12 @@ void mc_json_add_number(struct mc_json_writer *writer, const char *name, uint64_
     mc_buffer_printf(writer->out, "%" PRIu64, number);
 }
 
+void mc_json_add_value(struct mc_json_writer *writer, const char *name, struct mc_span value)
+{
+    begin_item(writer, name);
+    mc_buffer_append(writer->out, value.data, value.length);
+}
+
 void mc_json_add_bool(struct mc_json_writer *writer, const char *name, bool value)
 {
     begin_item(writer, name);

@@ -61,6 +61,8 @@ void mc_json_begin(struct mc_json_writer *writer, const char *name, char bracket
 void mc_json_end(struct mc_json_writer *writer, char bracket);                     /* '}' or ']' */
 void mc_json_add_text(struct mc_json_writer *writer, const char *name, const char *text);
 void mc_json_add_number(struct mc_json_writer *writer, const char *name, uint64_t number);
+/* value: one whole JSON value. */
+void mc_json_add_value(struct mc_json_writer *writer, const char *name, struct mc_span value);
 void mc_json_add_bool(struct mc_json_writer *writer, const char *name, bool value);
 /* Six digits, with a point or an exponent; what is not finite is null. */
 void mc_json_add_real(struct mc_json_writer *writer, const char *name, double number);

@@ -85,6 +85,10 @@ def test_the_master_answers_as_described(tmp_path):
         owner = FakeOwner(master.port, "127.0.0.1:9")
         assert owner.put([b"a"], 5000) == [0]
         name = master.get("/get_all_segments")[1].decode().strip()
+        for path in ("/api/v1/overview", "/api/v1/nodes", "/api/v1/keys", "/api/v1/history", "/api/v1/events", "/api/v1/drain_jobs"):
+            look("GET", path)
+        for path, query in (("/api/v1/nodes", "?limit=x"), ("/api/v1/keys", "?limit=0"), ("/api/v1/key", "?key=a"), ("/api/v1/key", "?key=b"), ("/api/v1/key", ""), ("/api/v1/history", "?range=x"), ("/api/v1/events", "?since=x")):
+            look("GET", path, query)
         for path in ("/", "/metrics", "/metrics/summary", "/health", "/role", "/ha_status", "/leader", "/get_all_keys", "/get_all_segments", "/get_segments_detail"):
             look("GET", path)
         for path, query in (("/query_key", "?key=a"), ("/query_key", "?key=b"), ("/query_key", ""), ("/batch_query_keys", "?keys=a,b"), ("/batch_query_keys", ""),
@@ -97,6 +101,10 @@ def test_the_master_answers_as_described(tmp_path):
         look("GET", "/api/v1/drain_jobs/query", f"?job_id={job}")
         look("POST", "/api/v1/drain_jobs/cancel", f"?job_id={job}")
         look("POST", "/api/v1/drain_jobs/cancel", f"?job_id={job}")
+        assert look("GET", "/api/v1/drain_jobs")["jobs"][0]["status"] == "CANCELED"
+        look("POST", "/api/v1/undrain", "", json.dumps({"segments": [name]}))
+        look("POST", "/api/v1/undrain", "", '{"segments": ["x"]}')
+        look("POST", "/api/v1/undrain", "", "{}")
         look("POST", "/api/v1/remove_all", "?tenant_id=nobody&force=true")
         look("POST", "/api/v1/remove_all", "?tenant_id=_no_name")
         look("DELETE", "/api/v1/tenant_quotas", "?tenant_id=default")

@@ -119,9 +119,14 @@ class FakeOwner:
         node = os.urandom(16)
         self.owner = Connection(port, ROLE_OWNER, node)
         self.caller = Connection(port, ROLE_CALL, node)
+        self.segment = self.mount(name, capacity, slots)
+
+    def mount(self, name, capacity, slots=16384):
+        """One more segment; its number."""
         mount = os.urandom(16) + struct.pack("<QQIQQ16s", capacity, capacity, slots, 1, 0, b"h" * 16) + data(name.encode()) + data(b"127.0.0.1:9") + data(b"")
-        code, self.segment, _epoch = struct.unpack_from("<iIQ", self.owner.call(MOUNT, MOUNT_REPLY, record(mount)).record())
+        code, segment, _epoch = struct.unpack_from("<iIQ", self.owner.call(MOUNT, MOUNT_REPLY, record(mount)).record())
         assert code == 0, code
+        return segment
 
     def put(self, keys, length, replicas=1):
         """Codes of the puts; at most 1024 keys at once. Only the own segment may be there."""

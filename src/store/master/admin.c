@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #define KEYS_PER_SLICE 1024u /* slots that the core looks at for one question */
-#define SEGMENTS_PER_SLICE 256u
 #define QUERIES_PER_SLICE 64u
 #define QUERY_KEYS_MAX 1024u    /* keys of one /batch_query_keys */
 #define CHUNK_BYTES (64u << 10) /* of a long listing on its way */
@@ -33,6 +32,7 @@ struct mc_admin {
     pthread_mutex_t quota_change;
     struct mc_drain_jobs *drains;
     struct mc_tenant_admin tenants;
+    struct mc_view view;
     bool is_ha;
     uint16_t metadata_port;
 };
@@ -54,6 +54,13 @@ struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_maste
     admin->tenants = (struct mc_tenant_admin){server, config->quotas, config->core.quotas, &admin->quota_change};
     admin->started_ms = mc_clock_ms();
     admin->is_ha = config->ha_enabled;
+    admin->view = (struct mc_view){.server = server,
+                                   .drains = admin->drains,
+                                   .history = config->history,
+                                   .events = config->events,
+                                   .started_ms = admin->started_ms,
+                                   .is_ha = config->ha_enabled,
+                                   .has_tenants = config->quotas != NULL};
     admin->metadata_port = metadata_port;
     return admin;
 }
@@ -92,20 +99,6 @@ static void ask_accusers(struct mc_core *core, void *argument)
     accusers->count = mc_core_accusers(core, accusers->list, ACCUSERS_MAX);
 }
 
-struct segment_slice {
-    bool is_disks;
-    uint64_t cursor;
-    size_t count;
-    struct mc_core_segment segments[SEGMENTS_PER_SLICE];
-};
-
-static void ask_segments(struct mc_core *core, void *argument)
-{
-    struct segment_slice *slice = argument;
-    slice->count = slice->is_disks ? mc_core_disks(core, &slice->cursor, slice->segments, SEGMENTS_PER_SLICE)
-                                   : mc_core_segments(core, &slice->cursor, slice->segments, SEGMENTS_PER_SLICE);
-}
-
 #define OFF_MAX 64u
 struct disks_off {
     struct mc_core_disks_off list[OFF_MAX];
@@ -118,32 +111,14 @@ static void ask_disks_off(struct mc_core *core, void *argument)
     off->count = mc_core_disks_off(core, off->list, OFF_MAX);
 }
 
-/* All segments of memory, or all disks; *segments is the caller's to free. Returns how many, or negative: answered. */
+/* As mc_view_collect; negative: answered. */
 static int64_t collect(const struct mc_admin *admin, struct mc_web_request *request, bool is_disks,
                        struct mc_core_segment **segments)
 {
-    struct segment_slice *slice = calloc(1, sizeof(*slice));
-    struct mc_buffer all = {.may_fail = true};
-    int rc = slice == NULL ? MC_ERR_NO_MEMORY : 0;
-    if (slice != NULL)
-        slice->is_disks = is_disks;
-    while (rc == 0) {
-        rc = ask(admin, ask_segments, slice);
-        if (rc == 0)
-            mc_buffer_append(&all, slice->segments, slice->count * sizeof(slice->segments[0]));
-        if (all.failed)
-            rc = MC_ERR_NO_MEMORY;
-        if (rc == 0 && (slice->cursor == 0 || slice->count == 0))
-            break;
-    }
-    free(slice);
-    if (rc < 0) {
-        mc_buffer_free(&all);
-        mc_http_reply_error(request, rc);
-        return rc;
-    }
-    *segments = (struct mc_core_segment *)(void *)all.data; /* realloc's memory: aligned for everything */
-    return (int64_t)(all.length / sizeof(struct mc_core_segment));
+    int64_t count = mc_view_collect(admin->server, is_disks, segments);
+    if (count < 0)
+        mc_http_reply_error(request, (int)count);
+    return count;
 }
 
 static int64_t collect_segments(const struct mc_admin *admin, struct mc_web_request *request,
@@ -283,16 +258,6 @@ static void get_metrics(void *context, struct mc_web_request *request)
     mc_http_reply(request, 200, "text/plain; version=0.0.4; charset=utf-8", &text);
 }
 
-static const char *role_name(const struct mc_election_role *role)
-{
-    return role->epoch != 0 ? "leader" : "standby";
-}
-
-static const char *state_of(const struct mc_election_role *role)
-{
-    return role->epoch != 0 ? "serving" : role->phase == MC_LEADERSHIP_CANDIDATE ? "candidate" : "standby";
-}
-
 static void get_summary(void *context, struct mc_web_request *request)
 {
     struct mc_admin *admin = context;
@@ -311,7 +276,7 @@ static void get_summary(void *context, struct mc_web_request *request)
         return;
     }
     mc_server_describe(admin->server, &role);
-    mc_buffer_printf(&text, "role=%s, state=%s, service_ready=%s, master={", role_name(&role), state_of(&role),
+    mc_buffer_printf(&text, "role=%s, state=%s, service_ready=%s, master={", mc_view_role(&role), mc_view_state(&role),
                      rc == 0 ? "true" : "false");
     if (rc == 0)
         mc_metrics_summary(&text, &statistics, &window);
@@ -341,7 +306,7 @@ static void get_health(void *context, struct mc_web_request *request)
     bool is_ready = rc == 0, is_well = is_ready || (role.epoch == 0 && role.has_contact);
     mc_buffer_printf(&text,
                      "{\"status\":\"%s\",\"role\":\"%s\",\"ha_state\":\"%s\",\"service_ready\":%s,\"metadata_port\":%u",
-                     is_well ? "ok" : "busy", role_name(&role), state_of(&role), is_ready ? "true" : "false",
+                     is_well ? "ok" : "busy", mc_view_role(&role), mc_view_state(&role), is_ready ? "true" : "false",
                      (unsigned)admin->metadata_port);
     if (is_ready) /* a disk that ails is no reason to restart a master: it is only said */
         mc_buffer_printf(&text,
@@ -357,7 +322,7 @@ static void get_role(void *context, struct mc_web_request *request)
     struct mc_admin *admin = context;
     struct mc_election_role role;
     mc_server_describe(admin->server, &role);
-    mc_http_reply_text(request, 200, MC_HTTP_TEXT, role_name(&role));
+    mc_http_reply_text(request, 200, MC_HTTP_TEXT, mc_view_role(&role));
 }
 
 static void get_ha_status(void *context, struct mc_web_request *request)
@@ -365,7 +330,7 @@ static void get_ha_status(void *context, struct mc_web_request *request)
     struct mc_admin *admin = context;
     struct mc_election_role role;
     mc_server_describe(admin->server, &role);
-    mc_http_reply_text(request, 200, MC_HTTP_TEXT, state_of(&role));
+    mc_http_reply_text(request, 200, MC_HTTP_TEXT, mc_view_state(&role));
 }
 
 static void get_leader(void *context, struct mc_web_request *request)
@@ -599,16 +564,6 @@ static void get_all_keys(void *context, struct mc_web_request *request)
 
 /* ---- segments ---- */
 
-/* One that is drained can be unmounted: nothing lies there any more. */
-static const char *state_name(const struct mc_core_segment *segment)
-{
-    return segment->state == 1    ? "SUSPECT"
-           : segment->state == 2  ? "UNMOUNTING"
-           : !segment->draining   ? "OK"
-           : segment->objects > 0 ? "DRAINING"
-                                  : "DRAINED";
-}
-
 static void get_all_segments(void *context, struct mc_web_request *request)
 {
     struct mc_core_segment *segments = NULL;
@@ -652,16 +607,8 @@ static void write_segment(struct mc_buffer *text, const struct mc_core_segment *
         text,
         ",\"protocol\":\"tcp\",\"status\":\"%s\",\"allocator_used_bytes\":%llu,\"allocator_capacity_bytes\":%llu,"
         "\"allocator_usage_percent\":%.2f,\"populated_bytes\":%llu,\"objects\":%u,\"slots\":%u,\"build\":\"%s\"}",
-        state_name(segment), (unsigned long long)segment->used, (unsigned long long)segment->capacity, percent,
-        (unsigned long long)segment->populated, segment->objects, segment->slot_count, segment->build);
-}
-
-static const char *disk_health(const struct mc_core_segment *disk)
-{
-    return disk->absent                        ? "absent"
-           : disk->health == MC_TOLD_SLOW      ? "slow"
-           : disk->health == MC_TOLD_READ_ONLY ? "read_only"
-                                               : "ok";
+        mc_view_segment_state(segment), (unsigned long long)segment->used, (unsigned long long)segment->capacity,
+        percent, (unsigned long long)segment->populated, segment->objects, segment->slot_count, segment->build);
 }
 
 static void write_disk(struct mc_buffer *text, const struct mc_core_segment *disk)
@@ -675,9 +622,9 @@ static void write_disk(struct mc_buffer *text, const struct mc_core_segment *dis
                      ",\"segment_id\":\"%llu-%llu\",\"client_id\":\"%llu-%llu\",\"status\":\"%s\",\"health\":\"%s\","
                      "\"size_bytes\":%llu,\"used_bytes\":%llu,\"usage_percent\":%.2f,\"objects\":%u,\"slots\":%u}",
                      (unsigned long long)disk->segment_id.high, (unsigned long long)disk->segment_id.low,
-                     (unsigned long long)disk->owner.high, (unsigned long long)disk->owner.low, state_name(disk),
-                     disk_health(disk), (unsigned long long)disk->capacity, (unsigned long long)disk->used, percent,
-                     disk->objects, disk->slot_count);
+                     (unsigned long long)disk->owner.high, (unsigned long long)disk->owner.low,
+                     mc_view_segment_state(disk), mc_view_disk_health(disk), (unsigned long long)disk->capacity,
+                     (unsigned long long)disk->used, percent, disk->objects, disk->slot_count);
 }
 
 /* After the segments of memory: the disks that are mounted, and who has others that cannot be used. */
@@ -805,6 +752,46 @@ static void get_why(void *context, struct mc_web_request *request)
     mc_misses_why(((struct mc_admin *)context)->server, request);
 }
 
+static void get_overview(void *context, struct mc_web_request *request)
+{
+    mc_view_overview(&((struct mc_admin *)context)->view, request);
+}
+
+static void get_nodes(void *context, struct mc_web_request *request)
+{
+    mc_view_nodes(&((struct mc_admin *)context)->view, request);
+}
+
+static void get_keys(void *context, struct mc_web_request *request)
+{
+    mc_view_keys(&((struct mc_admin *)context)->view, request);
+}
+
+static void get_key(void *context, struct mc_web_request *request)
+{
+    mc_view_key(&((struct mc_admin *)context)->view, request);
+}
+
+static void get_history(void *context, struct mc_web_request *request)
+{
+    mc_view_history(&((struct mc_admin *)context)->view, request);
+}
+
+static void get_events(void *context, struct mc_web_request *request)
+{
+    mc_view_events(&((struct mc_admin *)context)->view, request);
+}
+
+static void list_drains(void *context, struct mc_web_request *request)
+{
+    mc_drain_list(((struct mc_admin *)context)->drains, request);
+}
+
+static void post_undrain(void *context, struct mc_web_request *request)
+{
+    mc_drain_undo(((struct mc_admin *)context)->drains, request);
+}
+
 static const struct mc_http_route routes[] = {
     {"GET", "/", get_index, MC_RIGHT_READ, false},
     {"GET", "/metrics", get_metrics, MC_RIGHT_READ, false},
@@ -819,9 +806,17 @@ static const struct mc_http_route routes[] = {
     {"GET", "/get_all_segments", get_all_segments, MC_RIGHT_READ, false},
     {"GET", "/get_segments_detail", get_segments_detail, MC_RIGHT_READ, false},
     {"GET", "/query_segment", query_segment, MC_RIGHT_READ, false},
+    {"GET", "/api/v1/overview", get_overview, MC_RIGHT_READ, false},
+    {"GET", "/api/v1/nodes", get_nodes, MC_RIGHT_READ, false},
+    {"GET", "/api/v1/keys", get_keys, MC_RIGHT_READ, true},
+    {"GET", "/api/v1/key", get_key, MC_RIGHT_READ, true},
+    {"GET", "/api/v1/history", get_history, MC_RIGHT_READ, false},
+    {"GET", "/api/v1/events", get_events, MC_RIGHT_READ, false},
     {"GET", "/api/v1/misses", get_misses, MC_RIGHT_READ, false},
     {"GET", "/api/v1/misses/why", get_why, MC_RIGHT_READ, true},
     {"POST", "/api/v1/drain_jobs", post_drain, MC_RIGHT_ADMIN, false},
+    {"GET", "/api/v1/drain_jobs", list_drains, MC_RIGHT_READ, false},
+    {"POST", "/api/v1/undrain", post_undrain, MC_RIGHT_ADMIN, false},
     {"GET", "/api/v1/drain_jobs/query", get_drain, MC_RIGHT_READ, false},
     {"POST", "/api/v1/drain_jobs/cancel", cancel_drain, MC_RIGHT_ADMIN, false},
     {"GET", "/api/v1/segments/status", get_segment_status, MC_RIGHT_READ, false},

@@ -144,26 +144,33 @@ static void reply_plain_error(struct mc_web_request *request, int http, int code
     mc_http_reply(request, http, MC_HTTP_JSON, &text);
 }
 
+/* The members of one. */
+static void write_job(struct mc_buffer *text, const struct drain_job *job, bool by_name)
+{
+    uint64_t done = job->units - job->units_left;
+    mc_buffer_printf(text, "\"job_id\":\"%" PRIu64 "-%" PRIu64 "\",\"type\":0,", job->id.high, job->id.low);
+    if (by_name)
+        mc_buffer_printf(text, "\"status\":\"%s\",", status_names[job->status]);
+    else
+        mc_buffer_printf(text, "\"status\":%d,\"status_name\":\"%s\",", job->status, status_names[job->status]);
+    mc_buffer_printf(text, "\"segments\":[");
+    for (size_t i = 0; i < job->segment_count; i++) {
+        mc_buffer_printf(text, "%s", i == 0 ? "" : ",");
+        mc_http_json_string(text, job->segments[i], strlen(job->segments[i]));
+    }
+    mc_buffer_printf(text,
+                     "],\"total_units\":%" PRIu64 ",\"succeeded_units\":%" PRIu64 ",\"failed_units\":%" PRIu64
+                     ",\"active_units\":%" PRIu64 ",\"migrated_bytes\":%" PRIu64,
+                     job->units, done, job->status == FAILED ? job->units_left : 0,
+                     job->status <= RUNNING ? job->units_left : 0, job->bytes - job->bytes_left);
+}
+
 static void reply_job(struct mc_web_request *request, const struct drain_job *job, bool by_name)
 {
     struct mc_buffer text = {0};
-    uint64_t done = job->units - job->units_left;
-    mc_buffer_printf(&text, "{\"success\":true,\"job_id\":\"%" PRIu64 "-%" PRIu64 "\",\"type\":0,", job->id.high,
-                     job->id.low);
-    if (by_name)
-        mc_buffer_printf(&text, "\"status\":\"%s\",", status_names[job->status]);
-    else
-        mc_buffer_printf(&text, "\"status\":%d,\"status_name\":\"%s\",", job->status, status_names[job->status]);
-    mc_buffer_printf(&text, "\"segments\":[");
-    for (size_t i = 0; i < job->segment_count; i++) {
-        mc_buffer_printf(&text, "%s", i == 0 ? "" : ",");
-        mc_http_json_string(&text, job->segments[i], strlen(job->segments[i]));
-    }
-    mc_buffer_printf(&text,
-                     "],\"total_units\":%" PRIu64 ",\"succeeded_units\":%" PRIu64 ",\"failed_units\":%" PRIu64
-                     ",\"active_units\":%" PRIu64 ",\"migrated_bytes\":%" PRIu64 "}",
-                     job->units, done, job->status == FAILED ? job->units_left : 0,
-                     job->status <= RUNNING ? job->units_left : 0, job->bytes - job->bytes_left);
+    mc_buffer_printf(&text, "{\"success\":true,");
+    write_job(&text, job, by_name);
+    mc_buffer_put_u8(&text, '}');
     mc_http_reply(request, 200, MC_HTTP_JSON, &text);
 }
 
@@ -252,17 +259,28 @@ static int job_begin(struct mc_drain_jobs *jobs, struct drain_job *job)
     return 0;
 }
 
-void mc_drain_job_create(struct mc_drain_jobs *jobs, struct mc_web_request *request)
+/* The segments that the request's body names; *job is the caller's to free. False after an answer; else *rc is 0 or
+ * negative. */
+static bool read_wish(struct mc_web_request *request, struct drain_job **job, int *rc)
 {
     struct mc_web_bytes body;
     if (!mc_http_body(request, &body))
-        return;
-    struct drain_job *job = calloc(1, sizeof(*job));
+        return false;
+    *job = calloc(1, sizeof(**job));
     bool is_short = body.length > 0 && body.length <= BODY_MAX;
-    int rc = job == NULL ? MC_ERR_NO_MEMORY : is_short ? 0 : MC_ERR_INVALID_PARAMS;
-    if (rc == 0)
-        rc = read_segments(mc_span(body.data, (size_t)body.length), job);
+    *rc = *job == NULL ? MC_ERR_NO_MEMORY : is_short ? 0 : MC_ERR_INVALID_PARAMS;
+    if (*rc == 0)
+        *rc = read_segments(mc_span(body.data, (size_t)body.length), *job);
     mc_web_bytes_free(request, &body);
+    return true;
+}
+
+void mc_drain_job_create(struct mc_drain_jobs *jobs, struct mc_web_request *request)
+{
+    struct drain_job *job;
+    int rc;
+    if (!read_wish(request, &job, &rc))
+        return;
     if (rc == 0) {
         pthread_mutex_lock(&jobs->lock);
         rc = job_begin(jobs, job);
@@ -350,4 +368,96 @@ void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct mc_web_request *
     }
     mc_buffer_free(&name);
     free(one);
+}
+
+/* ---- all of them ---- */
+
+void mc_drain_jobs_write(struct mc_drain_jobs *jobs, struct mc_json_writer *writer, const char *name)
+{
+    mc_json_begin(writer, name, '[');
+    pthread_mutex_lock(&jobs->lock);
+    for (uint64_t number = jobs->created; number > 0 && jobs->created - number < JOBS_MAX; number--) {
+        for (size_t i = 0; i < JOBS_MAX; i++) {
+            struct drain_job *job = &jobs->jobs[i];
+            struct mc_buffer text = {.may_fail = true};
+            if (mc_id_is_zero(job->id) || job->number != number)
+                continue;
+            (void)job_update(jobs, job); /* else as it was seen last */
+            mc_buffer_put_u8(&text, '{');
+            write_job(&text, job, true);
+            mc_buffer_put_u8(&text, '}');
+            writer->out->failed = writer->out->failed || text.failed;
+            mc_json_add_value(writer, NULL, mc_span(text.data, text.length));
+            mc_buffer_free(&text);
+        }
+    }
+    pthread_mutex_unlock(&jobs->lock);
+    mc_json_end(writer, ']');
+}
+
+void mc_drain_list(struct mc_drain_jobs *jobs, struct mc_web_request *request)
+{
+    struct mc_buffer text = {.may_fail = true};
+    struct mc_json_writer writer = {.out = &text};
+    mc_json_begin(&writer, NULL, '{');
+    mc_json_add_bool(&writer, "success", true);
+    mc_drain_jobs_write(jobs, &writer, "jobs");
+    mc_json_end(&writer, '}');
+    mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+}
+
+static bool job_has(const struct drain_job *job, const char *segment)
+{
+    for (size_t i = 0; i < job->segment_count; i++)
+        if (strcmp(job->segments[i], segment) == 0)
+            return true;
+    return false;
+}
+
+/* A job one of whose segments takes objects again has nothing to wait for. */
+static void cancel_those_of(struct mc_drain_jobs *jobs, const struct drain_job *wish)
+{
+    for (size_t i = 0; i < JOBS_MAX; i++) {
+        struct drain_job *job = &jobs->jobs[i];
+        for (size_t k = 0; k < wish->segment_count && !mc_id_is_zero(job->id) && job->status < SUCCEEDED; k++)
+            if (job_has(job, wish->segments[k]))
+                job->status = CANCELED;
+    }
+}
+
+/* With the lock. */
+static int take_back(struct mc_drain_jobs *jobs, struct drain_job *wish)
+{
+    struct look_question look;
+    struct drain_question back = {.job = wish};
+    int rc = look_at(jobs, wish, &look);
+    for (size_t k = 0; rc == 0 && k < wish->segment_count; k++)
+        rc = look.found[k] == 0 ? MC_ERR_SEGMENT_NOT_FOUND : 0;
+    if (rc == 0)
+        rc = mc_server_ask(jobs->server, ask_drain, &back, MC_HTTP_ASK_MS);
+    if (rc == 0)
+        cancel_those_of(jobs, wish);
+    return rc;
+}
+
+/* By name, also of what is drained already, or whose job a master before this one had. */
+void mc_drain_undo(struct mc_drain_jobs *jobs, struct mc_web_request *request)
+{
+    struct mc_buffer text = {0};
+    struct drain_job *wish;
+    int rc;
+    if (!read_wish(request, &wish, &rc))
+        return;
+    if (rc == 0) {
+        pthread_mutex_lock(&jobs->lock);
+        rc = take_back(jobs, wish);
+        pthread_mutex_unlock(&jobs->lock);
+    }
+    if (rc < 0) {
+        mc_http_reply_error(request, rc);
+    } else {
+        mc_buffer_printf(&text, "{\"success\":true,\"segments\":%zu}", wish->segment_count);
+        mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+    }
+    free(wish);
 }

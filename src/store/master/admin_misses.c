@@ -1,8 +1,9 @@
 /* Misses on the admin port: why keys were not there, and what memory of another size would have found. */
+#include "base/error.h"
 #include "store/master/http.h"
 #include "store/master/metrics.h"
 
-#include <stdlib.h>
+#define MORE_MAX (1ull << 60)
 
 struct misses_question {
     struct mc_core_statistics statistics;
@@ -92,30 +93,14 @@ static void write_advice(struct mc_buffer *text, const struct mc_core_curve *cur
     mc_buffer_printf(text, "]}}");
 }
 
-/* False after an answer: it is no number of bytes. */
-static bool take_more(struct mc_web_request *request, uint64_t *more)
-{
-    struct mc_buffer value = {0};
-    char *end = NULL;
-    bool is_good = true;
-    if (mc_http_parameter(request, "more_bytes", &value)) {
-        mc_buffer_put_u8(&value, 0);
-        const char *digits = (const char *)value.data;
-        *more = digits[0] >= '0' && digits[0] <= '9' ? strtoull(digits, &end, 10) : 0;
-        is_good = end != NULL && *end == 0 && *more <= 1ull << 60;
-    }
-    mc_buffer_free(&value);
-    if (!is_good)
-        mc_http_reply_error(request, MC_ERR_INVALID_PARAMS);
-    return is_good;
-}
-
 void mc_misses_get(struct mc_server *server, struct mc_web_request *request)
 {
     struct misses_question question = {.more = 0};
     struct mc_buffer text = {0};
-    if (!take_more(request, &question.more))
+    if (!mc_http_number(request, "more_bytes", 0, MORE_MAX, &question.more)) {
+        mc_http_reply_error(request, MC_ERR_INVALID_PARAMS);
         return;
+    }
     int rc = mc_server_ask(server, ask_misses, &question, MC_HTTP_ASK_MS);
     if (rc < 0) {
         mc_http_reply_error(request, rc);

@@ -94,6 +94,15 @@ void mc_http_json_string(struct mc_buffer *out, const void *text, size_t length)
     mc_buffer_put_u8(out, '"');
 }
 
+void mc_http_json_add(struct mc_json_writer *writer, const char *name, const void *text, size_t length)
+{
+    struct mc_buffer quoted = {.may_fail = true};
+    mc_http_json_string(&quoted, text, length);
+    writer->out->failed = writer->out->failed || quoted.failed;
+    mc_json_add_value(writer, name, mc_span(quoted.data, quoted.length));
+    mc_buffer_free(&quoted);
+}
+
 /* ---- requests ---- */
 
 /* As forms write it: + is a space, %41 a byte; what begins none stays. */
@@ -122,6 +131,25 @@ bool mc_http_parameter(const struct mc_web_request *request, const char *name, s
         at += length;
     }
     return false;
+}
+
+bool mc_http_number(const struct mc_web_request *request, const char *name, uint64_t otherwise, uint64_t most,
+                    uint64_t *number)
+{
+    struct mc_buffer text = {.may_fail = true};
+    *number = otherwise;
+    bool is_there = mc_http_parameter(request, name, &text), is_number = !text.failed;
+    if (is_there) {
+        *number = 0;
+        is_number = is_number && text.length > 0 && text.length <= 20;
+        for (size_t i = 0; is_number && i < text.length; i++) {
+            uint64_t digit = (uint64_t)text.data[i] - '0';
+            is_number = digit <= 9 && *number <= (most - digit) / 10 && digit <= most;
+            *number = *number * 10 + digit;
+        }
+    }
+    mc_buffer_free(&text);
+    return is_number;
 }
 
 bool mc_http_scope(struct mc_web_request *request, struct mc_scope *scope, bool *is_said)

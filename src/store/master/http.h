@@ -3,6 +3,7 @@
 #ifndef MC_MASTER_HTTP_H
 #define MC_MASTER_HTTP_H
 
+#include "env/json.h"
 #include "env/keys.h"
 #include "store/master/server.h"
 #include "store/wire/tenant.h"
@@ -37,6 +38,11 @@ void mc_http_reply_text(struct mc_web_request *request, int code, const char *ty
 void mc_http_reply_error(struct mc_web_request *request, int error);
 /* Appends a JSON string with its quotes; what is not UTF-8 becomes U+FFFD. */
 void mc_http_json_string(struct mc_buffer *out, const void *text, size_t length);
+/* The same as a member or element. */
+void mc_http_json_add(struct mc_json_writer *writer, const char *name, const void *text, size_t length);
+/* The number that a parameter says, or `otherwise` when it is not there. False: it is none, or more than `most`. */
+bool mc_http_number(const struct mc_web_request *request, const char *name, uint64_t otherwise, uint64_t most,
+                    uint64_t *number);
 
 #define MC_HTTP_TEXT MC_WEB_TEXT
 #define MC_HTTP_JSON "application/json"
@@ -59,6 +65,35 @@ void mc_drain_job_create(struct mc_drain_jobs *jobs, struct mc_web_request *requ
 void mc_drain_job_query(struct mc_drain_jobs *jobs, struct mc_web_request *request);
 void mc_drain_job_cancel(struct mc_drain_jobs *jobs, struct mc_web_request *request);
 void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct mc_web_request *request);
+void mc_drain_list(struct mc_drain_jobs *jobs, struct mc_web_request *request);
+void mc_drain_undo(struct mc_drain_jobs *jobs, struct mc_web_request *request);
+/* Adds the jobs as a list of that name, the latest first. */
+void mc_drain_jobs_write(struct mc_drain_jobs *jobs, struct mc_json_writer *writer, const char *name);
+
+/* What the page and `mooncake` ask (admin_view.c, admin_nodes.c, admin_keys.c, admin_history.c); each handler answers.
+ */
+struct mc_view {
+    struct mc_server *server;
+    struct mc_drain_jobs *drains;
+    struct mc_history *history; /* NULL: there is none */
+    struct mc_events *events;   /* NULL: likewise */
+    uint64_t started_ms;
+    bool is_ha, has_tenants;
+};
+void mc_view_overview(const struct mc_view *view, struct mc_web_request *request);
+void mc_view_nodes(const struct mc_view *view, struct mc_web_request *request);
+void mc_view_keys(const struct mc_view *view, struct mc_web_request *request);
+void mc_view_key(const struct mc_view *view, struct mc_web_request *request);
+void mc_view_history(const struct mc_view *view, struct mc_web_request *request);
+void mc_view_events(const struct mc_view *view, struct mc_web_request *request);
+/* Of a role, as /role and /ha_status say it. */
+const char *mc_view_role(const struct mc_election_role *role);
+const char *mc_view_state(const struct mc_election_role *role);
+/* "OK", "SUSPECT", "DRAINING"...; "ok", "slow"... */
+const char *mc_view_segment_state(const struct mc_core_segment *segment);
+const char *mc_view_disk_health(const struct mc_core_segment *disk);
+/* All segments of memory, or all disks; *segments is the caller's to free. How many, or negative. */
+int64_t mc_view_collect(struct mc_server *server, bool is_disks, struct mc_core_segment **segments);
 
 /* Removal of everything, or of a tenant's (admin_remove.c); answers when it is done. */
 void mc_remove_all(struct mc_server *server, struct mc_web_request *request);
