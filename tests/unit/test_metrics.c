@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/size.h"
 #include "store/master/metrics.h"
 
 #include <ctype.h>
@@ -32,7 +33,7 @@ static void sizes(void **state)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[32];
-        mc_metrics_size(text, sizeof(text), cases[i].bytes);
+        mc_size_text(text, sizeof(text), cases[i].bytes);
         assert_string_equal(text, cases[i].text);
     }
 }

@@ -1,5 +1,6 @@
 /* Misses on the admin port: why keys were not there, and what memory of another size would have found. */
 #include "base/error.h"
+#include "base/size.h"
 #include "store/master/http.h"
 #include "store/master/metrics.h"
 
@@ -75,7 +76,7 @@ static void write_step(struct mc_buffer *text, const struct mc_core_curve *curve
     char size[32];
     if (now < 0 || more == 0)
         return;
-    mc_metrics_size(size, sizeof(size), more);
+    mc_size_text(size, sizeof(size), more);
     mc_buffer_printf(text, "%s{\"more_bytes\":%llu,\"points\":%.2f,\"text\":\"%s more: %+.1f points\"}",
                      text->data[text->length - 1] == '[' ? "" : ",", (unsigned long long)more, points, size, points);
 }

@@ -1,6 +1,8 @@
 /* Prometheus text and the summary line. */
 #include "store/master/metrics.h"
 
+#include "base/size.h"
+
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -244,21 +246,6 @@ void mc_metrics_window_move(struct mc_metrics_window *window, const struct mc_co
     window->last_ms = now_ms;
 }
 
-void mc_metrics_size(char *text, size_t size, uint64_t bytes)
-{
-    static const char *const units[] = {"KB", "MB", "GB", "TB"};
-    double value = (double)bytes;
-    size_t unit = 0;
-    if (bytes < 1024) {
-        snprintf(text, size, "%llu B", (unsigned long long)bytes);
-        return;
-    }
-    /* 1023.999 KB would be printed as 1024.00 KB. */
-    for (value /= 1024; value >= 1023.995 && unit + 1 < LENGTH(units); unit++)
-        value /= 1024;
-    snprintf(text, size, "%.2f %s", value, units[unit]);
-}
-
 /* " | SSD Storage: 1.00 GB / 2.00 GB (50.0%, 1 slow, 1 read-only, 2 off)"; nothing where nobody has a disk. */
 static void put_disks(struct mc_buffer *out, const struct mc_core_statistics *s)
 {
@@ -270,8 +257,8 @@ static void put_disks(struct mc_buffer *out, const struct mc_core_statistics *s)
         {s->disks_slow, "slow"}, {s->disks_read_only, "read-only"}, {s->disks_absent, "absent"}, {s->disks_off, "off"}};
     if (s->disks + s->disks_off == 0)
         return;
-    mc_metrics_size(used, sizeof(used), s->disk_used);
-    mc_metrics_size(capacity, sizeof(capacity), s->disk_capacity);
+    mc_size_text(used, sizeof(used), s->disk_used);
+    mc_size_text(capacity, sizeof(capacity), s->disk_capacity);
     mc_buffer_printf(out, " | SSD Storage: %s / %s", used, capacity);
     const char *before = " (", *after = "";
     if (s->disk_capacity > 0) {
@@ -295,9 +282,9 @@ void mc_metrics_summary(struct mc_buffer *out, const struct mc_core_statistics *
     char used[32], capacity[32], evicted[32];
     const struct mc_core_statistics *s = statistics;
     double percent = s->capacity == 0 ? 0 : 100 * (double)s->used / (double)s->capacity;
-    mc_metrics_size(used, sizeof(used), s->used);
-    mc_metrics_size(capacity, sizeof(capacity), s->capacity);
-    mc_metrics_size(evicted, sizeof(evicted), s->evicted_bytes);
+    mc_size_text(used, sizeof(used), s->used);
+    mc_size_text(capacity, sizeof(capacity), s->capacity);
+    mc_size_text(evicted, sizeof(evicted), s->evicted_bytes);
     mc_buffer_printf(out, "Storage: %s / %s (%.1f%%)", used, capacity, percent);
     put_disks(out, s);
     mc_buffer_printf(out, " | Keys: %llu (soft-pinned: %llu) | Clients: %llu", (unsigned long long)s->objects,

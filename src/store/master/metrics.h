@@ -18,8 +18,6 @@ struct mc_metrics_window {
 /* Computes the rates since the last move, and begins the next window. */
 void mc_metrics_window_move(struct mc_metrics_window *window, const struct mc_core_statistics *now, uint64_t now_ms);
 
-/* "0 B", "1.50 KB", "30.00 GB" (1024). */
-void mc_metrics_size(char *text, size_t size, uint64_t bytes);
 /* "Storage: 0 B / 30.00 GB (0.0%) | Keys: ..." without "Master Metrics: " and newline. */
 void mc_metrics_summary(struct mc_buffer *out, const struct mc_core_statistics *statistics,
                         const struct mc_metrics_window *window);

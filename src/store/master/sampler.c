@@ -1,6 +1,7 @@
 /* Samples of the server's thread, and the events that they show. */
 #include "store/master/sampler.h"
 
+#include "base/size.h"
 #include "env/clock.h"
 #include "env/log.h"
 #include "store/master/metrics.h"
@@ -31,7 +32,7 @@ static void note_evictions(struct mc_sampler *sampler, const struct mc_sample *n
     char text[160], size[32];
     bool is_evicting = now->evicted_objects > sampler->last.evicted_objects;
     if (is_evicting && !sampler->is_evicting) {
-        mc_metrics_size(size, sizeof(size), now->evicted_bytes - sampler->last.evicted_bytes);
+        mc_size_text(size, sizeof(size), now->evicted_bytes - sampler->last.evicted_bytes);
         snprintf(text, sizeof(text), "evictions have begun: %llu objects, %s; %.1f %% of the memory is used",
                  (unsigned long long)(now->evicted_objects - sampler->last.evicted_objects), size,
                  now->capacity == 0 ? 0 : 100 * (double)now->used / (double)now->capacity);

@@ -1,0 +1,20 @@
+#include "base/size.h"
+
+#include <stdio.h>
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+void mc_size_text(char *text, size_t size, uint64_t bytes)
+{
+    static const char *const units[] = {"KB", "MB", "GB", "TB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    if (bytes < 1024) {
+        snprintf(text, size, "%llu B", (unsigned long long)bytes);
+        return;
+    }
+    /* 1023.999 KB would be printed as 1024.00 KB. */
+    for (value /= 1024; value >= 1023.995 && unit + 1 < LENGTH(units); unit++)
+        value /= 1024;
+    snprintf(text, size, "%.2f %s", value, units[unit]);
+}

@@ -1,0 +1,11 @@
+/* Sizes as people read them. */
+#ifndef MC_BASE_SIZE_H
+#define MC_BASE_SIZE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* "0 B", "1.50 KB", "30.00 GB" (1024). */
+void mc_size_text(char *text, size_t size, uint64_t bytes);
+
+#endif
