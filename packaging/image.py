@@ -26,7 +26,7 @@ USER = 65532
 STATE = "var/lib/mooncake"
 PACKAGE = "usr/share/mooncake/python"  # for pods of engines, which copy it; the image itself has no Python
 PLATFORMS = {"x86_64": "amd64", "aarch64": "arm64"}  # as Debian and container engines call them
-COMMANDS = ("mooncake_master", "mc_store_rest_server", "mooncake_client", "mooncake_http_metadata_server", "mooncake_proxy", "mooncake_doctor", "mooncake_disk", "mooncake_key",
+COMMANDS = ("mooncake", "mooncake_master", "mc_store_rest_server", "mooncake_client", "mooncake_http_metadata_server", "mooncake_proxy", "mooncake_doctor", "mooncake_disk", "mooncake_key",
             "mooncake_bench", "transfer_engine_bench", "transfer_engine_topology_dump")
 # Of each package what begins so; {lib} is the architecture's folder of libraries.
 PACKAGES = {

@@ -11,7 +11,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 TARGET = HERE / "manual"
-COMMANDS = ("mooncake_master", "mooncake_client", "mc_store_rest_server", "mooncake_http_metadata_server", "mooncake_proxy", "mooncake_doctor", "mooncake_disk",
+COMMANDS = ("mooncake", "mooncake_master", "mooncake_client", "mc_store_rest_server", "mooncake_http_metadata_server", "mooncake_proxy", "mooncake_doctor", "mooncake_disk",
             "mooncake_key", "transfer_engine_topology_dump", "transfer_engine_bench", "mooncake_bench")
 OF_BENCH = ("replay", "node", "work", "engine", "disk", "policy", "raw")
 NOTHING = " [accepted, no effect here]"
@@ -145,6 +145,11 @@ def flag_words(sections):
     return " ".join("--" + option.name for option in options), {f"--{option.name}": " ".join(option.choices) for option in options if not option.is_switch}
 
 
+def first_words(name, text):
+    """What its usage has behind its name: `new` of "mooncake_key new FILE", the three of "mooncake_disk check|list|stat PATH"."""
+    return [word for words in re.findall(rf"^(?:Usage:|      ) {name} ([a-z|]+)\b", text, re.M) for word in words.split("|")]
+
+
 def completion(name, texts):
     """texts: {() or (command of the bench,): what --help says}"""
     cases, words = [], []
@@ -159,8 +164,9 @@ def completion(name, texts):
         if flags:
             condition = f'[ "${{COMP_WORDS[1]:-}}" = {command[0]} ] && ' if command else ""
             words.append(f'    -*) {condition}COMPREPLY=($(compgen -W "{flags}" -- "$word")) && return ;;&\n')
-    if len(texts) > 1:
-        words.insert(0, f'    *:1) COMPREPLY=($(compgen -W "{" ".join(command[0] for command in texts if command)}" -- "$word")) && return ;;&\n')
+    firsts = [command[0] for command in texts if command] or first_words(name, texts[()])
+    if firsts:
+        words.insert(0, f'    *:1) COMPREPLY=($(compgen -W "{" ".join(firsts)}" -- "$word")) && return ;;&\n')
     return COMPLETION.format(name=name, cases="".join(cases), words="".join(words) or "    *) ;;\n")
 
 

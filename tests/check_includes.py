@@ -39,7 +39,8 @@ ALLOWED = {
     "transfer/engine": (*FLOOR, "gpu", "rdma", "transfer/wire", "transfer/state", "transfer/peer", "transfer/serve", "transfer/run"),
     "proxy": (*FLOOR, "net"),
     "doctor": (*FLOOR, "rdma", "store/wire", "store/disk", "transfer/wire", "transfer/state", "transfer/engine"),
-    "cmd": (*FLOOR, "rdma", "store/disk", "store/master", "store/service", "proxy", "doctor"),
+    "console": FLOOR,
+    "cmd": (*FLOOR, "console", "rdma", "store/disk", "store/master", "store/service", "proxy", "doctor"),
     # bench/tool, the benchmarks that users have; store and transfer engine by their public headers alone. The queue of disk I/O is no part of
     # either's interface, and what is measured must be that queue, or a comparison with other tools would say nothing of the tier.
     "tool": (*FLOOR, "store/disk"),

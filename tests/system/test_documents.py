@@ -185,6 +185,10 @@ def test_flags_of_the_key():
     check_named_flags("mooncake_key")
 
 
+def test_flags_of_the_console():
+    check_named_flags("mooncake")
+
+
 def test_flags_of_the_disk():
     check_named_flags("mooncake_disk")
 

@@ -22,7 +22,7 @@ def test_the_manual_is_what_help_says():
     assert set(kept) == set(made)
     assert [path for path in made if kept[path] != made[path]] == [], "./dev docs writes them anew"
     assert len(made) > 25 and "--eviction_policy" in made["completion/mooncake_master"] and "\\-\\-eviction_policy=s3fifo|clock|lru" in made["man1/mooncake_master.1"]
-    assert set(manual.COMMANDS) == {path.name for path in BUILD.iterdir() if path.is_file() and os.access(path, os.X_OK) and re.match(r"(mooncake|mc|transfer_engine)_\w+$", path.name)}
+    assert set(manual.COMMANDS) == {path.name for path in BUILD.iterdir() if path.is_file() and os.access(path, os.X_OK) and re.match(r"mooncake$|(mooncake|mc|transfer_engine)_\w+$", path.name)}
 
 
 def test_the_awaited_forms_are_those_of_the_stub():
@@ -45,6 +45,8 @@ def test_completion():
     assert completed("mooncake_master", "--config_path", "--") == []  # a file: bash itself
     assert completed("mooncake_master", "--print_config", "--auth") == ["--auth_file"]
     assert completed("mooncake_bench", "re") == ["replay"]
+    assert completed("mooncake", "") == ["status", "nodes", "keys", "events", "drain", "undrain", "top"] and completed("mooncake", "un") == ["undrain"]
+    assert completed("mooncake", "nodes", "--sort", "=", "u") == ["use"] and completed("mooncake_key", "re") == ["revoke"] and completed("mooncake_disk", "c") == ["check"]
     assert completed("mooncake_bench", "policy", "--synth") == ["--synthetic"] and completed("mooncake_bench", "replay", "--synth") == []
     assert completed("mooncake_bench", "engine", "--path", "=", "r") == ["rdma"]
     assert completed("mooncake_bench", "replay", "--path", "=", "r") == []

@@ -118,7 +118,7 @@ def main():
     said = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
     assert version.split("+")[0] in said, (version, said)
     see_parts(command, version)
-    for name in ("mooncake_proxy", "mooncake_disk", "mooncake_key", "mooncake_doctor", "transfer_engine_topology_dump"):
+    for name in ("mooncake", "mooncake_proxy", "mooncake_disk", "mooncake_key", "mooncake_doctor", "transfer_engine_topology_dump"):
         other = str(pathlib.Path(command).with_name(name))
         said = subprocess.run([other, "--version"], capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
         assert version.split("+")[0] in said, (version, said)

@@ -1,0 +1,168 @@
+/* mooncake status: the cluster in a dozen lines. */
+#include "console/console.h"
+
+#include "base/address.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One that listens on all addresses tells none: it is where it was asked. */
+static void put_reached(const struct mc_console *console, char *leader, size_t size)
+{
+    char host[MC_ADDRESS_MAX - 8], port_of[MC_ADDRESS_MAX];
+    const char *colon = strrchr(leader, ':');
+    uint16_t port = 0;
+    bool is_any = strncmp(leader, "0.0.0.0:", 8) == 0 || strncmp(leader, "[::]:", 5) == 0;
+    if (!is_any || mc_address_split(console->address, host, sizeof(host), &port) < 0)
+        return;
+    mc_address_join(port_of, sizeof(port_of), host, (uint16_t)strtoul(colon + 1, NULL, 10));
+    snprintf(leader, size, "%s", port_of);
+}
+
+static void print_leader(const struct mc_console *console, struct mc_span data)
+{
+    FILE *out = console->out;
+    char role[32], state[32], leader[300], build[80], up[32];
+    bool is_leader = strcmp(mc_console_text(data, "role", role, sizeof(role)), "leader") == 0;
+    (void)mc_console_text(data, "leader_address", leader, sizeof(leader));
+    if (is_leader)
+        put_reached(console, leader, sizeof(leader));
+    fprintf(out, "master    %s, %s; %s; up %s, epoch %llu\n", role,
+            mc_console_text(data, "state", state, sizeof(state)), mc_console_text(data, "build", build, sizeof(build)),
+            mc_console_time(up, mc_console_number(data, "uptime_seconds")),
+            (unsigned long long)mc_console_number(data, "epoch"));
+    if (leader[0] == 0)
+        fprintf(out, "leader    nobody leads\n");
+    else
+        fprintf(out, "leader    %s%s\n", leader, is_leader ? "" : "; this one knows nothing of objects: ask that one");
+}
+
+static double part(double of, double all)
+{
+    return all <= 0 ? 0 : 100 * of / all;
+}
+
+static void print_memory(FILE *out, struct mc_span data)
+{
+    char used[32], all[32], hole[32], clearing[32], count[32];
+    uint64_t capacity = mc_console_number(data, "memory.capacity_bytes");
+    uint64_t taken = mc_console_number(data, "memory.used_bytes");
+    uint64_t ready = mc_console_number(data, "memory.populated_bytes");
+    fprintf(out, "memory    %s of %s used (%.1f %%), largest free piece %s, %s being cleared",
+            mc_console_size(used, taken), mc_console_size(all, capacity), part((double)taken, (double)capacity),
+            mc_console_size(hole, mc_console_number(data, "memory.largest_free_bytes")),
+            mc_console_size(clearing, mc_console_number(data, "memory.clearing_bytes") +
+                                          mc_console_number(data, "memory.quarantine_bytes")));
+    if (ready < capacity)
+        fprintf(out, ", %.0f %% ready", part((double)ready, (double)capacity));
+    fprintf(out, "\nobjects   %s", mc_console_count(count, mc_console_number(data, "objects")));
+    fprintf(out, ", %s of them pinned softly\n", mc_console_count(count, mc_console_number(data, "soft_pinned")));
+}
+
+static void print_members(FILE *out, struct mc_span data)
+{
+    static const struct {
+        const char *path, *word;
+    } bad[] = {{"segments.suspect", "suspect"},
+               {"segments.recovering", "being taken in"},
+               {"segments.draining", "being drained"},
+               {"segments.drained", "drained"}};
+    fprintf(out, "segments  %llu", (unsigned long long)mc_console_number(data, "segments.mounted"));
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        uint64_t count = mc_console_number(data, bad[i].path);
+        if (count > 0)
+            fprintf(out, ", %llu %s", (unsigned long long)count, bad[i].word);
+    }
+    fprintf(out, "; %llu members, %llu connections\n", (unsigned long long)mc_console_number(data, "members"),
+            (unsigned long long)mc_console_number(data, "connections"));
+}
+
+static void print_disks(FILE *out, struct mc_span data)
+{
+    static const char *const ills[] = {"absent", "slow", "read_only", "off"};
+    char used[32], all[32], path[32];
+    uint64_t mounted = mc_console_number(data, "disks.mounted"), off = mc_console_number(data, "disks.off");
+    if (mounted + off == 0)
+        return;
+    fprintf(out, "disks     %llu, %s of %s used", (unsigned long long)mounted,
+            mc_console_size(used, mc_console_number(data, "disks.used_bytes")),
+            mc_console_size(all, mc_console_number(data, "disks.capacity_bytes")));
+    for (size_t i = 0; i < sizeof(ills) / sizeof(ills[0]); i++) {
+        snprintf(path, sizeof(path), "disks.%s", ills[i]);
+        uint64_t count = mc_console_number(data, path);
+        if (count > 0)
+            fprintf(out, ", %llu %s", (unsigned long long)count, ills[i]);
+    }
+    fprintf(out, "\n");
+}
+
+static void print_rates(FILE *out, struct mc_span data)
+{
+    char bytes[32];
+    struct mc_span value;
+    double lookups = mc_console_real(data, "per_second.lookups");
+    double hits = mc_console_real(data, "per_second.lookup_hits");
+    fprintf(out, "lookups   %.1f/s, ", lookups);
+    if (lookups > 0)
+        fprintf(out, "%.1f %% found", part(hits, lookups));
+    else
+        fprintf(out, "nothing is looked for");
+    if (mc_json_find(data, "hit_ratio_lately", &value) == 1 && !mc_span_equal(value, mc_span_string("null")))
+        fprintf(out, "; %.1f %% lately", 100 * mc_console_real(data, "hit_ratio_lately"));
+    fprintf(out, "\nputs      %.1f/s, %s/s; gets %.1f/s; removes %.1f/s\n",
+            mc_console_real(data, "per_second.put_end_items"),
+            mc_console_size(bytes, (uint64_t)mc_console_real(data, "per_second.put_bytes")),
+            mc_console_real(data, "per_second.get_items"), mc_console_real(data, "per_second.remove_items"));
+    fprintf(out, "evicted   %.1f/s, ", mc_console_real(data, "per_second.evicted_objects"));
+    fprintf(out, "%s/s; puts without room %.1f/s; longest turn of the master %.1f ms\n",
+            mc_console_size(bytes, (uint64_t)mc_console_real(data, "per_second.evicted_bytes")),
+            mc_console_real(data, "per_second.allocation_failures"),
+            (double)mc_console_number(data, "turns.longest_us") / 1000);
+}
+
+static void print_drains(FILE *out, struct mc_span data)
+{
+    struct mc_span list;
+    struct mc_json_cursor cursor;
+    char name[300], status[32];
+    if (mc_json_find(data, "drains", &list) != 1 || mc_json_open(list, '[', &cursor) < 0)
+        return;
+    while (mc_json_next(&cursor) == 1) {
+        if (strcmp(mc_console_text(cursor.value, "status", status, sizeof(status)), "RUNNING") != 0)
+            continue;
+        fprintf(out, "draining  %s: %llu of %llu objects moved\n",
+                mc_console_text(cursor.value, "segments.0", name, sizeof(name)),
+                (unsigned long long)mc_console_number(cursor.value, "succeeded_units"),
+                (unsigned long long)mc_console_number(cursor.value, "total_units"));
+    }
+}
+
+void mc_console_print_status(const struct mc_console *console, struct mc_span data)
+{
+    FILE *out = console->out;
+    print_leader(console, data);
+    if (!mc_console_bool(data, "is_ready"))
+        return;
+    print_memory(out, data);
+    print_members(out, data);
+    print_disks(out, data);
+    print_rates(out, data);
+    print_drains(out, data);
+}
+
+int mc_console_status(struct mc_console *console)
+{
+    struct mc_buffer reply = {0};
+    struct mc_span data;
+    int code = mc_console_ask(console, "/api/v1/overview", NULL, &reply);
+    if (code == MC_CONSOLE_FINE && mc_json_find(mc_span(reply.data, reply.length), "data", &data) != 1)
+        code = mc_console_strange(console);
+    if (code == MC_CONSOLE_FINE && console->is_json) {
+        (void)fwrite(data.data, 1, data.length, console->out); /* fflush says whether it was written */
+        fprintf(console->out, "\n");
+    } else if (code == MC_CONSOLE_FINE) {
+        mc_console_print_status(console, data);
+    }
+    mc_buffer_free(&reply);
+    return code;
+}
