@@ -282,8 +282,10 @@ def test_metrics_of_node_and_master(master, folder):
     assert seen["file_cache_nums_"] == COUNT and seen["file_cache_hit_nums_"] > 0
     assert seen["mooncake_disks_slow"] == seen["mooncake_disks_read_only"] == seen["mooncake_disks_off"] == 0
     assert re.search(r"Storage: \S+ MB / 16\.00 MB \(\S+%\) \| SSD Storage: \S+ MB / 512\.00 MB \(\d+\.\d%\) \| Keys: 40 ", master.get("/metrics/summary")[1].decode())
-    page = master.get("/")[1].decode()
-    assert 'id="disks"' in page and "all.disks_off" in page and "disk.directory" in page and '"/batch_query_keys?keys=")' in page
+    told = json.loads(master.get("/api/v1/overview")[1])["data"]["disks"]
+    assert (told["mounted"], told["objects"], told["used_bytes"], told["off"]) == (1, COUNT, disk["used_bytes"], 0)
+    node = json.loads(master.get("/api/v1/nodes")[1])["nodes"][0]
+    assert (node["disks"], node["disks_ill"], node["disk_used_bytes"], node["disk_objects"]) == (1, 0, disk["used_bytes"], COUNT)
     assert client.close() == 0
     service.kill()  # its disk stays known, and says so
     wait_until(lambda: [disk["health"] for disk in disks_of(master)] == ["absent"], 30)

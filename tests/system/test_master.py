@@ -279,9 +279,19 @@ def test_summary(master):
 def test_index(master):
     status, body = master.get("/")
     assert status == 200 and body.lstrip().startswith(b"<!doctype html>")
-    for link in (b"/metrics", b"/metrics/summary", b"/get_segments_detail", b"/health"):
+    for link in (b"/metrics", b"/api/v1/overview", b"/get_segments_detail", b"/health", b"/style.css", b"/app.js"):
         assert link in body
-    assert b"http://" not in body and b"https://" not in body, "the page must need nothing from elsewhere"
+    assert b"<script>" not in body and b" style=" not in body and not re.search(rb" on\w+=", body), "its policy lets no script or style in it run"
+    for path, kind in (("/", "text/html"), ("/style.css", "text/css"), ("/app.js", "text/javascript")):
+        connection = http.client.HTTPConnection("127.0.0.1", master.metrics_port, timeout=20)
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        text, policy = reply.read(), reply.getheader("Content-Security-Policy")
+        connection.close()
+        assert reply.getheader("Content-Type").startswith(kind) and reply.getheader("X-Content-Type-Options") == "nosniff" and len(text) > 1000
+        assert policy.startswith("default-src 'none';") and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+        assert b"http://" not in text and b"https://" not in text, "the page must need nothing from elsewhere"
+        assert b"innerHTML" not in text and b"insertAdjacentHTML" not in text and b"eval(" not in text and b"document.write" not in text, "names are text, never markup"
 
 
 def test_queries_of_an_empty_master(master):

@@ -61,7 +61,7 @@ def test_curve():
         assert [step["more_bytes"] >> 20 for step in misses(master)["advice"]] == [16, 32, 64]
         for bad in ("x", "-1", "1x", "", "99999999999999999999"):
             assert master.get(f"/api/v1/misses?more_bytes={bad}")[0] == 400, bad
-        assert b"/api/v1/misses" in master.get("/")[1]
+        assert b"/api/v1/misses" in master.get("/app.js")[1]
         owner.close()
 
 

@@ -229,8 +229,8 @@ struct mc_core_statistics {
     uint64_t disks_absent, promotions;                      /* of disks; objects that are being loaded from them */
     uint64_t disks, disk_capacity, disk_used, disk_objects; /* bytes; used: of what is live or being stored */
     uint64_t suspect, draining, drained;                    /* of the segments */
-    uint64_t largest_free;                                  /* bytes, as of a segment; of all the largest */
-    uint64_t disks_slow, disks_read_only, disks_off;        /* off: not mounted, as they cannot be used */
+    uint64_t largest_free;                           /* bytes, as of a segment; of those that take puts the largest */
+    uint64_t disks_slow, disks_read_only, disks_off; /* off: not mounted, as they cannot be used */
     uint64_t value_size_histogram[9]; /* objects put of at most 4096, 65536, 262144, 1048576, 4194304, 16777216,
                                          67108864 bytes, more; [8] = sum of bytes */
 };

@@ -15,6 +15,13 @@ static void count_lookups(struct mc_core_statistics *statistics)
     statistics->lookup_hits = statistics->get_hits > checked ? statistics->get_hits : checked;
 }
 
+/* Bytes; of those beyond its capacity, which the allocator has as slack, none. */
+static uint64_t largest_free(const struct mc_segment *segment)
+{
+    uint64_t bytes = mc_space_largest(&segment->space) * MC_EXTENT_UNIT;
+    return bytes < segment->capacity ? bytes : segment->capacity;
+}
+
 void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *statistics)
 {
     *statistics = core->statistics;
@@ -43,12 +50,12 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
             continue;
         }
         statistics->promotions += segment->moves.count;
-        uint64_t largest = mc_space_largest(&segment->space) * MC_EXTENT_UNIT;
+        uint64_t largest = largest_free(segment);
         statistics->segments++;
         statistics->suspect += segment->state == MC_SEGMENT_SUSPECT;
         statistics->draining += segment->drain && segment->live > 0;
         statistics->drained += segment->drain && segment->live == 0;
-        if (largest > statistics->largest_free)
+        if (segment->state == MC_SEGMENT_OK && !segment->leaving && largest > statistics->largest_free)
             statistics->largest_free = largest;
         statistics->recovering += segment->recovering;
         statistics->capacity += segment->capacity;
@@ -69,7 +76,7 @@ static void describe(const struct mc_core *core, const struct mc_segment *from, 
         .capacity = from->capacity,
         .populated = from->populated,
         .used = used < from->capacity ? used : from->capacity, /* extents may reach into the slack */
-        .largest_free = from->kind == MC_SEGMENT_MEMORY ? mc_space_largest(&from->space) * MC_EXTENT_UNIT : 0,
+        .largest_free = from->kind == MC_SEGMENT_MEMORY ? largest_free(from) : 0,
         .mounted_ms = core->now_ms - from->mounted_ms,
         .objects = from->live,
         .slot_count = from->slot_count,

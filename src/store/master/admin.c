@@ -19,8 +19,6 @@
 #define SUMMARY_WINDOW_MS 1000u /* rates are computed over at least this */
 #define HEALTH_ASK_MS 1000u     /* a probe should not hang */
 
-extern const unsigned char mc_web_index[]; /* src/store/master/index.html */
-extern const size_t mc_web_index_size;
 extern const unsigned char mc_web_openapi[]; /* docs/openapi-master.json */
 extern const size_t mc_web_openapi_size;
 
@@ -341,14 +339,6 @@ static void get_leader(void *context, struct mc_web_request *request)
     mc_server_describe(admin->server, &role);
     mc_buffer_printf(&text, "{\"present\":%s", role.leader[0] != 0 ? "true" : "false");
     reply_leader(request, &role, &text);
-}
-
-static void get_index(void *context, struct mc_web_request *request)
-{
-    struct mc_buffer page = {0};
-    (void)context;
-    mc_buffer_append(&page, mc_web_index, mc_web_index_size);
-    mc_http_reply(request, 200, "text/html; charset=utf-8", &page);
 }
 
 static void get_openapi(void *context, struct mc_web_request *request)
@@ -793,7 +783,9 @@ static void post_undrain(void *context, struct mc_web_request *request)
 }
 
 static const struct mc_http_route routes[] = {
-    {"GET", "/", get_index, MC_RIGHT_READ, false},
+    {"GET", "/", mc_page_index, MC_RIGHT_READ, false},
+    {"GET", "/style.css", mc_page_style, MC_RIGHT_READ, false},
+    {"GET", "/app.js", mc_page_script, MC_RIGHT_READ, false},
     {"GET", "/metrics", get_metrics, MC_RIGHT_READ, false},
     {"GET", "/metrics/summary", get_summary, MC_RIGHT_READ, false},
     {"GET", "/health", get_health, 0, false},

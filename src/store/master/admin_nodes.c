@@ -7,7 +7,7 @@
 
 #define NODES_PER_PAGE 50u
 #define NODES_PER_PAGE_MAX 1000u
-#define NAMES_MAX 4u /* different ones of one node that are told */
+#define NAMES_MAX 16u /* different ones of one node that are told */
 
 struct node_row {
     struct mc_id owner;

@@ -66,7 +66,7 @@ static const struct mc_option table[] = {
     NEEDLESS("rpc_enable_tcp_no_delay", BOOL, "true", "always on"),
 
     ROW("enable_metric_reporting", BOOL, "true", "writes the line 'Master Metrics: ...' every ten seconds", SECTION("Metrics and admin HTTP"), INTO(report_metrics)),
-    ROW("metrics_port", INT, "9003", "port of /metrics, /metrics/summary, /health, the admin calls and the index page", PORT, INTO(metrics_port)),
+    ROW("metrics_port", INT, "9003", "port of /metrics, /metrics/summary, /health, the admin calls and the page", PORT, INTO(metrics_port)),
     ROW("metrics_host", TEXT, "0.0.0.0", "address of the same", INTO(metrics_host)),
 
     ROW("enable_http_metadata_server", BOOL, "false", "serves /metadata; on by itself when its host or port is given", SECTION("HTTP metadata server"), INTO(metadata_enabled)),
