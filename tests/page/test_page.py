@@ -1,0 +1,237 @@
+"""The page of a master in chromium: what it shows of 1, 8 and 1,000 nodes, what it lets people do, and that names and keys are text.
+
+With MC_TEST_PICTURES=FOLDER a picture of each size and number of nodes is left there, to be looked at.
+"""
+import json
+import os
+import pathlib
+import resource
+import struct
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "system"))
+
+import keyed  # noqa: E402
+from browser import CHROMIUM, Browser  # noqa: E402
+from cluster import Master, request  # noqa: E402
+from keyed import Key  # noqa: E402
+from wire import EXIST, EXIST_REPLY, LIVE, PUT_DONE, PUT_GRANTED, PUT_START, FakeOwner, data, record, records  # noqa: E402
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser here")
+MIB = 1 << 20
+EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+SIZES = {"wide": (1440, 900), "tablet": (820, 1180), "phone": (390, 844)}
+
+
+class Pool:
+    """A master with nodes that send no heartbeats and hold nothing; the first has an evil name where there are some."""
+
+    def __init__(self, count, *flags, names=None):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+        self.master = Master("--client_ttl=3600s", *flags)
+        self.names = names or [f"node-{number:04}.rack-{number // 40:02}.example.org:12301" for number in range(count)]
+
+    def __enter__(self):
+        self.master.__enter__()
+        self.owners = [FakeOwner(self.master.port, name, capacity=64 * MIB * (1 + number % 3), slots=4096) for number, name in enumerate(self.names)]
+        self.by_segment = {owner.segment: owner for owner in self.owners}
+        self.url = f"http://127.0.0.1:{self.master.metrics_port}/"
+        return self
+
+    def __exit__(self, *error):
+        for owner in self.owners:
+            owner.close()
+        self.master.__exit__(*error)
+
+    def put(self, keys, length):
+        """By the first node; wherever the master places them."""
+        caller = self.owners[0].caller
+        items = records([struct.pack("<Q", length) + data(key) for key in keys])
+        granted = caller.call(PUT_START, PUT_GRANTED, record(struct.pack("<BI", 1, 0)) + items + records([]) + records([]))
+        granted.record()
+        assert {struct.unpack_from("<i", head)[0] for head in granted.list()} == {0}
+        places = [struct.unpack_from("<IIQQ", place) for place in granted.list()]
+        for segment in {place[0] for place in places}:
+            self.by_segment[segment].owner.send(LIVE, record(struct.pack("<I", segment)) + records([struct.pack("<IiQ", place[1], 0, place[2]) for place in places if place[0] == segment]))
+        caller.receive(PUT_DONE)
+
+    def look_for(self, keys):
+        self.owners[0].caller.call(EXIST, EXIST_REPLY, record() + records([data(key) for key in keys]))
+
+
+def text_of(browser, element):
+    return browser.eval(f"document.getElementById({json.dumps(element)}).innerText")
+
+
+def click(browser, selector):
+    browser.eval(f"document.querySelector({json.dumps(selector)}).click()")
+
+
+def settled(browser):
+    """Two more rounds have been shown."""
+    turns = browser.eval("Number(document.body.dataset.turns)")
+    browser.wait(f"Number(document.body.dataset.turns) >= {turns} + 2")
+
+
+def leave_picture(browser, name):
+    if os.environ.get("MC_TEST_PICTURES"):
+        browser.picture(pathlib.Path(os.environ["MC_TEST_PICTURES"]) / f"{name}.png")
+
+
+def test_an_empty_master():
+    with Pool(0) as pool, Browser() as browser:
+        browser.open(pool.url)
+        assert "leader, clients connect to " + pool.master.address in text_of(browser, "state") and "No node has joined yet" in text_of(browser, "troubles")
+        assert text_of(browser, "place") == "none" and browser.problems == []
+
+
+def test_names_and_keys_are_text():
+    with Pool(2, names=[EVIL, "<b>bold</b>:1"]) as pool, Browser() as browser:
+        pool.put([EVIL.encode(), b"</td><td>", b"\xff\x00\x1b[31m"], 4096)
+        browser.open(pool.url)
+        browser.wait("document.querySelectorAll('#nodes tr').length === 2")
+        assert EVIL in browser.eval("[...document.querySelectorAll('#nodes td.name')].map(cell => cell.textContent).join()")
+        browser.wait("document.querySelectorAll('#events li').length >= 4")
+        click(browser, "#list")
+        browser.wait("document.querySelectorAll('#answer tr').length === 3")
+        browser.eval(f"document.getElementById('key').value = {json.dumps(EVIL)}; document.getElementById('look').requestSubmit()")
+        browser.wait("document.querySelectorAll('#answer td').length === 4")
+        assert browser.eval("document.querySelector('#answer b').textContent") == EVIL
+        click(browser, "#nodes button")
+        browser.wait("document.getElementById('confirm').open")
+        assert browser.eval("document.title") == "Mooncake" and browser.eval("document.querySelectorAll('#nodes script, #nodes b, #answer script, #events script, main img, dialog img').length") == 0
+        assert browser.problems == []
+
+
+def test_what_is_looked_for():
+    with Pool(8) as pool, Browser() as browser:
+        pool.put([b"model/%03d" % number for number in range(200)], 1 << 16)
+        pool.look_for([b"model/%03d" % number for number in range(100, 300)])
+        browser.open(pool.url)
+        browser.wait("document.getElementById('misses').innerText.includes('never stored')")
+        assert "50.0 % of 200 keys" in text_of(browser, "found") and "100" in text_of(browser, "misses")
+        assert "12.5" in text_of(browser, "cards") and "200" in text_of(browser, "cards")
+        browser.eval("document.getElementById('key').value = 'model/000'; document.getElementById('look').requestSubmit()")
+        browser.wait("document.getElementById('answer').innerText.includes('64.00 KB')")
+        assert "memory" in text_of(browser, "answer") and "OK" in text_of(browser, "answer")
+        browser.eval("document.getElementById('key').value = 'nobody'; document.getElementById('look').requestSubmit()")
+        browser.wait("document.getElementById('answer').innerText.includes('never stored')")
+        browser.eval("document.getElementById('key').value = 'model/'")
+        click(browser, "#list")
+        browser.wait("document.querySelectorAll('#answer tr').length === 50")
+        click(browser, "#answer .more")
+        browser.wait("document.querySelectorAll('#answer tr').length === 100")
+        assert browser.problems == []
+
+
+def test_drains():
+    with Pool(8) as pool, Browser() as browser:
+        pool.put([b"model/%03d" % number for number in range(200)], 1 << 16)
+        browser.open(pool.url)
+        browser.wait("document.querySelectorAll('#nodes tr').length === 8")
+        browser.eval("document.getElementById('find').value = '0003'; document.getElementById('find').dispatchEvent(new Event('input'))")
+        browser.wait("document.querySelectorAll('#nodes tr').length === 1")
+        click(browser, "#nodes button")
+        browser.wait("document.getElementById('confirm').open")
+        assert "Drain " + pool.names[3] in text_of(browser, "confirm-title")
+        click(browser, "#confirm-no")
+        browser.wait("!document.getElementById('confirm').open")
+        settled(browser)
+        assert request(pool.master.metrics_port, "GET", "/api/v1/drain_jobs")[1] == b'{"success":true,"jobs":[]}', "no means no"
+        click(browser, "#nodes button")
+        click(browser, "#confirm-yes")
+        browser.wait("document.querySelector('#nodes .tag').textContent === 'DRAINING' && document.querySelectorAll('#drains li').length === 1")
+        assert "running, 0 of" in text_of(browser, "drains") and browser.eval("document.querySelector('#drains .bar').getAttribute('aria-valuenow')") == "0"
+        click(browser, "#drains button")
+        browser.wait("document.getElementById('confirm').open")
+        assert "take objects again" in text_of(browser, "confirm-title")
+        click(browser, "#confirm-yes")
+        browser.wait("document.querySelector('#nodes .tag').textContent === 'OK'")
+        assert browser.problems == []
+
+
+def test_a_drain_wants_the_right(tmp_path):
+    """Who reads is asked for another key; that is kept nowhere."""
+    reader, admin = Key("reader", "read"), Key("admin", "admin")
+    file = keyed.write(tmp_path, "keys", Key("node", "read,write,node"), reader, admin)
+    with Master("--client_ttl=3600s", f"--auth_file={file}") as master, Browser() as browser:
+        browser.call("Network.setExtraHTTPHeaders", headers={"Authorization": "Bearer " + reader.token})
+        browser.open(f"http://127.0.0.1:{master.metrics_port}/")
+        assert "leader" in text_of(browser, "state")
+        browser.eval("confirmDrain(true, ['nobody:1'])")
+        click(browser, "#confirm-yes")
+        browser.wait("document.getElementById('confirm').open && !document.getElementById('confirm-key').hidden")
+        assert "403" in text_of(browser, "confirm-text")
+        browser.call("Network.setExtraHTTPHeaders", headers={})
+        browser.eval(f"document.getElementById('bearer').value = {json.dumps(admin.token)}")
+        click(browser, "#confirm-yes")
+        browser.wait("document.getElementById('state').textContent.includes('404')")  # it may, and there is no such node
+        assert browser.eval("JSON.stringify([localStorage, sessionStorage, document.cookie, document.getElementById('bearer').value])") == '[{},{},"",""]'
+
+
+def test_keyboard():
+    with Pool(60) as pool, Browser() as browser:
+        browser.open(pool.url)
+        browser.wait("document.querySelectorAll('#nodes tr').length === 50")
+        browser.key("]")
+        browser.wait("document.getElementById('place').textContent === '51 to 60 of 60'")
+        browser.key("[")
+        browser.wait("document.getElementById('place').textContent === '1 to 50 of 60'")
+        browser.key("/")
+        assert browser.eval("document.activeElement.id") == "find"
+        browser.key("p")
+        assert browser.eval("document.getElementById('find').value") == "p" and browser.eval("document.getElementById('pause').getAttribute('aria-pressed')") == "false", "who types, types"
+        browser.eval("document.activeElement.blur()")
+        browser.key("k")
+        assert browser.eval("document.activeElement.id") == "key"
+        browser.eval("document.activeElement.blur()")
+        browser.key("t")
+        assert browser.eval("document.documentElement.dataset.theme") == "dark" and browser.eval("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+        browser.key("p")
+        assert browser.eval("document.getElementById('pause').textContent") == "go on"
+        browser.key("?")
+        assert browser.eval("document.getElementById('keys').open")
+        assert browser.eval("[...document.querySelectorAll('button, input, select, a, [tabindex]')].every(one => one.tabIndex >= 0 || one.id === 'nodes-part')")
+        assert browser.eval("[...document.querySelectorAll('button, input, select')].every(one => one.innerText || one.getAttribute('aria-label') || one.closest('label'))"), "each says what it is"
+
+
+def test_a_master_that_ends_and_comes_back():
+    with Pool(1) as pool, Browser() as browser:
+        browser.open(pool.url)
+        pool.master.kill()
+        browser.wait("document.getElementById('state').className === 'bad'")
+        assert "What is below is old" in text_of(browser, "state")
+        pool.master.start()
+        browser.wait("document.getElementById('state').className === ''")
+
+
+@pytest.mark.parametrize("count", [1, 8, 1000])
+def test_sizes(count):
+    """Nothing is wider than the screen, a refresh has less than 100 KB, and nothing is asked of anybody else."""
+    with Pool(count) as pool:
+        pool.put([b"model/%03d" % number for number in range(200)], 1 << 16)
+        pool.look_for([b"model/%03d" % number for number in range(100, 300)])
+        if count > 3:
+            pool.owners[2].owner.close()
+            pool.owners.pop(2).caller.close()
+            request(pool.master.metrics_port, "POST", "/api/v1/drain_jobs", json.dumps({"segments": [pool.names[3]]}))
+        for name, (width, height) in SIZES.items():
+            with Browser(width, height, dark=name == "tablet") as browser:
+                browser.open(pool.url)
+                browser.wait(f"document.querySelectorAll('#nodes tr').length === {min(count, 50)}")
+                assert browser.eval("document.documentElement.scrollWidth") <= width, "it scrolls sideways"
+                first = sum(browser.received.values())
+                settled(browser)
+                before, turns = sum(browser.received.values()), browser.eval("Number(document.body.dataset.turns)")
+                browser.wait(f"Number(document.body.dataset.turns) >= {turns} + 2")
+                each = (sum(browser.received.values()) - before) / 2
+                assert first < 200_000 and each < 100_000, (browser.received, each)
+                assert all(url.startswith(pool.url) or url.startswith("data:") for url in browser.requested) and browser.problems == []
+                if count > 3:
+                    assert browser.eval("[...document.querySelectorAll('#nodes .tag')].slice(0, 2).map(one => one.textContent).sort().join()") in ("DRAINING,SUSPECT", "DRAINED,SUSPECT")
+                    assert "suspect" in text_of(browser, "troubles")
+                leave_picture(browser, f"{name}-{count}")
+                print(f"{count} nodes, {name}: {first} bytes at first, {each:.0f} a refresh")
