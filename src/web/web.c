@@ -470,8 +470,8 @@ static int read_head(struct mc_web_connection *connection, struct mc_head *head)
     /* Empty lines before a request are passed over, as others do. */
     while (connection->length > 0 && (*at == '\r' || *at == '\n'))
         at++, connection->begin++, connection->length--;
-    if (connection->length > 0 && ((uint8_t)*at <= ' ' || (uint8_t)*at >= 0x7f)) /* TLS, or what else: no line ends it */
-        return -400;
+    if (connection->length > 0 && ((uint8_t)*at <= ' ' || (uint8_t)*at >= 0x7f))
+        return -400; /* TLS, or what else: no line ends it */
     return connection->length == 0 ? 0 : mc_head_read_request(head, &rules, at, connection->length);
 }
 
