@@ -7,7 +7,6 @@
 
 With MC_LAB each is on a host of its own (tests/lab/placed.py). Ports are chosen by the kernel and read from the log. Only processes that were started here are ever signalled, by their pid.
 """
-import http.client
 import os
 import pathlib
 import re
@@ -17,6 +16,7 @@ import sys
 import tempfile
 import time
 
+import secured
 from ports import free_ports
 
 if os.environ.get("MC_LAB"):
@@ -60,7 +60,7 @@ def hold_still(pid):
 
 def request(port, method, path, body=None, headers=None, timeout_s=20, host="127.0.0.1"):
     """One HTTP request on a connection of its own: (status, body)."""
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    connection = secured.http_connection(host, port, timeout_s)
     try:
         connection.request(method, path, body=body, headers=headers or {})
         reply = connection.getresponse()

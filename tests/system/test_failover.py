@@ -10,6 +10,7 @@ import time
 import pytest
 
 import cluster
+import secured
 from python_cluster import SLOW, MooncakeDistributedStore, arguments, lateness, pattern, stopped
 from store_process import StoreProcess
 
@@ -250,6 +251,7 @@ def test_setup_waits_for_a_master_that_starts(timeout):
         later.log_file.close()
 
 
+@secured.within_a_machine
 def test_a_node_to_which_no_way_leads_is_a_miss(monkeypatch):
     """Its address is one that the kernel refuses at once, as a filter's or a router's word does: no call waits for its deadline, and nobody is accused."""
     with cluster.Master() as master, StoreProcess(master.address, host="255.255.255.255") as node:

@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+import secured
 from cluster import MASTER, SANITIZED, Master, wait_until
 from etcd import Etcd
 from store_process import StoreProcess
@@ -145,7 +146,7 @@ def test_one_leads_and_standbys_say_so(etcd):
             assert standby.get("/metrics/summary")[0] == 200
             # Anything but a hello, or garbage, only closes.
             for first in (frame(EXIST, 1, record() + records([data(b"k")])), b"\xff" * 64):
-                with socket.create_connection(("127.0.0.1", standby.port), timeout=5) as stranger:
+                with secured.connection("127.0.0.1", standby.port, 5) as stranger:
                     stranger.sendall(first)
                     try:
                         assert stranger.recv(100) == b""
@@ -188,6 +189,7 @@ def test_a_clean_end_hands_over_at_once(etcd):
         leader.start()
 
 
+@secured.by_hand
 def test_a_stopped_leader_is_silent_when_it_goes_on(etcd):
     with Masters(etcd, 2) as masters:
         leader = masters.leader()
@@ -416,6 +418,7 @@ def say_hello(connecting, wait):
     return len(ready)
 
 
+@secured.by_hand
 @pytest.mark.timeout(240)
 def test_thousands_come_at_once(etcd):
     """5,000 clients at a leader that has just begun, while members that are there go on with heartbeats."""
@@ -477,7 +480,7 @@ def test_a_node_that_has_met_a_later_master_gets_a_later_one(etcd, with_election
         seen = epoch_of(master) + 100000
         late = struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, ROLE_CALL, 0, os.urandom(16), 1, 0) + data(b"t") + data(b"") + struct.pack("<QI", seen, 10)
         for words in (1, 2):  # one is nobody's word
-            with socket.create_connection(("127.0.0.1", master.port), timeout=5) as stranger:
+            with secured.connection("127.0.0.1", master.port, 5) as stranger:
                 stranger.sendall(frame(HELLO, 1, record(late)))
                 assert stranger.recv(1) == b""
             assert is_closed(before, 0.3 if words == 1 else 5)[0] == (words == 2)

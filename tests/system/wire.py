@@ -4,8 +4,9 @@
     owner.put([b"key"], 4096)                                     # makes objects visible
 """
 import os
-import socket
 import struct
+
+import secured
 
 HELLO, HELLO_REPLY, MOUNT, MOUNT_REPLY, LIVE, CLEAR, CLEARED = 1, 2, 20, 21, 24, 25, 26
 PUT_START, PUT_GRANTED, PUT_DONE, GET, GET_FOUND, EXIST, EXIST_REPLY, REMOVE, REMOVE_REPLY = 40, 41, 43, 44, 45, 47, 48, 49, 50
@@ -47,7 +48,7 @@ class Reader:
 def hello(port, timeout_s=1.0, seen_epoch=0):
     """(code, epoch, leader) of a first hello; None when nobody answers."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
+        with secured.connection("127.0.0.1", port, timeout_s) as connection:
             said = struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, ROLE_CALL, 0, os.urandom(16), 1, 0) + data(b"t") + data(b"") + struct.pack("<QI", seen_epoch, 0)
             connection.sendall(frame(HELLO, 7, record(said)))
             body = b""
@@ -76,8 +77,7 @@ class Connection:
     """One connection to a master, after the hello."""
 
     def __init__(self, port, role, node, name=b"test", host="127.0.0.1"):
-        self.socket = socket.create_connection((host, port), timeout=20)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = secured.connection(host, port, 20)
         self.request_id = 0
         hello = struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, role, 0, node, 1, 0) + data(name) + data(b"")
         code = struct.unpack_from("<i", self.call(HELLO, HELLO_REPLY, record(hello)).record())[0]
