@@ -3,13 +3,17 @@
  *                      buffers
  *   bench_copy shm     the path `shm` (owner in another process) against memcpy over the same rotated buffers
  *   bench_copy tcp     the path `tcp` against a bare send/receive loop over buffers as large
+ *   bench_copy threads an owner that serves tcp with 0, 1, 2, 4 and 8 data threads: four streams of 16 MiB, and beside
+ *                      them gets of 4 KiB, one after the other
  *   bench_copy first   first touch of a fresh mapping, by ways to fill its page tables
- * Each line: min median max of 5 rounds in GB/s, and the median's ratio to the first line of its group. */
+ * Each line, but of threads: min median max of 5 rounds in GB/s, and the median's ratio to the first line of its
+ * group. */
 #include "../tests/unit/transport_rig.h"
 
 #include "tool/bench.h"
 #include "tool/plain.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #define TOTAL (512ull << 20) /* of rotated buffers: more than any cache */
@@ -231,6 +235,108 @@ static double limit_tcp(uint64_t size, uint8_t *mine, bool out)
     return rate(TOTAL, start_ns);
 }
 
+/* ---- an owner's threads ---- */
+
+#define STREAMS 4
+#define STREAM_BYTES (16ull << 20)
+#define SMALL_BYTES 4096ull
+#define SMALL_SLOT STREAMS
+#define LATENCIES_MAX 1000000u
+#define MEASURED_MS 3000u
+
+struct reading {
+    struct rig *rig;
+    uint32_t slot;
+    uint64_t size, end_ns, bytes;
+    double *us; /* of each read; NULL: nobody asks */
+    unsigned count;
+    pthread_t thread;
+};
+
+static void read_one(struct rig *rig, uint32_t slot, uint64_t size, enum mc_transfer_kind kind, uint8_t *mine)
+{
+    struct iovec part = {mine, size};
+    struct mc_transfer one =
+        rig_transfer(kind, slot, 1000, slot * (STREAM_BYTES + (1u << 20)), size, "bench", &part, 1);
+    if (rig_run_one(rig, &one, 60000) != 0)
+        abort();
+}
+
+static void *read_on(void *argument)
+{
+    struct reading *reading = argument;
+    uint8_t *mine = private_memory(reading->size);
+    for (uint64_t now_ns = mc_clock_ns(), before_ns; now_ns < reading->end_ns;) {
+        before_ns = now_ns;
+        read_one(reading->rig, reading->slot, reading->size, MC_TRANSFER_READ, mine);
+        now_ns = mc_clock_ns();
+        reading->bytes += reading->size;
+        if (reading->us != NULL && reading->count < LATENCIES_MAX)
+            reading->us[reading->count++] = (double)(now_ns - before_ns) / 1e3;
+    }
+    munmap(mine, reading->size);
+    return NULL;
+}
+
+static double processor_s(pid_t process)
+{
+    char path[64];
+    unsigned long user = 0, system = 0;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)process);
+    FILE *file = fopen(path, "r");
+    if (file == NULL ||
+        fscanf(file, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) != 2)
+        abort();
+    fclose(file);
+    return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
+}
+
+static void bench_threads_with(uint32_t threads)
+{
+    static double us[LATENCIES_MAX];
+    struct rig rig = {0};
+    char text[16];
+    snprintf(text, sizeof(text), "%u", (unsigned)threads);
+    setenv("RIG_THREADS", text, 1);
+    if (rig_start(&rig, MC_PATH_TCP, (STREAMS + 1) * (STREAM_BYTES + (1u << 20)), true, true) != 0)
+        abort();
+    uint8_t *mine = private_memory(STREAM_BYTES);
+    for (uint32_t i = 0; i <= SMALL_SLOT; i++)
+        read_one(&rig, i, i == SMALL_SLOT ? SMALL_BYTES : STREAM_BYTES, MC_TRANSFER_WRITE, mine);
+    munmap(mine, STREAM_BYTES);
+    usleep(300000); /* the commits are applied */
+    struct reading readings[STREAMS + 1];
+    double before_s = processor_s(rig.peer);
+    uint64_t start_ns = mc_clock_ns(), bytes = 0;
+    for (uint32_t i = 0; i <= SMALL_SLOT; i++) {
+        readings[i] = (struct reading){.rig = &rig,
+                                       .slot = i,
+                                       .size = i == SMALL_SLOT ? SMALL_BYTES : STREAM_BYTES,
+                                       .end_ns = start_ns + MEASURED_MS * 1000000ull,
+                                       .us = i == SMALL_SLOT ? us : NULL};
+        if (pthread_create(&readings[i].thread, NULL, read_on, &readings[i]) != 0)
+            abort();
+    }
+    for (uint32_t i = 0; i <= SMALL_SLOT; i++) {
+        pthread_join(readings[i].thread, NULL);
+        bytes += readings[i].bytes;
+    }
+    double used_s = processor_s(rig.peer) - before_s, rated = rate(bytes, start_ns);
+    unsigned count = readings[SMALL_SLOT].count;
+    double median = mc_bench_median(us, count); /* they are sorted then */
+    printf("%2u data threads  %6.2f GB/s  %5.2f CPU s a GB  4 KiB: p50 %7.0f us  p99 %7.0f us  (%u)\n",
+           (unsigned)threads, rated, used_s / ((double)bytes / 1e9), median, us[count * 99 / 100], count);
+    fflush(stdout);
+    rig_stop(&rig);
+}
+
+static void bench_threads(void)
+{
+    static const uint32_t counts[] = {0, 1, 2, 4, 8};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        bench_threads_with(counts[i]);
+}
+
 /* ---- first touch ---- */
 
 static void touch_one(int how, uint8_t *target, const uint8_t *source, uint8_t *shared, uint64_t at, uint64_t size)
@@ -264,6 +370,8 @@ int main(int count, char **arguments)
         bench_path(MC_PATH_SHM, shm_sizes, 4, limit_memcpy);
     else if (strcmp(what, "tcp") == 0)
         bench_path(MC_PATH_TCP, tcp_sizes, 5, limit_tcp);
+    else if (strcmp(what, "threads") == 0)
+        bench_threads();
     else if (strcmp(what, "first") == 0)
         bench_first();
     else

@@ -94,6 +94,8 @@ static inline int rig_owner_main(char **arguments)
 {
     struct rig rig = {0};
     char byte;
+    const char *threads = getenv("RIG_THREADS");
+    rig_threads = threads == NULL ? 0 : (uint32_t)atoi(threads);
     if (rig_owner_start(&rig, strtoull(arguments[2], NULL, 10), arguments[3][0] == '1') < 0)
         return 1;
     if (write(1, &rig.endpoint, sizeof(rig.endpoint)) != (ssize_t)sizeof(rig.endpoint))
