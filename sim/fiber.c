@@ -515,12 +515,12 @@ void sim_process_wake(struct sim_process *process)
 
 bool sim_thread_halt(struct sim_process *process, const char *name)
 {
-    struct sim_fiber *fiber = process->alive ? process->fibers : NULL;
-    while (fiber != NULL && (fiber->finished || fiber->is_halted || strcmp(fiber->name, name) != 0))
+    struct sim_fiber *fiber = name == NULL ? sim_fiber : process->alive ? process->fibers : NULL;
+    while (name != NULL && fiber != NULL && (fiber->finished || fiber->is_halted || strcmp(fiber->name, name) != 0))
         fiber = fiber->next;
     if (fiber == NULL)
         return false;
-    sim_say("thread %s of %s stands still", name, process->name);
+    sim_say("thread %s of %s stands still", fiber->name, process->name);
     still_begin(process);
     process->halted++;
     fiber->is_halted = true;

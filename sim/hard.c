@@ -35,13 +35,24 @@ static void on_threads_continue(void *argument)
     sim_threads_continue(&sim_processes[(uintptr_t)argument]);
 }
 
+/* A data thread stands still where it hurts: between what it has announced and what it stores, which has the scratch
+ * behind it. */
+static void data_receives(struct sim_process *process, size_t parts)
+{
+    if (parts != 2 || sim_cluster.is_calm || strcmp(sim_fiber->name, "mc-data") != 0 || !sim_once_in(SIM_DATA, 8) ||
+        !sim_thread_halt(process, NULL))
+        return;
+    oracle_fault(true);
+    sim_at(sim_now_ns + (1 + sim_below(SIM_DATA, 3000)) * SIM_MS, on_threads_continue,
+           (void *)(uintptr_t)process->place);
+    sim_sleep_ns(500);
+}
+
 static void fault_thread(void)
 {
     uint32_t owner = SIM_PLACE_OWNER + sim_below(SIM_HARD, sim_plan->owners);
     const char *name = sim_once_in(SIM_HARD, 2) ? "mc-serve" : "mc-heartbeat";
     uint64_t end_ns = pause_draw();
-    if (sim_plan->data_threads > 0 && sim_once_in(SIM_DATA, 3))
-        name = "mc-data"; /* the first of them */
     if (sim_thread_halt(&sim_processes[owner], name))
         sim_at(end_ns, on_threads_continue, (void *)(uintptr_t)owner);
 }
@@ -244,6 +255,8 @@ static void on_election_fault(void *argument)
 
 void sim_hard_start(void)
 {
+    bool halts = sim_plan->data_threads > 0 && sim_plan->hard_gap_ms > 0 && sim_plan->faults != 0;
+    sim_in_receive = halts ? data_receives : NULL;
     if (sim_plan->standbys > 0)
         sim_at(sim_now_ns + 2500 * SIM_MS, on_election_fault, NULL);
     if (sim_plan->hard_gap_ms > 0)

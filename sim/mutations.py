@@ -442,7 +442,7 @@ def judge(build, mutation, seeds):
                   [*lists["hard_notes"], "--narrow"], [*lists["all_hard"], "--hard", "--narrow"], [*lists["hard_disks"], "--hard"], [*lists["lease"], "--hard", "--lease"], [*lists["wide"], "--wide", "--diskless"],
                   [*lists["dozes"], "--dozes", "--diskless"],
                   [], ["--narrow", "--noteless"], ["--wide"], ["--mild", "--noteless"], ["--plain", "--noteless"])
-        for options in (["--quotas"], ["--quotas", "--wide"]) if is_of_quotas else (["--data-threads", "--only", "none"], ["--data-threads"], ["--data-threads", "--hard"]) if is_of_threads else with_disks if is_of_disks else (*others, *with_disks):
+        for options in (["--quotas"], ["--quotas", "--wide"]) if is_of_quotas else (["--data-threads", "--hard"], ["--data-threads"]) if is_of_threads else with_disks if is_of_disks else (*others, *with_disks):
             text, code = catch(build, program, options, seeds)
             if code != 0:
                 break

@@ -496,10 +496,13 @@ static void give_fds(struct sim_segment *segment, struct msghdr *message)
     segment->fd_count = 0;
 }
 
+void (*sim_in_receive)(struct sim_process *process, size_t parts);
 ssize_t sim_recvmsg(int fd, struct msghdr *message, int flags);
 ssize_t sim_recvmsg(int fd, struct msghdr *message, int flags)
 {
     struct sim_file *file = sim_fd_file(fd);
+    if (sim_in_receive != NULL)
+        sim_in_receive(sim_process(), message->msg_iovlen);
     sim_preempt();
     if (file == NULL)
         return -1;

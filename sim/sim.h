@@ -139,6 +139,7 @@ void sim_process_continue(struct sim_process *process);
 void sim_process_sleep(struct sim_process *process);
 void sim_process_wake(struct sim_process *process);
 /* One of its threads, by its name, stands still while the others go on; false when there is none. */
+/* NULL: the one that runs just now, from its next pause on. */
 bool sim_thread_halt(struct sim_process *process, const char *name);
 void sim_threads_continue(struct sim_process *process);
 /* Is all of it running? */
@@ -168,6 +169,7 @@ extern void (*sim_in_copy)(struct sim_process *process);
 extern void (*sim_in_unix_send)(struct sim_process *process);
 /* The same before every sending. */
 extern void (*sim_in_send)(struct sim_process *process);
+extern void (*sim_in_receive)(struct sim_process *process, size_t parts); /* before the bytes are taken */
 /* A process began, ended, stopped or went on, or two are cut off from each other or not any more. */
 extern void (*sim_on_change)(void);
 /* A process has ended: takes back what it holds beside its fibers. */

@@ -9,6 +9,7 @@
 #include "store/path/path.h"
 #include "store/path/paths.h"
 #include "store/segment/serve.h"
+#include "store/segment/serve_lane.h"
 #include "store/segment/serve_shares.h"
 #include "env/resolve.h"
 #include "store/owner/master_address.h"
@@ -35,6 +36,11 @@
  */
 #undef MC_SERVE_CONNECTIONS_MAX
 #define MC_SERVE_CONNECTIONS_MAX 16u
+/* Values are small here: of most of them a part comes, and goes, with nothing copied beside the segment. */
+#undef MC_SERVE_RECEIVE_BYTES
+#define MC_SERVE_RECEIVE_BYTES 1024u
+#undef MC_LANE_COPY_MAX
+#define MC_LANE_COPY_MAX 1024u
 #undef MC_SERVE_SETTLE_MS
 #define MC_SERVE_SETTLE_MS 50u
 #undef MC_SERVE_IDLE_MS

@@ -24,6 +24,8 @@
 /* Whose half frame, or whose answer, has not moved for this part of MC_SERVE_IDLE_MS is closed, and for a twelfth of
  * that when its place is needed. */
 #define MC_SERVE_STALL_PART 5u
+/* Beyond the window of a payload: what is payload of it is copied once more */
+#define MC_SERVE_RECEIVE_BYTES (16u << 10)
 #define MC_SERVE_HELD_MAX ((size_t)256 << 20) /* bytes of all half frames; beyond it the one that stands longest goes */
 #define MC_SERVE_THREADS_MAX 16u              /* data threads */
 #define MC_SERVE_IDLE_MS 300000u              /* and so long: it is closed. Clients let go earlier (MC_LANE_IDLE_MS) */

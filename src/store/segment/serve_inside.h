@@ -10,9 +10,6 @@
 #include <event2/event.h>
 #include <pthread.h>
 
-/* Beyond the window of a payload: what is payload of it is copied once more */
-#define MC_SERVE_RECEIVE_BYTES (16u << 10)
-
 struct mc_serve_post {
     void (*function)(void *argument);
     void *argument;
