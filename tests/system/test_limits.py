@@ -261,7 +261,7 @@ def test_a_master_has_places_for_thousands_of_strangers():
                     assert master.get("/metrics/summary")[0] == 200
                     assert cluster.request(master.metadata_port, "PUT", f"/metadata?key={number}", body=b"x")[0] == 200
             assert not any(ended(one) for one in strangers)
-            assert master.resident_bytes() < before + (64 << 20)  # MC_WEB_HELD_BYTES
+            assert cluster.SANITIZED or master.resident_bytes() < before + (64 << 20)  # MC_WEB_HELD_BYTES
         finally:
             for one in strangers:
                 one.close()
@@ -315,7 +315,7 @@ def test_strangers_that_come_again_hold_up_nobody_at_a_master():
                 assert cluster.request(master.metadata_port, "PUT", f"/metadata?key={number}", body=bytes(20000), timeout_s=20)[0] == 200
                 assert master.get("/metrics/summary")[0] == 200
             assert len(os.listdir(f"/proc/{master.pid}/fd")) < 300 + 60
-            assert master.resident_bytes() < before + (64 << 20)
+            assert cluster.SANITIZED or master.resident_bytes() < before + (64 << 20)
         finally:
             is_done.set()
             strangers.join()

@@ -112,7 +112,8 @@ static void decode(struct mc_span in, struct mc_buffer *out)
     for (size_t i = 0; i < in.length; i++) {
         int high = at[i] == '%' && i + 2 < in.length ? mc_hex_digit(at[i + 1]) : -1;
         int low = high < 0 ? -1 : mc_hex_digit(at[i + 2]);
-        mc_buffer_put_u8(out, low >= 0 ? (uint8_t)(high << 4 | low) : at[i] == '+' ? ' ' : (uint8_t)at[i]);
+        int byte = low >= 0 ? high << 4 | low : at[i] == '+' ? ' ' : at[i];
+        mc_buffer_put_u8(out, (uint8_t)byte);
         i += low >= 0 ? 2 : 0;
     }
 }
