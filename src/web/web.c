@@ -462,6 +462,16 @@ void mc_web_reply_not_allowed(struct mc_web_request *request, const char *allowe
 
 /* ---- a request ---- */
 
+/* It begins with a method, as far as it is here. TLS, or a port of ours that was taken for another one, does not, and
+ * might be waited for in vain: no line may end it. */
+static bool may_be_request(const char *at, size_t length)
+{
+    for (size_t i = 0; i < length && at[i] != ' ' && at[i] != '\r' && at[i] != '\n'; i++)
+        if (i >= METHOD_MAX + 1 || !((at[i] >= 'A' && at[i] <= 'Z') || (at[i] >= 'a' && at[i] <= 'z') || at[i] == '-'))
+            return false;
+    return true;
+}
+
 /* > 0: bytes of the head; 0: it is not whole; negative: status to refuse it with. */
 static int read_head(struct mc_web_connection *connection, struct mc_head *head)
 {
@@ -470,8 +480,8 @@ static int read_head(struct mc_web_connection *connection, struct mc_head *head)
     /* Empty lines before a request are passed over, as others do. */
     while (connection->length > 0 && (*at == '\r' || *at == '\n'))
         at++, connection->begin++, connection->length--;
-    if (connection->length > 0 && ((uint8_t)*at <= ' ' || (uint8_t)*at >= 0x7f))
-        return -400; /* TLS, or what else: no line ends it */
+    if (!may_be_request(at, connection->length))
+        return -400;
     return connection->length == 0 ? 0 : mc_head_read_request(head, &rules, at, connection->length);
 }
 

@@ -271,7 +271,7 @@ def test_what_is_no_request_is_refused_at_once():
     """TLS for a port that has none, say: its first bytes, which no line ends, are not waited for."""
     with cluster.Master(metadata=True) as master, Service(MOONCAKE_MASTER=master.address) as service:
         for port in (master.metrics_port, master.metadata_port, service.port):
-            for first in (b"\x16\x03\x01\x02\x00\x01", b"\r\n\x00", b"\xff"):
+            for first in (b"\x16\x03\x01\x02\x00\x01", b"\r\n\x00", b"\xff", b"A\0\0\0", b"GETGETGETGETGETGETGET"):
                 with contextlib.closing(connect(("127.0.0.1", port))) as one:
                     one.settimeout(40)  # half a head is given 60 s
                     one.sendall(first)

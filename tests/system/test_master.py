@@ -148,8 +148,8 @@ def test_flag_file(tmp_path):
 
 
 def test_a_flag_that_changes_nothing_says_so_once():
-    with Master("--pod_name=x", "--max_threads=4", "--enable_oplog=false") as master:
-        assert re.findall(r"^(\w).* --pod_name changes nothing here: the leader's pod gets no label", master.log(), re.M) == ["W"]
+    with Master("--max_kv_soft_pin_ttl=1h", "--max_threads=4", "--enable_oplog=false") as master:
+        assert re.findall(r"^(\w).* --max_kv_soft_pin_ttl changes nothing here: a soft pin lasts as long", master.log(), re.M) == ["W"]
         assert re.findall(r"^(\w).* --max_threads changes nothing here: ", master.log(), re.M) == ["I"]
         assert "--enable_oplog" not in master.log()
 

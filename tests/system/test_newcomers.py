@@ -25,14 +25,15 @@ def python(code, **variables):
 
 # ---- reasons ----
 
-def last_error(master):
+def last_error(master, code="-900 RPC_FAIL"):
     done = python(f"""
         from mooncake.store import MooncakeDistributedStore
         print(MooncakeDistributedStore().setup("localhost", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", "{master}"))
         """, MC_RPC_TIMEOUT_MS=700)
-    assert done.stdout == "-900\n"
+    number, name = code.split()
+    assert done.stdout == f"{number}\n"
     [line] = [line for line in done.stderr.splitlines() if line.startswith("E")]
-    return line.split("RPC_FAIL: ")[1]
+    return line.split(f"{name}: ")[1]
 
 
 def test_why_no_master_answers():
@@ -41,7 +42,7 @@ def test_why_no_master_answers():
     assert last_error(f"127.0.0.1:{port}") == "Connection refused; check the address and that mooncake_master runs"
     assert last_error(f"etcd://127.0.0.1:{port}").startswith("it does not say who leads: is it up, and is that its address?")
     with Master() as master:
-        assert last_error(f"127.0.0.1:{master.metrics_port}").startswith("what listens there does not answer as a master: is it the rpc_port (50051)")
+        assert last_error(f"127.0.0.1:{master.metrics_port}", "-1904 PROTOCOL").startswith("what listens there does not answer as a master: is it the rpc_port (50051)")
     with socket.socket() as silent:  # takes connections, says nothing
         silent.bind(("127.0.0.1", 0))
         silent.listen()
