@@ -11,7 +11,7 @@ import hardening  # noqa: E402
 
 # Enough code to be judged: each function writes to a page-sized array and formats, so it has all that is protected.
 FUNCTION = "int f%d(const char *s, int n) { char b[20000]; sprintf(b + n, \"%%s %d\", s); return b[n] + %d; }"
-SOURCE = "#include <stdio.h>\n" + "\n".join(FUNCTION % (i, i, i) for i in range(900)) + "\nint main(int c, char **v) { return f1(v[0], c); }\n"
+SOURCE = "#include <stdio.h>\n" + "\n".join(FUNCTION % (i, i, i) for i in range(1800)) + "\nint main(int c, char **v) { return f1(v[0], c); }\n"
 ALL = ("-O2", "-fPIE", "-pie", "-fstack-protector-strong", "-fstack-clash-protection", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-w",
        "-Wl,-z,relro,-z,now,-z,noexecstack", *(("-fcf-protection=full",) if platform.machine() == "x86_64" else ()))
 ON_X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="how that looks is known of x86-64 alone")
