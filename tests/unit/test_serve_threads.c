@@ -10,7 +10,7 @@
 #include <errno.h>
 
 #define STREAMS 4u
-#define TURN (64u << 10)
+#define TURN (256u << 10)
 
 static _Atomic int threads_left = -1; /* so many may be started; negative: any number */
 
