@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #define GREETERS_AT_ONCE 8 /* leave for one that comes, when there are too many */
-/* A connection moves about so much before others have their turn. Of 64 KiB each piece wakes its reader, which then waits
- * for the next: on one processor gets of 1 to 64 MiB took 1.3 to 2.2 times as long. */
+/* A connection moves about so much before others have their turn. Of 64 KiB each piece wakes its reader, which then
+ * waits for the next: on one processor gets of 1 to 64 MiB took 1.3 to 2.2 times as long. */
 #define TURN_BYTES (256u << 10)
 
 /* ---- lists ---- */
