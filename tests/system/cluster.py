@@ -44,6 +44,11 @@ def wait_until(condition, timeout_s=10.0, what="the condition"):
         time.sleep(0.01)
 
 
+def says(process, words):
+    """Waits until its log has them: who asked may have its answer before the line is written."""
+    wait_until(lambda: words in process.log(), START_S, f"'{words}' in the log")
+
+
 def thread_states(pid):
     """Of its threads, as a set: R (runs, or waits for a processor), S (waits), T (is stopped)... Empty: one has just ended."""
     try:

@@ -12,7 +12,7 @@ import pytest
 
 import keyed
 import wire
-from cluster import BUILD, Master, request, wait_until
+from cluster import BUILD, Master, request, says, wait_until
 from keyed import NOT_PERMITTED, Client, Key
 from service_process import REST as SERVICE, Service, run
 from store_process import StoreProcess
@@ -66,7 +66,7 @@ def test_who_has_none_is_refused_and_told_what_to_do(scene):
     with Client(master) as client:
         assert client.code == NOT_PERMITTED
         assert "MC_AUTH_FILE or MC_AUTH_TOKEN" in client.said()
-    assert "it has shown no key" in master.log()
+    says(master, "it has shown no key")
 
 
 def test_a_key_that_the_master_does_not_know(scene):
@@ -101,7 +101,7 @@ def test_a_key_that_may_only_read(scene):
         assert client.put("mine", "mine", 10) == NOT_PERMITTED
         assert client.remove("there") == NOT_PERMITTED
         assert client.same("there", "there", 5000) is True
-    assert "its key has no right to write" in master.log()
+    says(master, "its key has no right to write")
 
 
 def test_a_key_that_may_not_lend_memory(scene):
@@ -139,7 +139,7 @@ def test_who_is_connected_when_its_key_is_revoked_is_let_go(scene):
         assert reader.exist(["mine"]) != [1]
         assert other.exist(["mine"]) == [1] and other.put("other", "o", 100) == 0
         assert other.exist(["again"]) == [0]
-    assert f"its key, {changed.name}, is not what it was any more" in master.log()
+    says(master, f"its key, {changed.name}, is not what it was any more")
 
 
 def test_a_file_system_that_hangs_holds_up_nobody(scene):

@@ -13,7 +13,7 @@ import pytest
 
 import cluster
 import wire
-from cluster import wait_until
+from cluster import says, wait_until
 from idle_peers import ROLE_DATA, hello, raise_limit, segments
 from service_process import REST, Service
 from store_process import StoreProcess
@@ -108,7 +108,7 @@ def test_halves_of_frames_are_bounded_together():
             assert sum(is_over(half) for half in halves) >= 25
             assert not is_over(halves[-1]) and not is_over(honest)
             assert master.resident_bytes() < 1400 << 20
-            assert "MiB of frames that are not whole wait here" in master.log()
+            says(master, "MiB of frames that are not whole wait here")
         finally:
             for half in [honest, *halves]:
                 half.close()
@@ -122,7 +122,7 @@ def test_an_address_has_its_share_of_a_masters_places():
         more, code = greet(address, ROLE_HEARTBEAT, source="127.0.0.1")
         other, others_code = greet(address, wire.ROLE_CALL, source="127.0.0.2")
         assert code is None and others_code == 0
-        assert "its address has 20 already" in master.log()
+        says(master, "its address has 20 already")
         mine.pop()[0].close()
         wait_until(lambda: greet(address, wire.ROLE_CALL, source="127.0.0.1")[1] == 0)
         for one in (more, other, *(one for one, _ in mine)):

@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from cluster import BUILD, Master, request, wait_until
+from cluster import BUILD, Master, request, says, wait_until
 from ports import free_port
 from service_process import Service, run
 from test_documents import document
@@ -173,11 +173,11 @@ def test_a_drained_node_looks_so():
         assert status_of(master, name) == "OK"
         assert request(master.metrics_port, "POST", "/api/v1/drain_jobs", body=json.dumps({"segments": [name]}))[0] == 200
         assert status_of(master, name) == "DRAINING"  # there is nowhere to go
-        assert f"({name}) is being drained" in master.log()
+        says(master, f"({name}) is being drained")
         wait_until(lambda: "could not be moved away yet: NO_AVAILABLE_HANDLE" in first.log(), 20, "the reason")
         with Service(MOONCAKE_MASTER=master.address):
             wait_until(lambda: status_of(master, name) == "DRAINED", 30, "the end of the drain")
-            assert f"({name}) is drained: it can be unmounted" in master.log()
+            says(master, f"({name}) is drained: it can be unmounted")
 
 
 def test_the_loss_of_a_node_is_a_warning():

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from certificates import Authority
-from cluster import wait_until
+from cluster import says, wait_until
 from proxy_engines import Engine, Proxy
 from test_tls import VARIABLES
 
@@ -312,4 +312,4 @@ def test_files_that_cannot_be_used_are_said_at_the_start(files, tmp_path):
     proxy = proxy_of(files, "--decode", "https://127.0.0.1:1", MC_TLS_CA_CERT=str(tmp_path / "no.pem"))
     with pytest.raises(AssertionError, match="has ended"):
         proxy.start()
-    assert "MC_TLS_CA_CERT" in proxy.log()
+    says(proxy, "MC_TLS_CA_CERT")

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from cluster import SANITIZED, START_S, Master, request, wait_until
+from cluster import SANITIZED, START_S, Master, request, says, wait_until
 from ports import free_port
 from service_process import CLIENT, MODULE, REST, SEGMENT, Service, run
 
@@ -240,7 +240,7 @@ def test_signal_leaves_the_cluster(master, command, number):
     wait_until(lambda: set(segments(master)) != before, START_S)
     assert service.stop(number) == 0
     assert set(segments(master)) == before  # at once, not by a timeout
-    assert "Mooncake service stopped" in service.log()
+    says(service, "Mooncake service stopped")
 
 
 def test_starts_before_the_master():
@@ -309,7 +309,7 @@ def test_two_services_of_one_name_and_port(master):
     with Service(MOONCAKE_MASTER=master.address, MOONCAKE_LOCAL_HOSTNAME=name), \
             Service(MOONCAKE_MASTER=master.address, MOONCAKE_LOCAL_HOSTNAME=name) as two:
         assert name in segments(master)
-        assert f"{name} is in use" in two.log()
+        says(two, f"{name} is in use")
 
 
 def test_pure_server_and_pure_client(master):
@@ -358,7 +358,7 @@ def test_setup_dummy_by_way_of_a_client(master):
         assert other.close() == 0
     second = Service(f"--port={service.port}", *flags, command=CLIENT, ports=())
     second.spawn().wait(r"is running")
-    assert "setup_dummy cannot ask here" in second.log()
+    says(second, "setup_dummy cannot ask here")
     assert second.stop() == 0 and store.close() == 0 and service.stop() == 0
 
 
@@ -368,7 +368,7 @@ def test_health_page_beside_the_rest_api(master):
         assert request(port, "GET", "/health")[0] == 200
         # A port in use does not keep a node from lending its memory.
         with Service("--enable_client_http_server", f"--client_http_port={port}", MOONCAKE_MASTER=master.address) as other:
-            assert "there will be no health page" in other.log()
+            says(other, "there will be no health page")
 
 
 @pytest.mark.parametrize("command, name", [(REST, "mc_store_rest_server"), (CLIENT, "mooncake_client"), (MODULE, "mc_store_rest_server")])
@@ -579,5 +579,5 @@ def test_advertises_a_routable_address():
         except OSError:
             pytest.skip("this machine has no address but the loopback's")
     with Master("--rpc_address=0.0.0.0") as master, Service(MOONCAKE_MASTER=f"{own}:{master.port}") as service:
-        assert f"others are told {own}" in service.log()
+        says(service, f"others are told {own}")
         wait_until(lambda: any(name.startswith(f"{own}:") for name in segments(master)), START_S)

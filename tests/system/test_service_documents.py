@@ -13,7 +13,7 @@ import signal
 import pytest
 
 import stand_ins
-from cluster import BUILD, MASTER, wait_until
+from cluster import BUILD, MASTER, says, wait_until
 from documents import LINES, text
 from scene import Scene
 from service_process import run
@@ -50,7 +50,7 @@ def words_of(answer):
 
 def fastdeploy_master(scene, name):
     master = scene.start(scene.text(text(name)), "HTTP metadata server started")
-    assert "HTTP metadata server started on 0.0.0.0:" in master.log()
+    says(master, "HTTP metadata server started on 0.0.0.0:")
     return master
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from cluster import BUILD, Master, request, wait_until
+from cluster import BUILD, Master, request, says, wait_until
 from etcd import Etcd, Proxy
 from python_cluster import SEGMENT, SLOW
 from store_process import StoreProcess
@@ -72,7 +72,7 @@ def test_they_are_read_changed_by_others_and_hold(etcd):
         wait_until(lambda: names(master) == {}, 30 * SLOW)
         assert blue.put("more", b"v") == -1701 and blue.get("k") == bytes(1000), "what it has stays, though nobody could have taken its quota away here"
         assert call(master, "DELETE", "blue")[0] == 404
-        assert "changed in etcd" in master.log()
+        says(master, "changed in etcd")
 
 
 def test_changes_are_kept_for_the_next_master(etcd):

@@ -15,7 +15,7 @@ import types
 import pytest
 
 from certificates import Authority, Pair
-from cluster import Master, wait_until
+from cluster import Master, says, wait_until
 from etcd import Etcd
 from keyed import Client
 from store_process import StoreProcess
@@ -147,7 +147,7 @@ def test_mutual(files):
         for pair in (None, files.stranger):
             assert not speaks(data_port(store), files, pair)
         assert speaks(data_port(store), files, files.client)
-        assert "shows no certificate" in store.log()
+        says(store, "shows no certificate")
 
 
 def speaks(port, files, pair=None, most=ssl.TLSVersion.TLSv1_3):
@@ -192,11 +192,11 @@ def test_one_side_alone_has_tls(files):
     with Master(environment=files.of(files.server)) as master, remote(master, {**PLAIN, **short}) as client:
         assert client.code != 0
         assert "speaks TLS and nothing else: set MC_TLS_CA_CERT here" in client.said()
-        assert "speaks no TLS, and this port nothing else: turn TLS on there (MC_TLS_CA_CERT)" in master.log()
+        says(master, "speaks no TLS, and this port nothing else: turn TLS on there (MC_TLS_CA_CERT)")
     with Master(environment=PLAIN) as master, remote(master, {**files.of(), **short}) as client:
         assert client.code != 0
         assert "is TLS turned on at that port?" in client.said()
-        assert "speaks TLS, and this port does not: set MC_TLS_CERT and MC_TLS_KEY here" in master.log()
+        says(master, "speaks TLS, and this port does not: set MC_TLS_CERT and MC_TLS_KEY here")
 
 
 def test_who_lends_memory_needs_a_certificate(files):
@@ -281,7 +281,7 @@ def test_renewal_under_load_loses_nothing(files, tmp_path):
         (tmp_path / "live.pem").write_text("spoiled\n")
         with remote(master, files.of(files.client)) as client:
             assert client.code == 0 and client.same("0-0", "0-0", 30000) is True
-        assert "what was read there before is used" in master.log()
+        says(master, "what was read there before is used")
 
 
 def handshakes_of(master, files):

@@ -16,7 +16,7 @@ import time
 import pytest
 
 from certificates import Authority
-from cluster import SANITIZED, Master, hold_still, wait_until
+from cluster import SANITIZED, Master, hold_still, says, wait_until
 from idle_peers import raise_limit
 from proxy_engines import Engine, Proxy
 from service_process import Service
@@ -445,7 +445,7 @@ def test_what_cannot_be_used_is_said_at_the_start(files, monkeypatch, tmp_path):
     proxy = Proxy("--decode", "127.0.0.1:1")
     with pytest.raises(AssertionError, match="has ended"):
         proxy.start()
-    assert "MC_TLS_CERT" in proxy.log()
+    says(proxy, "MC_TLS_CERT")
     with pytest.raises(AssertionError):
         Server(NATIVE, "--host=127.0.0.1")
     service = Service("--max-wait-time=1", MOONCAKE_MASTER="127.0.0.1:1").spawn()
