@@ -30,7 +30,9 @@ FREE_PYTHON, FREE_SUITE = "python3.13", "trixie"
 # Zig tells clang which features are not there, each by its name, and so also functions that are compiled for more (base/checksum.c). The two of
 # x86-64 that such a function cannot bring itself; without those that it does bring neither makes the compiler use an instruction.
 ARCHITECTURES = {"x86_64": "x86_64+evex512+crc32", "aarch64": "generic"}
-FLAGS = ("-O2", "-fPIC", "-fvisibility=hidden", "-w",  # hidden: a shared object that they are linked into exports none of their names
+LARGEST_WHEEL = 5_000_000  # bytes
+SECTIONS = ("-ffunction-sections", "-fdata-sections")  # so that the linker leaves out what nothing calls: a sixth of a wheel
+FLAGS = ("-O2", "-fPIC", "-fvisibility=hidden", "-w", *SECTIONS,  # hidden: a shared object that they are linked into exports none of their names
          "-fstack-protector-strong", "-fstack-clash-protection", "-D_FORTIFY_SOURCE=2")  # as meson.build has it for ours
 
 # Of each source package: (pkg-config's name, what is compiled, what of that is not, flags, {where headers go: which}).
@@ -216,8 +218,8 @@ strip = 'true'
 python = '{builder}'
 {f"exe_wrapper = '{wrapper}'" if wrapper else ''}
 [built-in options]
-c_args = ['-isystem', '{prefix}/include', '-include', '{ROOT}/packaging/older_libc.h']
-c_link_args = ['-s']
+c_args = ['-isystem', '{prefix}/include', '-include', '{ROOT}/packaging/older_libc.h', {", ".join(f"'{flag}'" for flag in SECTIONS)}]
+c_link_args = ['-s', '-Wl,--gc-sections', '-Wl,--hash-style=gnu']
 [properties]
 pkg_config_libdir = '{prefix}'
 [host_machine]
@@ -269,6 +271,8 @@ def build_wheel(cache, target, name):
     wheel = next(made.glob("*.whl"))
     for judge in ("floor.py", "hardening.py"):
         run(sys.executable, "-B", ROOT / "tests/wheel" / judge, wheel)
+    if wheel.stat().st_size > LARGEST_WHEEL:
+        sys.exit(f"portable.py: {wheel.name} has {wheel.stat().st_size} bytes, and {LARGEST_WHEEL} are the most; `unzip -lv` says of what")
     target.mkdir(parents=True, exist_ok=True)
     shutil.copy(wheel, target)
 
