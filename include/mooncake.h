@@ -312,6 +312,9 @@ MC_API int mc_store_unmount(struct mc_store *store, const char *id, uint64_t gra
 
 /* results[i] = 1 readable, 0 not there, negative error. Returns 0 or the error of the whole call. Takes no lease. */
 MC_API int mc_store_exist(struct mc_store *store, const struct mc_bytes *keys, size_t count, int *results);
+/* How many keys, from the first one on, are readable, in memory or on a disk, up to the first that is not; or the
+ * negative error of the first that could not be answered. Takes no lease. */
+MC_API int64_t mc_store_longest_prefix(struct mc_store *store, const struct mc_bytes *keys, size_t count);
 /* results[i] = length in bytes or negative. */
 MC_API int mc_store_size(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);
 /* results[i] = 0, -704 absent, -706 leased (without force), -703 being written. Answered when no crash can bring the

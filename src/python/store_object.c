@@ -260,6 +260,23 @@ MC_PY_STORE_CALL(is_exist, 1, "key", one_key(self, CALL_EXIST, values[0], NULL),
 MC_PY_STORE_CALL(batch_is_exist, 1, "keys", many_keys(self, CALL_EXIST, values[0], NULL),
                  "is_exist of many keys in one round trip.\n\n"
                  "Returns a list of int (1, 0 or negative) as long as keys, in its order.")
+
+static PyObject *longest_prefix(struct mc_py_store *self, PyObject *sequence)
+{
+    struct mc_py_key_list list;
+    PyObject *answer = NULL;
+    int64_t matched;
+    if (mc_py_key_list_take(sequence, &list)) {
+        MC_PY_IN_STORE(self, store, matched, mc_store_longest_prefix(store, list.keys, (size_t)list.count));
+        answer = PyLong_FromLongLong(matched);
+    }
+    mc_py_key_list_free(&list);
+    return answer;
+}
+
+MC_PY_STORE_CALL(longest_prefix, 1, "keys", longest_prefix(self, values[0]),
+                 "How many keys, from the first one on, can be read, in memory or on a disk, up to the first that "
+                 "cannot.\n\nA negative code when the master could not be asked. Takes no lease.")
 MC_PY_STORE_CALL(
     remove, 1, "key, force=False", one_key(self, CALL_REMOVE, values[0], values[1]),
     "Removes one object.\n\nReturns 0; -704: no such object; -706: it was read within the lease time "

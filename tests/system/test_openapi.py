@@ -96,6 +96,8 @@ def test_the_master_answers_as_described(tmp_path):
                             ("/api/v1/segments/status", "?segment=x"), ("/api/v1/drain_jobs/query", "?job_id=1-2"), ("/api/v1/tenant_quotas", ""), ("/api/v1/misses", ""), ("/api/v1/misses", "?more_bytes=x"), ("/api/v1/misses/why", "?key=b"), ("/api/v1/misses/why", ""),
                             ("/api/v1/tenant_quotas", "?tenant_id=default"), ("/api/v1/tenant_quotas", "?tenant_id=nobody")):
             look("GET", path, query)
+        look("POST", "/api/v1/longest_prefix", "", '["a", "b"]')
+        look("POST", "/api/v1/longest_prefix", "", "{}")
         look("POST", "/api/v1/drain_jobs", "", '{"segments": ["x"]}')
         job = look("POST", "/api/v1/drain_jobs", "", json.dumps({"segments": [name]}))["job_id"]
         look("GET", "/api/v1/drain_jobs/query", f"?job_id={job}")

@@ -42,6 +42,7 @@ REFUSED = [
     ("get_into_ranges", ([4096], [["a"]], [[[0, 1]]], [[[0, 1]]], [[[1, 1]]]), [[[-600, -600]]]),
     ("is_exist", ("k",), -600),
     ("batch_is_exist", (KEYS,), [-600] * 3),
+    ("longest_prefix", (KEYS,), -600),
     ("remove", ("k",), -600),
     ("batch_remove", (KEYS,), [-600] * 3),
     ("remove_by_regex", (".*",), -600),
@@ -533,6 +534,16 @@ def test_exist(store):
     assert store.remove("k0") == 0, "an existence check takes no lease"
 
 
+def test_longest_prefix(store):
+    keys = [f"prefix{i}" for i in range(1500)]  # more than one question to the master
+    assert store.longest_prefix([]) == 0 and store.longest_prefix(keys) == 0
+    assert store.put_batch(keys[:1200], [b"v"] * 1200) == 0
+    assert store.longest_prefix(keys) == 1200 and store.longest_prefix(keys=tuple(keys[:3])) == 3
+    assert store.remove(keys[1100]) == 0, "it takes no lease"
+    assert store.longest_prefix(keys) == 1100 and store.longest_prefix(["none", *keys]) == 0
+    assert store.longest_prefix([keys[0], ""]) == -400 and store.longest_prefix(["none", ""]) == 0
+
+
 def test_remove(store):
     for key in ("a", "b", "c", "d"):
         assert store.put(key, b"v") == 0
@@ -614,6 +625,8 @@ WRONG = [
     ("get_batch", (None,)),
     ("batch_is_exist", (["a", 1],)),
     ("batch_is_exist", (7,)),
+    ("longest_prefix", ("text",)),
+    ("longest_prefix", (["a", 1],)),
     ("batch_put_from", (["a"], ["x"], [1])),
     ("batch_put_from", (["a"], [4096], [None])),
     ("batch_put_from", (["a"], 4096, [1])),

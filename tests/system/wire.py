@@ -4,13 +4,16 @@
     owner.put([b"key"], 4096)                                     # makes objects visible
 """
 import os
+import select
 import struct
+import time
 
 import secured
 
 HELLO, HELLO_REPLY, MOUNT, MOUNT_REPLY, LIVE, CLEAR, CLEARED = 1, 2, 20, 21, 24, 25, 26
 PUT_START, PUT_GRANTED, PUT_DONE, GET, GET_FOUND, EXIST, EXIST_REPLY, REMOVE, REMOVE_REPLY = 40, 41, 43, 44, 45, 47, 48, 49, 50
 SEGMENTS, SEGMENTS_REPLY = 33, 34
+FAILED = 3
 ROLE_CALL, ROLE_OWNER = 0, 2
 
 
@@ -88,13 +91,17 @@ class Connection:
         self.socket.sendall(frame(kind, self.request_id, body))
         return self.request_id
 
+    def next(self):
+        """Kind and body of the next frame."""
+        length, kind, _flags, _id = struct.unpack("<IHHQ", self.exactly(16))
+        return kind, Reader(self.exactly(length))
+
     def receive(self, kind):
         """The next frame of that kind; others are skipped."""
         while True:
-            length, got, _flags, _id = struct.unpack("<IHHQ", self.exactly(16))
-            body = self.exactly(length)
+            got, body = self.next()
             if got == kind:
-                return Reader(body)
+                return body
 
     def exactly(self, length):
         parts = bytearray()
@@ -142,6 +149,27 @@ class FakeOwner:
             done = self.caller.receive(PUT_DONE)
             done.record()
             codes = [struct.unpack_from("<i", code)[0] for code in done.list()]
+        return codes
+
+    def remove(self, keys):
+        """Codes of the removals, by force; it clears whatever the master tells it to clear meanwhile."""
+        body, codes = record(b"\1") + records([data(key) for key in keys]), None
+        self.caller.send(REMOVE, body)
+        while codes is None:
+            ready, _, _ = select.select([self.owner.socket, self.caller.socket], [], [], 20)
+            assert ready, "the master does not answer a removal"
+            if self.owner.socket in ready:
+                kind, told = self.owner.next()
+                if kind == CLEAR:
+                    self.owner.send(CLEARED, told.body)
+            if self.caller.socket in ready:
+                kind, told = self.caller.next()
+                if kind == FAILED:  # it does not know yet what may come back
+                    time.sleep(0.05)
+                    self.caller.send(REMOVE, body)
+                elif kind == REMOVE_REPLY:
+                    told.record()
+                    codes = [struct.unpack_from("<i", code)[0] for code in told.list()]
         return codes
 
     def close(self):

@@ -197,6 +197,26 @@ int mc_store_exist(struct mc_store *store, const struct mc_bytes *keys, size_t c
     return call_keys(store, &call, keys, count, false, results);
 }
 
+/* The master looks at no slice behind the first that has a gap. */
+int64_t mc_store_longest_prefix(struct mc_store *store, const struct mc_bytes *keys, size_t count)
+{
+    int found[MC_BATCH_MAX];
+    size_t at = 0;
+    do {
+        size_t slice = count - at < MC_BATCH_MAX ? count - at : MC_BATCH_MAX;
+        size_t matched = 0;
+        int rc = mc_store_exist(store, keys + at, slice, found);
+        if (slice == 0)
+            return rc;
+        while (matched < slice && found[matched] > 0)
+            matched++;
+        at += matched;
+        if (matched < slice)
+            return found[matched] < 0 ? found[matched] : (int64_t)at;
+    } while (at < count);
+    return (int64_t)at;
+}
+
 int mc_store_size(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results)
 {
     static const struct keys_call call = {build_size, MC_MESSAGE_GET_FOUND, read_size, put_int64};

@@ -352,6 +352,16 @@ struct mc_core_replica {
 /* Readable replicas of one object: how many there are (at most capacity filled); -704 without one; -703 while it is
  * being put. */
 int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core_replica *replicas, size_t capacity);
+/* How many keys of a list, from its first on, are stored up to the first that is not; of those, in memory and on disks.
+ */
+struct mc_core_prefix {
+    uint64_t matched, memory, disk;
+    uint64_t looked; /* keys of the list so far; set to 0s by who begins one */
+};
+/* Goes on with the next keys of the list, at most MC_CORE_PREFIX_SLICE of them. */
+#define MC_CORE_PREFIX_SLICE 256u
+void mc_core_prefix(const struct mc_core *core, const struct mc_span *keys, size_t count,
+                    struct mc_core_prefix *prefix);
 /* The segment of that number; false when there is none. */
 bool mc_core_segment(const struct mc_core *core, uint32_t number, struct mc_core_segment *segment);
 

@@ -205,3 +205,23 @@ int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core
     }
     return count == 0 ? MC_ERR_OBJECT_NOT_FOUND : (int)count;
 }
+
+void mc_core_prefix(const struct mc_core *core, const struct mc_span *keys, size_t count,
+                    struct mc_core_prefix *prefix)
+{
+    struct mc_object *objects[MC_CORE_PREFIX_SLICE];
+    struct mc_replica replica;
+    mc_assert(count <= MC_CORE_PREFIX_SLICE);
+    mc_objects_find_batch(&core->objects, keys, count, objects, NULL);
+    for (size_t i = 0; i < count && prefix->matched == prefix->looked; i++, prefix->looked++) {
+        const struct mc_object *object = objects[i];
+        if (object == NULL || object->tombstone != 0 || !mc_object_stored(core, object))
+            continue;
+        struct mc_replica disk = mc_object_on_disk(core, object);
+        bool is_in_memory = mc_object_readable(core, object, &replica, 1) > 0;
+        bool is_on_disk = disk.segment != NULL && disk.segment->state == MC_SEGMENT_OK;
+        prefix->memory += is_in_memory && prefix->memory == prefix->looked;
+        prefix->disk += is_on_disk && prefix->disk == prefix->looked;
+        prefix->matched++;
+    }
+}

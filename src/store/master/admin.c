@@ -782,6 +782,11 @@ static void post_undrain(void *context, struct mc_web_request *request)
     mc_drain_undo(((struct mc_admin *)context)->drains, request);
 }
 
+static void post_prefix(void *context, struct mc_web_request *request)
+{
+    mc_prefix_post(((struct mc_admin *)context)->server, request);
+}
+
 static const struct mc_http_route routes[] = {
     {"GET", "/", mc_page_index, MC_RIGHT_READ, false},
     {"GET", "/style.css", mc_page_style, MC_RIGHT_READ, false},
@@ -802,6 +807,7 @@ static const struct mc_http_route routes[] = {
     {"GET", "/api/v1/nodes", get_nodes, MC_RIGHT_READ, false},
     {"GET", "/api/v1/keys", get_keys, MC_RIGHT_READ, true},
     {"GET", "/api/v1/key", get_key, MC_RIGHT_READ, true},
+    {"POST", "/api/v1/longest_prefix", post_prefix, MC_RIGHT_READ, true},
     {"GET", "/api/v1/history", get_history, MC_RIGHT_READ, false},
     {"GET", "/api/v1/events", get_events, MC_RIGHT_READ, false},
     {"GET", "/api/v1/misses", get_misses, MC_RIGHT_READ, false},

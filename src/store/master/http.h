@@ -116,6 +116,9 @@ void mc_tenants_delete(const struct mc_tenant_admin *admin, struct mc_web_reques
 void mc_tenants_metrics(struct mc_server *server, const struct mc_core_statistics *statistics, bool has_quotas,
                         struct mc_buffer *out);
 
+/* The longest stored prefix of a list of keys (admin_prefix.c); answers. */
+void mc_prefix_post(struct mc_server *server, struct mc_web_request *request);
+
 /* Misses on the admin port (admin_misses.c); both answer. */
 void mc_misses_get(struct mc_server *server, struct mc_web_request *request);
 void mc_misses_why(struct mc_server *server, struct mc_web_request *request);
