@@ -5,6 +5,7 @@
 #include "env/log.h"
 #include "store/master/events.h"
 #include "store/master/history.h"
+#include "store/master/kv_events.h"
 #include "store/master/http_server.h"
 #include "store/master/options.h"
 #include "store/master/quotas.h"
@@ -20,6 +21,10 @@ static void remember(struct mc_master_config *config)
     config->events = mc_events_create();
     if (config->history == NULL || config->events == NULL)
         mc_log(WARNING, "out of memory: there will be no history of this master, or no account of its events");
+    if (config->has_kv_events)
+        config->kv_events = mc_kv_events_create(config->kv_events_capacity, config->kv_events_backend);
+    if (config->has_kv_events && config->kv_events == NULL)
+        mc_log(WARNING, "out of memory: there will be no KV events; choose a smaller kv_events_queue_capacity");
 }
 
 static int serve(struct mc_master_config *config, char *error, size_t error_size)
@@ -82,6 +87,7 @@ int main(int argc, char **argv)
         rc = serve(&config, error, sizeof(error));
         mc_history_destroy(config.history);
         mc_events_destroy(config.events);
+        mc_kv_events_destroy(config.kv_events);
     }
     if (rc <= 0)
         mc_quotas_destroy(config.quotas);

@@ -74,7 +74,7 @@ def test_the_master_answers_as_described(tmp_path):
     document_, calls = described("master")
     asked = set()
     (tmp_path / "quotas.yaml").write_text("version: 1\ntenants: []\n")
-    with Master("--enable_multi_tenants", "--tenant_quota_connector_uri=" + str(tmp_path / "quotas.yaml")) as master:
+    with Master("--enable_multi_tenants", "--enable_kv_events", "--client_ttl=600", "--tenant_quota_connector_uri=" + str(tmp_path / "quotas.yaml")) as master:
 
         def look(method, path, query="", body=None):
             asked.add((method, path))
@@ -96,6 +96,14 @@ def test_the_master_answers_as_described(tmp_path):
                             ("/api/v1/segments/status", "?segment=x"), ("/api/v1/drain_jobs/query", "?job_id=1-2"), ("/api/v1/tenant_quotas", ""), ("/api/v1/misses", ""), ("/api/v1/misses", "?more_bytes=x"), ("/api/v1/misses/why", "?key=b"), ("/api/v1/misses/why", ""),
                             ("/api/v1/tenant_quotas", "?tenant_id=default"), ("/api/v1/tenant_quotas", "?tenant_id=nobody")):
             look("GET", path, query)
+        look("GET", "/kv_events/status")
+        told = look("GET", "/api/v1/kv_events/snapshot", "?limit=1")
+        assert told["keys"] == [{"tenant_id": "default", "object_key": "a", "media": ["cpu"]}]
+        assert look("GET", "/api/v1/kv_events", f"?epoch={told['epoch']}&after=0")["events"][0]["object_key"] == "a"
+        for query in ("?epoch=x", "", "?limit=0"):
+            look("GET", "/api/v1/kv_events", query)
+        for query in ("?cursor=x", "?cursor=7.0.0"):
+            look("GET", "/api/v1/kv_events/snapshot", query)
         look("POST", "/api/v1/longest_prefix", "", '["a", "b"]')
         look("POST", "/api/v1/longest_prefix", "", "{}")
         look("POST", "/api/v1/drain_jobs", "", '{"segments": ["x"]}')

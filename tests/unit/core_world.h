@@ -4,6 +4,7 @@
 #define MC_TEST_CORE_WORLD_H
 
 #include "../core_check.h"
+#include "base/checksum.h"
 #include "store/core/state.h"
 
 #include <stdio.h>
@@ -49,6 +50,7 @@ struct world {
     uint64_t group;                /* of the first item that was granted last */
     bool is_way_known;             /* of all connections */
     struct mc_core_way way;
+    uint64_t index_sum, index_count; /* of the index that the core's words of media make, see world_medium */
     uint64_t stuck; /* the owner connection behind which nobody reads; the others answer the PINGs of heartbeats */
 };
 
@@ -81,10 +83,40 @@ static bool world_way(void *context, uint64_t connection, struct mc_core_way *wa
     return world->is_way_known;
 }
 
+/* An index of who is on which medium, as the sum of its entries' hashes: it is the core's if each came once, and went
+ * once. */
+static uint64_t index_entry(struct mc_span key, unsigned medium)
+{
+    return mc_hash(key.data, key.length).low * (2 * medium + 1);
+}
+static void world_medium(void *context, struct mc_span key, enum mc_core_medium medium, bool is_there)
+{
+    struct world *world = context;
+    uint64_t entry = index_entry(key, medium);
+    world->index_sum += is_there ? entry : -entry;
+    world->index_count += is_there ? 1 : UINT64_MAX;
+}
+static void index_add(void *context, struct mc_span key, unsigned media)
+{
+    uint64_t *sum = context;
+    mc_assert(media != 0);
+    for (unsigned medium = MC_MEDIUM_MEMORY; medium <= MC_MEDIUM_DISK; medium++) {
+        sum[0] += (media & 1u << medium) != 0 ? index_entry(key, medium) : 0;
+        sum[1] += (media & 1u << medium) != 0;
+    }
+}
+static void world_check_index(const struct world *world)
+{
+    uint64_t cursor = 0, sum[2] = {0, 0};
+    while (mc_core_media(world->core, &cursor, 7, index_add, sum))
+        ;
+    mc_assert(sum[0] == world->index_sum && sum[1] == world->index_count);
+}
+
 static void world_open_with(struct world *world, const struct mc_core_config *config)
 {
     *world = (struct world){.now = 1000000, .next_connection = 1};
-    struct mc_core_output output = {world, world_buffer, world_close, world_log, world_way, NULL};
+    struct mc_core_output output = {world, world_buffer, world_close, world_log, world_way, NULL, world_medium};
     uint64_t young_ms = config->depart_ms;
     world->core = mc_core_create(config, &output, (struct mc_id){77, 88}, FIRST_EPOCH, 42, world->now - young_ms);
     mc_assert(world->core != NULL);
@@ -105,6 +137,7 @@ static void world_check(const struct world *world)
     if (wrong != NULL)
         printf("invariant broken: %s\n", wrong);
     mc_assert(wrong == NULL);
+    world_check_index(world);
 }
 static void world_close_all(struct world *world)
 {

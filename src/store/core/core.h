@@ -126,6 +126,8 @@ enum mc_core_topic {
         MC_TOPIC_COUNT
 };
 
+enum mc_core_medium { MC_MEDIUM_MEMORY, MC_MEDIUM_DISK };
+
 struct mc_core_output { /* how the core speaks, and asks; these must not call back into the core */
     void *context;
     /* The connection's output buffer, to append a whole frame to; NULL when it is gone. */
@@ -139,6 +141,9 @@ struct mc_core_output { /* how the core speaks, and asks; these must not call ba
     bool (*way)(void *context, uint64_t connection, struct mc_core_way *way);
     /* Such a line is one to keep. May be NULL. */
     void (*event)(void *context, enum mc_core_topic topic, int level, const char *text);
+    /* The key's value is on that medium from now on, or no more: where readers are offered it, while its owners answer.
+     * Of a (key, medium) these alternate. May be NULL. */
+    void (*medium)(void *context, struct mc_span key, enum mc_core_medium medium, bool is_there);
 };
 
 /* seed: for the choice of segments. epoch: of this leadership, >= 1. */
@@ -343,6 +348,12 @@ bool mc_core_quota_of(const struct mc_core *core, struct mc_span tenant, struct 
 /* Keys in slot order: calls visit for at most `limit` slots looked at. False when the end is reached. */
 bool mc_core_keys(const struct mc_core *core, uint64_t *cursor, size_t limit,
                   void (*visit)(void *context, struct mc_span key, uint64_t length), void *context);
+
+/* Keys with a bit for each medium that they are on, as output's `medium` tells it, in table order: calls visit for all
+ * of the next `buckets` of the table. False when the end is reached. What stays as it is between two calls is met by
+ * one of them, by two if the table has grown. */
+bool mc_core_media(const struct mc_core *core, uint64_t *cursor, size_t buckets,
+                   void (*visit)(void *context, struct mc_span key, unsigned media), void *context);
 
 struct mc_core_replica {
     uint32_t segment;

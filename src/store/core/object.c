@@ -297,13 +297,23 @@ void mc_objects_remove(struct mc_objects *objects, const struct mc_object *objec
     objects->count--;
 }
 
+/* A split moves entries to a bucket behind all others, and none ever comes nearer to the beginning. */
+bool mc_objects_walk(const struct mc_objects *objects, uint64_t *index,
+                     void (*visit)(const struct mc_object *object, void *context), void *context)
+{
+    if (*index >= objects->bucket_count)
+        return false;
+    for (const struct mc_bucket *bucket = bucket_at(objects, *index); bucket != NULL; bucket = bucket->next)
+        for (unsigned i = 0; i < MC_BUCKET_ENTRIES && bucket->entries[i] != 0; i++)
+            visit(object_of(bucket->entries[i]), context);
+    return ++*index < objects->bucket_count;
+}
+
 void mc_objects_visit(const struct mc_objects *objects, void (*visit)(const struct mc_object *object, void *context),
                       void *context)
 {
-    for (uint64_t index = 0; index < objects->bucket_count; index++)
-        for (const struct mc_bucket *bucket = bucket_at(objects, index); bucket != NULL; bucket = bucket->next)
-            for (unsigned i = 0; i < MC_BUCKET_ENTRIES && bucket->entries[i] != 0; i++)
-                visit(object_of(bucket->entries[i]), context);
+    for (uint64_t index = 0; mc_objects_walk(objects, &index, visit, context);)
+        ;
 }
 
 const char *mc_objects_check(const struct mc_objects *objects)

@@ -155,6 +155,11 @@ static inline struct mc_group *mc_object_group(const struct mc_object *object)
 void mc_objects_visit(const struct mc_objects *objects, void (*visit)(const struct mc_object *object, void *context),
                       void *context);
 
+/* The same for the next bucket, a number that begins at 0. False: it was the last. The table may change between two
+ * calls: what was in it all the time is met. */
+bool mc_objects_walk(const struct mc_objects *objects, uint64_t *bucket,
+                     void (*visit)(const struct mc_object *object, void *context), void *context);
+
 /* Proves the invariants; for tests. NULL or what is wrong. */
 const char *mc_objects_check(const struct mc_objects *objects);
 

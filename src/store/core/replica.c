@@ -4,6 +4,7 @@
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
+#include "store/core/media.h"
 #include "store/core/member.h"
 #include "store/core/offload.h"
 #include "store/core/put.h"
@@ -437,6 +438,8 @@ void mc_object_show(struct mc_core *core, struct mc_object *object)
     group_use(core, object);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         begin_to_age(core, at.segment, object, at.slot);
+    if (mc_core_tells_media(core))
+        mc_media_shown(core, object);
 }
 
 void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
@@ -447,6 +450,8 @@ void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_se
     object->live++;
     segment->live++;
     begin_to_age(core, segment, object, slot);
+    if (mc_core_tells_media(core))
+        mc_media_joined(core, object, segment);
 }
 
 /* One live replica leaves the object. */
@@ -466,6 +471,8 @@ static void part_replica(struct mc_core *core, struct mc_object *object, struct 
         mc_core_tell(core, MC_TOPIC_DRAIN, MC_CORE_LOG_INFO, "segment %u (%s) is drained: it can be unmounted",
                      segment->number, segment->name);
     mc_node_clear(core, segment, slot, object);
+    if (object->visible && mc_core_tells_media(core))
+        mc_media_parted(core, object, segment);
 }
 
 /* bound: of the least version that may bring the object back, when this was its last replica. */

@@ -29,6 +29,7 @@ struct mc_admin {
     struct mc_metrics_window window;
     pthread_mutex_t quota_change;
     struct mc_drain_jobs *drains;
+    struct mc_kv_events *kv_events;
     struct mc_tenant_admin tenants;
     struct mc_view view;
     bool is_ha;
@@ -60,6 +61,7 @@ struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_maste
                                    .is_ha = config->ha_enabled,
                                    .has_tenants = config->quotas != NULL};
     admin->metadata_port = metadata_port;
+    admin->kv_events = config->kv_events;
     return admin;
 }
 
@@ -782,6 +784,22 @@ static void post_undrain(void *context, struct mc_web_request *request)
     mc_drain_undo(((struct mc_admin *)context)->drains, request);
 }
 
+static void get_kv_status(void *context, struct mc_web_request *request)
+{
+    mc_kv_status(((struct mc_admin *)context)->kv_events, request);
+}
+
+static void get_kv_events(void *context, struct mc_web_request *request)
+{
+    mc_kv_get(((struct mc_admin *)context)->kv_events, request);
+}
+
+static void get_kv_snapshot(void *context, struct mc_web_request *request)
+{
+    const struct mc_admin *admin = context;
+    mc_kv_snapshot(admin->server, admin->kv_events, request);
+}
+
 static void post_prefix(void *context, struct mc_web_request *request)
 {
     mc_prefix_post(((struct mc_admin *)context)->server, request);
@@ -807,6 +825,9 @@ static const struct mc_http_route routes[] = {
     {"GET", "/api/v1/nodes", get_nodes, MC_RIGHT_READ, false},
     {"GET", "/api/v1/keys", get_keys, MC_RIGHT_READ, true},
     {"GET", "/api/v1/key", get_key, MC_RIGHT_READ, true},
+    {"GET", "/kv_events/status", get_kv_status, MC_RIGHT_READ, false},
+    {"GET", "/api/v1/kv_events", get_kv_events, MC_RIGHT_READ, false},
+    {"GET", "/api/v1/kv_events/snapshot", get_kv_snapshot, MC_RIGHT_READ, false},
     {"POST", "/api/v1/longest_prefix", post_prefix, MC_RIGHT_READ, true},
     {"GET", "/api/v1/history", get_history, MC_RIGHT_READ, false},
     {"GET", "/api/v1/events", get_events, MC_RIGHT_READ, false},

@@ -83,6 +83,7 @@ struct mc_server {
     struct mc_id cluster; /* as the last core knew it; zero: none did */
     bool is_naming;       /* the election was asked to write it down */
     struct mc_core_output output;
+    struct mc_kv_events *kv_events; /* NULL: nobody wants to know */
     struct mc_election *election; /* NULL without HA */
     struct mc_note note;          /* without HA: of what the one after us has to know; fd -1: there is none */
     struct mc_mailbox *mailbox;

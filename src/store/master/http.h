@@ -116,6 +116,12 @@ void mc_tenants_delete(const struct mc_tenant_admin *admin, struct mc_web_reques
 void mc_tenants_metrics(struct mc_server *server, const struct mc_core_statistics *statistics, bool has_quotas,
                         struct mc_buffer *out);
 
+/* KV events on the admin port (admin_kv.c); each answers. events NULL: there are none. */
+struct mc_kv_events;
+void mc_kv_status(struct mc_kv_events *events, struct mc_web_request *request);
+void mc_kv_get(struct mc_kv_events *events, struct mc_web_request *request);
+void mc_kv_snapshot(struct mc_server *server, struct mc_kv_events *events, struct mc_web_request *request);
+
 /* The longest stored prefix of a list of keys (admin_prefix.c); answers. */
 void mc_prefix_post(struct mc_server *server, struct mc_web_request *request);
 

@@ -41,7 +41,7 @@
 #define NOF                                                                                                            \
     "give store nodes a file system on the device: --enable_offload, and MOONCAKE_OFFLOAD_FILE_STORAGE_PATH there"
 #define CXL "lend memory of the host, under numactl where CXL is a node of it"
-#define EVENTS "nothing is published; engines publish events of their own cache"
+#define EVENTS "events are read over HTTP: /api/v1/kv_events of the metrics port"
 
 /* clang-format off */
 static const struct mc_option table[] = {
@@ -162,12 +162,12 @@ static const struct mc_option table[] = {
     ABSENT(CXL, "cxl_path", TEXT, "/dev/dax0.0", "its device"),
     ABSENT(CXL, "cxl_size", INT, "8589934592", "its bytes", LIMITS(0, INT64_MAX)),
 
-    ABSENT(EVENTS, "enable_kv_events", BOOL, "false", "publishes puts and removes", SECTION("KV events")),
-    ABSENT(EVENTS, "kv_events_bind_endpoint", TEXT, "", "where"),
-    ABSENT(EVENTS, "kv_events_backend_id", TEXT, "", "under which name"),
+    ROW("enable_kv_events", BOOL, "false", "tells over HTTP which keys become readable, and which are so no more: /api/v1/kv_events", SECTION("KV events"), INTO(has_kv_events)),
+    ROW("kv_events_backend_id", TEXT, "", "name of this store in what is told", INTO(kv_events_backend)),
+    ROW("kv_events_queue_capacity", INT, "65536", "events that are kept for who reads them later, 112 bytes each", LIMITS(1, 100000000), INTO(kv_events_capacity)),
+    ABSENT(EVENTS, "kv_events_bind_endpoint", TEXT, "", "where they are published by ZMQ"),
     ABSENT(EVENTS, "kv_events_emit_legacy_compat", BOOL, "true", "also in the older form"),
     ABSENT(EVENTS, "kv_events_emit_object_key", BOOL, "true", "with the key"),
-    ABSENT(EVENTS, "kv_events_queue_capacity", INT, "65536", "events that wait", LIMITS(1, 100000000)),
     ABSENT(EVENTS, "kv_events_model_name", TEXT, "", "deprecated"),
     ABSENT(EVENTS, "kv_events_tenant_id", TEXT, "", "deprecated"),
     ABSENT(EVENTS, "kv_events_additional_salt", TEXT, "", "deprecated"),

@@ -35,6 +35,10 @@ struct mc_master_config {
     struct mc_quotas *quotas;   /* of tenants, whose each new core is told; NULL: there are none. The caller's */
     struct mc_history *history; /* of samples, and of events; NULL: nothing is remembered. The caller's */
     struct mc_events *events;
+    bool has_kv_events;
+    uint32_t kv_events_capacity;
+    char kv_events_backend[256];
+    struct mc_kv_events *kv_events; /* NULL: nobody wants to know. The caller's */
     void (*core_made)(void *quotas, struct mc_core *core); /* called with each; NULL: need not be */
     struct mc_pod *pod;                                    /* which is told when we lead; NULL: none. The caller's */
     void (*pod_lead)(struct mc_pod *pod, bool leads);

@@ -9,6 +9,7 @@
 #include "env/log.h"
 #include "env/unread.h"
 #include "store/master/connections.h"
+#include "store/master/kv_events.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -55,6 +56,12 @@ static void core_event(void *context, enum mc_core_topic topic, int level, const
     struct mc_server *server = context;
     if (server->sampler.events != NULL)
         mc_events_add(server->sampler.events, topic, level, mc_clock_wall_ms(), text);
+}
+
+static void core_medium(void *context, struct mc_span key, enum mc_core_medium medium, bool is_there)
+{
+    const struct mc_server *server = context;
+    mc_kv_events_add(server->kv_events, mc_clock_wall_ms(), medium, is_there, key);
 }
 
 /* ---- timers, mail, signals ---- */
@@ -289,6 +296,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     if (mc_note_take(&server->note, epoch) < 0)
         note_failed(server);
     mc_server_drop_connections(server); /* the core was not told of them; they come again */
+    mc_kv_events_lead(server->kv_events, epoch);
     server->core = mc_core_create(&config, &server->output, server->node, epoch, mc_random_u64(), server->now_ms);
     if (server->core != NULL && server->core_made != NULL)
         server->core_made(server->quotas, server->core);
@@ -351,6 +359,7 @@ static void core_end(struct mc_server *server, uint64_t wanted)
 {
     struct mc_core *core = server->core;
     server->core = NULL;
+    mc_kv_events_lead(server->kv_events, 0);
     say_role(server);
     mc_sampler_leads(&server->sampler, atomic_load(&server->epoch), false);
     if (server->election == NULL && mc_core_has_changed(core) && mc_core_is_of_age(core))
@@ -637,8 +646,10 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     server->wants_keys = mc_keys_are_wanted();
     server->sampler.history = config->history;
     server->sampler.events = config->events;
-    server->output = (struct mc_core_output){server,   mc_server_core_buffer, mc_server_core_close,
-                                             core_log, mc_server_core_way,    core_event};
+    server->kv_events = config->kv_events;
+    server->output = (struct mc_core_output){server,     mc_server_core_buffer, mc_server_core_close,
+                                             core_log,   mc_server_core_way,    core_event,
+                                             server->kv_events == NULL ? NULL : core_medium};
     server->dirty.last = &server->dirty.first;
     server->ready.last = &server->ready.first;
     server->bulk.last = &server->bulk.first;

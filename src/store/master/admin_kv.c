@@ -1,0 +1,245 @@
+/* What became readable and what is not any more, on the admin port: the ring's events, by number; and a snapshot of all
+ * keys with the number after which events have to be applied to it.
+ *
+ * A snapshot is read while everything changes. It is right all the same: a key whose media do not change meanwhile is
+ * in it as it is (the core's table is walked, where an object never gets behind the cursor), and each change after it
+ * began is an event after its number, which says what holds from then on. */
+#include "base/error.h"
+#include "env/clock.h"
+#include "store/master/http.h"
+#include "store/master/kv_events.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define WAIT_MS_MAX 60000u
+#define WAIT_SLICE_MS 500u       /* then it is looked whether the answer is still waited for */
+#define BUCKETS_PER_SLICE 1024u  /* that the core looks at for one question, */
+#define OBJECTS_PER_SLICE 512u   /* until it has found so many */
+#define SLICES_MAX 256u          /* for one page: a table may be nearly empty */
+#define KEYS_PER_PAGE 1000u
+#define KEYS_PER_PAGE_MAX 10000u
+#define PAGE_BYTES_MAX (1u << 20) /* keys may be long */
+
+static const char *medium_name(enum mc_core_medium medium)
+{
+    return medium == MC_MEDIUM_DISK ? "disk" : "cpu"; /* as the original says it */
+}
+
+static void write_key(struct mc_json_writer *writer, struct mc_span key)
+{
+    struct mc_scope scope = {.length = 0};
+    struct mc_span before = mc_key_scope(key), local = mc_key_local(key);
+    if (before.length > 0 && before.length <= sizeof(scope.bytes)) {
+        scope.length = (uint8_t)before.length;
+        memcpy(scope.bytes, before.data, before.length);
+    }
+    struct mc_span name = mc_scope_name(&scope);
+    if (name.length == 0)
+        name = mc_span_string(MC_TENANT_DEFAULT);
+    mc_http_json_add(writer, "tenant_id", name.data, name.length);
+    mc_http_json_add(writer, "object_key", local.data, local.length);
+}
+
+/* ---- the status ---- */
+
+void mc_kv_status(struct mc_kv_events *events, struct mc_web_request *request)
+{
+    struct mc_buffer text = {.may_fail = true};
+    struct mc_json_writer writer = {.out = &text};
+    struct mc_kv_counts counts = {.pages = 0};
+    if (events != NULL)
+        mc_kv_events_counts(events, &counts);
+    mc_json_begin(&writer, NULL, '{');
+    mc_json_add_bool(&writer, "enabled", events != NULL);
+    mc_json_add_number(&writer, "published_batches", counts.pages);
+    mc_json_add_number(&writer, "published_events", counts.events);
+    mc_json_add_number(&writer, "dropped_events", counts.missed);
+    mc_json_add_number(&writer, "skipped_unparsed_keys", 0);
+    mc_json_end(&writer, '}');
+    mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+}
+
+/* ---- events ---- */
+
+static void write_event(struct mc_json_writer *writer, const struct mc_kv_event *event)
+{
+    mc_json_begin(writer, NULL, '{');
+    mc_json_add_number(writer, "event_id", event->number);
+    mc_json_add_number(writer, "timestamp", event->wall_ms);
+    mc_json_add_text(writer, "event_type", event->is_there ? "stored" : "removed");
+    mc_json_add_text(writer, "medium", medium_name(event->medium));
+    write_key(writer, event->key);
+    mc_json_end(writer, '}');
+}
+
+static void write_page(struct mc_buffer *text, const char *backend_id, const struct mc_kv_page *page)
+{
+    struct mc_json_writer writer = {.out = text};
+    mc_json_begin(&writer, NULL, '{');
+    mc_json_add_bool(&writer, "success", true);
+    mc_http_json_add(&writer, "backend_id", backend_id, strlen(backend_id));
+    mc_json_add_number(&writer, "epoch", page->mark.epoch);
+    mc_json_add_number(&writer, "first", page->mark.first);
+    mc_json_add_number(&writer, "last", page->mark.last);
+    mc_json_add_bool(&writer, "is_gap", page->is_gap);
+    mc_json_begin(&writer, "events", '[');
+    for (size_t i = 0; i < page->count; i++)
+        write_event(&writer, &page->events[i]);
+    mc_json_end(&writer, ']');
+    mc_json_end(&writer, '}');
+}
+
+/* Until there is something to tell, that time is over, or nobody waits for the answer. */
+static void await(struct mc_kv_events *events, struct mc_web_request *request, uint64_t epoch, uint64_t after,
+                  uint64_t wait_ms)
+{
+    uint64_t now_ms = mc_clock_ms(), until_ms = now_ms + wait_ms;
+    struct mc_kv_mark mark;
+    bool is_waiting = wait_ms > 0;
+    while (is_waiting) {
+        uint64_t slice_ms = until_ms - now_ms < WAIT_SLICE_MS ? until_ms - now_ms : WAIT_SLICE_MS;
+        bool may_wait = mc_kv_events_wait(events, epoch, after, mc_clock_ns() + slice_ms * 1000000);
+        mc_kv_events_mark(events, &mark);
+        now_ms = mc_clock_ms();
+        is_waiting = may_wait && mark.epoch == epoch && mark.last == after && now_ms < until_ms &&
+                     mc_web_is_awaited(request);
+    }
+}
+
+void mc_kv_get(struct mc_kv_events *events, struct mc_web_request *request)
+{
+    struct mc_buffer text = {.may_fail = true};
+    uint64_t epoch, after, limit, wait_ms;
+    bool is_good = mc_http_number(request, "epoch", 0, UINT64_MAX, &epoch) &&
+                   mc_http_number(request, "after", 0, UINT64_MAX - 1, &after) &&
+                   mc_http_number(request, "limit", MC_KV_EVENTS_PAGE, MC_KV_EVENTS_PAGE, &limit) && limit > 0 &&
+                   mc_http_number(request, "wait_ms", 0, WAIT_MS_MAX, &wait_ms);
+    struct mc_kv_page *page = is_good && events != NULL ? malloc(sizeof(*page)) : NULL;
+    if (events == NULL || !is_good || page == NULL) {
+        mc_http_reply_error(request, events == NULL ? MC_ERR_UNAVAILABLE_IN_CURRENT_MODE
+                                     : !is_good     ? MC_ERR_INVALID_PARAMS
+                                                    : MC_ERR_NO_MEMORY);
+        return;
+    }
+    await(events, request, epoch, after, wait_ms);
+    mc_kv_events_read(events, epoch, after, (size_t)limit, page);
+    if (page->mark.epoch == 0) {
+        mc_http_reply_error(request, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    } else {
+        write_page(&text, mc_kv_events_backend(events), page);
+        mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+    }
+    free(page);
+}
+
+/* ---- a snapshot, a page at a time ---- */
+
+struct kv_slice {
+    struct mc_kv_events *events;
+    struct mc_kv_mark mark; /* when the core was asked */
+    uint64_t cursor;
+    size_t left, found; /* keys that the page still takes; that this question has found */
+    bool has_more;
+    struct mc_json_writer *writer;
+};
+
+static void write_object(void *context, struct mc_span key, unsigned media)
+{
+    struct kv_slice *slice = context;
+    slice->found++;
+    slice->left -= slice->left > 0;
+    mc_json_begin(slice->writer, NULL, '{');
+    write_key(slice->writer, key);
+    mc_json_begin(slice->writer, "media", '[');
+    for (unsigned medium = MC_MEDIUM_MEMORY; medium <= MC_MEDIUM_DISK; medium++)
+        if ((media & 1u << medium) != 0)
+            mc_json_add_text(slice->writer, NULL, medium_name(medium));
+    mc_json_end(slice->writer, ']');
+    mc_json_end(slice->writer, '}');
+}
+
+/* On the core's thread, which alone adds events: so the mark is that of what the core says now. */
+static void ask_media(struct mc_core *core, void *argument)
+{
+    struct kv_slice *slice = argument;
+    mc_kv_events_mark(slice->events, &slice->mark);
+    slice->found = 0;
+    for (unsigned i = 0; i < BUCKETS_PER_SLICE && slice->has_more && slice->found < OBJECTS_PER_SLICE &&
+                         slice->left > 0 && slice->writer->out->length < PAGE_BYTES_MAX;
+         i++)
+        slice->has_more = mc_core_media(core, &slice->cursor, 1, write_object, slice);
+}
+
+struct kv_cursor {
+    uint64_t epoch, after, at;
+};
+
+/* "EPOCH.AFTER.AT". False: that is none. Nothing: a snapshot begins. */
+static bool cursor_read(const struct mc_web_request *request, struct kv_cursor *cursor)
+{
+    struct mc_buffer text = {.may_fail = true};
+    char end;
+    *cursor = (struct kv_cursor){.epoch = 0};
+    if (!mc_http_parameter(request, "cursor", &text) && !text.failed)
+        return true;
+    mc_buffer_put_u8(&text, 0);
+    bool is_good = !text.failed && text.length < 64 && text.data[0] >= '0' && text.data[0] <= '9' &&
+                   sscanf((const char *)text.data, "%20" SCNu64 ".%20" SCNu64 ".%20" SCNu64 "%c", &cursor->epoch,
+                          &cursor->after, &cursor->at, &end) == 3 &&
+                   cursor->epoch != 0;
+    mc_buffer_free(&text);
+    return is_good;
+}
+
+/* 0, or negative: also where the cursor is of another epoch. */
+static int fill_page(struct mc_server *server, struct kv_slice *slice, struct kv_cursor *cursor)
+{
+    int rc = 0;
+    slice->cursor = cursor->at;
+    for (unsigned i = 0; rc == 0 && i < SLICES_MAX && slice->has_more && slice->left > 0 &&
+                         slice->writer->out->length < PAGE_BYTES_MAX;
+         i++) {
+        rc = mc_server_ask(server, ask_media, slice, MC_HTTP_ASK_MS);
+        if (rc == 0 && cursor->epoch == 0)
+            *cursor = (struct kv_cursor){.epoch = slice->mark.epoch, .after = slice->mark.last};
+        if (rc == 0 && cursor->epoch != slice->mark.epoch)
+            rc = MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    }
+    cursor->at = slice->cursor;
+    return rc;
+}
+
+void mc_kv_snapshot(struct mc_server *server, struct mc_kv_events *events, struct mc_web_request *request)
+{
+    struct mc_buffer text = {.may_fail = true};
+    struct mc_json_writer writer = {.out = &text};
+    struct kv_slice slice = {.events = events, .has_more = true, .writer = &writer};
+    struct kv_cursor cursor;
+    char next[64];
+    uint64_t limit;
+    bool is_good = cursor_read(request, &cursor) &&
+                   mc_http_number(request, "limit", KEYS_PER_PAGE, KEYS_PER_PAGE_MAX, &limit) && limit > 0;
+    int rc = events == NULL ? MC_ERR_UNAVAILABLE_IN_CURRENT_MODE : is_good ? 0 : MC_ERR_INVALID_PARAMS;
+    mc_json_begin(&writer, NULL, '{');
+    mc_json_add_bool(&writer, "success", true);
+    mc_json_begin(&writer, "keys", '[');
+    if (rc == 0) {
+        slice.left = (size_t)limit;
+        rc = fill_page(server, &slice, &cursor);
+    }
+    mc_json_end(&writer, ']');
+    if (rc < 0) {
+        mc_buffer_free(&text);
+        mc_http_reply_error(request, rc);
+        return;
+    }
+    mc_json_add_number(&writer, "epoch", cursor.epoch);
+    mc_json_add_number(&writer, "after", cursor.after);
+    snprintf(next, sizeof(next), "%" PRIu64 ".%" PRIu64 ".%" PRIu64, cursor.epoch, cursor.after, cursor.at);
+    if (slice.has_more)
+        mc_json_add_text(&writer, "cursor", next);
+    mc_json_end(&writer, '}');
+    mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+}
