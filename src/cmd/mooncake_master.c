@@ -6,6 +6,7 @@
 #include "store/master/events.h"
 #include "store/master/history.h"
 #include "store/master/kv_events.h"
+#include "store/master/kv_zmq.h"
 #include "store/master/http_server.h"
 #include "store/master/options.h"
 #include "store/master/quotas.h"
@@ -25,6 +26,21 @@ static void remember(struct mc_master_config *config)
         config->kv_events = mc_kv_events_create(config->kv_events_capacity, config->kv_events_backend);
     if (config->has_kv_events && config->kv_events == NULL)
         mc_log(WARNING, "out of memory: there will be no KV events; choose a smaller kv_events_queue_capacity");
+}
+
+/* As the original: without a place to publish at, it serves. */
+static struct mc_kv_zmq *publish(const struct mc_master_config *config)
+{
+    struct mc_kv_zmq *zmq = NULL;
+    struct mc_kv_form form = {config->kv_events_legacy, config->kv_events_object_key, config->kv_events_backend};
+    char error[MC_OPTION_ERROR_MAX] = "";
+    if (config->kv_events == NULL || config->kv_events_endpoint[0] == 0)
+        return NULL;
+    if (mc_keys_are_wanted())
+        mc_log(WARNING, "KV events are not published by ZMQ: nobody shows a key there; they are read over HTTP");
+    else if (mc_kv_zmq_start(config->kv_events, &form, config->kv_events_endpoint, &zmq, error, sizeof(error)) < 0)
+        mc_log(WARNING, "KV events are not published by ZMQ: %s", error[0] != 0 ? error : "out of memory");
+    return zmq;
 }
 
 static int serve(struct mc_master_config *config, char *error, size_t error_size)
@@ -56,8 +72,10 @@ static int serve(struct mc_master_config *config, char *error, size_t error_size
         if (rc < 0)
             snprintf(error, error_size, "a thread cannot be started");
     }
+    struct mc_kv_zmq *zmq = rc == 0 ? publish(config) : NULL;
     if (rc == 0)
         rc = mc_server_run(server);
+    mc_kv_zmq_stop(zmq);
     mc_pod_lead(config->pod, false); /* while the leadership is given back */
     mc_quotas_stop(config->quotas);
     mc_http_destroy(http);

@@ -56,7 +56,7 @@ void mc_kv_status(struct mc_kv_events *events, struct mc_web_request *request)
     mc_json_add_number(&writer, "published_batches", counts.pages);
     mc_json_add_number(&writer, "published_events", counts.events);
     mc_json_add_number(&writer, "dropped_events", counts.missed);
-    mc_json_add_number(&writer, "skipped_unparsed_keys", 0);
+    mc_json_add_number(&writer, "skipped_unparsed_keys", counts.unparsed);
     mc_json_end(&writer, '}');
     mc_http_reply(request, 200, MC_HTTP_JSON, &text);
 }

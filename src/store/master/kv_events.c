@@ -155,6 +155,13 @@ void mc_kv_events_counts(struct mc_kv_events *events, struct mc_kv_counts *count
     pthread_mutex_unlock(&events->lock);
 }
 
+void mc_kv_events_published(struct mc_kv_events *events, uint64_t unparsed)
+{
+    pthread_mutex_lock(&events->lock);
+    events->counts.unparsed += unparsed;
+    pthread_mutex_unlock(&events->lock);
+}
+
 /* With the lock. */
 static void page_fill(const struct mc_kv_events *events, uint64_t after, size_t limit, struct mc_kv_page *page)
 {

@@ -56,8 +56,11 @@ bool mc_kv_events_wait(struct mc_kv_events *events, uint64_t epoch, uint64_t aft
 struct mc_kv_counts {
     uint64_t pages; /* that had events */
     uint64_t events;
-    uint64_t missed; /* events that a reader had not seen when they were gone */
+    uint64_t missed;   /* events that a reader had not seen when they were gone */
+    uint64_t unparsed; /* published events whose key is no number */
 };
+/* A batch was published that has so many of these. */
+void mc_kv_events_published(struct mc_kv_events *events, uint64_t unparsed);
 void mc_kv_events_counts(struct mc_kv_events *events, struct mc_kv_counts *counts);
 
 #endif

@@ -41,7 +41,7 @@
 #define NOF                                                                                                            \
     "give store nodes a file system on the device: --enable_offload, and MOONCAKE_OFFLOAD_FILE_STORAGE_PATH there"
 #define CXL "lend memory of the host, under numactl where CXL is a node of it"
-#define EVENTS "events are read over HTTP: /api/v1/kv_events of the metrics port"
+#define EVENTS "a consumer is told of it by who sets it up: the store does not know"
 
 /* clang-format off */
 static const struct mc_option table[] = {
@@ -165,9 +165,9 @@ static const struct mc_option table[] = {
     ROW("enable_kv_events", BOOL, "false", "tells over HTTP which keys become readable, and which are so no more: /api/v1/kv_events", SECTION("KV events"), INTO(has_kv_events)),
     ROW("kv_events_backend_id", TEXT, "", "name of this store in what is told", INTO(kv_events_backend)),
     ROW("kv_events_queue_capacity", INT, "65536", "events that are kept for who reads them later, 112 bytes each", LIMITS(1, 100000000), INTO(kv_events_capacity)),
-    ABSENT(EVENTS, "kv_events_bind_endpoint", TEXT, "", "where they are published by ZMQ"),
-    ABSENT(EVENTS, "kv_events_emit_legacy_compat", BOOL, "true", "also in the older form"),
-    ABSENT(EVENTS, "kv_events_emit_object_key", BOOL, "true", "with the key"),
+    ROW("kv_events_bind_endpoint", TEXT, "", "they are published by ZMQ, too, at tcp://HOST:PORT; empty: they are not", INTO(kv_events_endpoint)),
+    ROW("kv_events_emit_legacy_compat", BOOL, "true", "there with the names that vLLM and SGLang give to events, too", INTO(kv_events_legacy)),
+    ROW("kv_events_emit_object_key", BOOL, "true", "there with the keys; else keys that are no numbers are not published", INTO(kv_events_object_key)),
     ABSENT(EVENTS, "kv_events_model_name", TEXT, "", "deprecated"),
     ABSENT(EVENTS, "kv_events_tenant_id", TEXT, "", "deprecated"),
     ABSENT(EVENTS, "kv_events_additional_salt", TEXT, "", "deprecated"),

@@ -38,6 +38,8 @@ struct mc_master_config {
     bool has_kv_events;
     uint32_t kv_events_capacity;
     char kv_events_backend[256];
+    char kv_events_endpoint[512]; /* where they are published by ZMQ; empty: nowhere */
+    bool kv_events_legacy, kv_events_object_key;
     struct mc_kv_events *kv_events; /* NULL: nobody wants to know. The caller's */
     void (*core_made)(void *quotas, struct mc_core *core); /* called with each; NULL: need not be */
     struct mc_pod *pod;                                    /* which is told when we lead; NULL: none. The caller's */

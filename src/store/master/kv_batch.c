@@ -1,0 +1,191 @@
+/* KV events in msgpack. */
+#include "store/master/kv_batch.h"
+
+#include "store/wire/tenant.h"
+
+#include <endian.h>
+#include <string.h>
+
+/* ---- msgpack ---- */
+
+static void put_number_behind(struct mc_buffer *out, uint8_t type, uint64_t number, size_t bytes)
+{
+    uint64_t big = htobe64(number);
+    mc_buffer_put_u8(out, type);
+    mc_buffer_append(out, (const uint8_t *)&big + 8 - bytes, bytes);
+}
+
+static void put_number(struct mc_buffer *out, uint64_t number)
+{
+    if (number < 0x80)
+        mc_buffer_put_u8(out, (uint8_t)number);
+    else if (number <= UINT8_MAX)
+        put_number_behind(out, 0xcc, number, 1);
+    else if (number <= UINT16_MAX)
+        put_number_behind(out, 0xcd, number, 2);
+    else if (number <= UINT32_MAX)
+        put_number_behind(out, 0xce, number, 4);
+    else
+        put_number_behind(out, 0xcf, number, 8);
+}
+
+static void put_signed(struct mc_buffer *out, uint64_t number)
+{
+    if (number >> 63 != 0)
+        put_number_behind(out, 0xd3, number, 8);
+    else
+        put_number(out, number);
+}
+
+static void put_nil(struct mc_buffer *out)
+{
+    mc_buffer_put_u8(out, 0xc0);
+}
+
+static void put_list(struct mc_buffer *out, size_t count)
+{
+    if (count < 16)
+        mc_buffer_put_u8(out, (uint8_t)(0x90 | count));
+    else
+        put_number_behind(out, 0xdc, count, 2);
+}
+
+static void put_map(struct mc_buffer *out, size_t count)
+{
+    if (count < 16)
+        mc_buffer_put_u8(out, (uint8_t)(0x80 | count));
+    else
+        put_number_behind(out, 0xde, count, 2);
+}
+
+static void put_bytes(struct mc_buffer *out, struct mc_span text)
+{
+    if (text.length < 32)
+        mc_buffer_put_u8(out, (uint8_t)(0xa0 | text.length));
+    else if (text.length <= UINT8_MAX)
+        put_number_behind(out, 0xd9, text.length, 1);
+    else
+        put_number_behind(out, 0xda, text.length, 2);
+    mc_buffer_append(out, text.data, text.length);
+}
+
+static void put_text(struct mc_buffer *out, const char *text)
+{
+    put_bytes(out, mc_span_string(text));
+}
+
+/* ---- events ---- */
+
+/* A key that is a hash: a decimal number, or a hexadecimal one behind 0x. */
+static bool hash_of(struct mc_span key, uint64_t *hash)
+{
+    const char *at = key.data;
+    bool is_hex = key.length > 2 && at[0] == '0' && (at[1] == 'x' || at[1] == 'X');
+    uint64_t base = is_hex ? 16 : 10;
+    *hash = 0;
+    for (size_t i = is_hex ? 2 : 0; i < key.length; i++) {
+        int digit = mc_hex_digit(at[i]);
+        if (digit < 0 || (uint64_t)digit >= base || *hash > (UINT64_MAX - (uint64_t)digit) / base)
+            return false;
+        *hash = *hash * base + (uint64_t)digit;
+    }
+    return key.length > 0;
+}
+
+static void put_tenant(struct mc_buffer *out, struct mc_span key)
+{
+    struct mc_span before = mc_key_scope(key); /* 0, name, 0 */
+    if (before.length > 2)
+        put_bytes(out, mc_span((const uint8_t *)before.data + 1, before.length - 2));
+    else
+        put_text(out, MC_TENANT_DEFAULT);
+}
+
+/* What only an engine knows. */
+static void put_unknown(struct mc_buffer *out, const char *name)
+{
+    put_text(out, name);
+    put_nil(out);
+}
+
+static void put_hashes(struct mc_buffer *out, const char *name, bool is_hash, uint64_t hash, bool is_signed)
+{
+    put_text(out, name);
+    put_list(out, is_hash);
+    if (is_hash && is_signed)
+        put_signed(out, hash);
+    else if (is_hash)
+        put_number(out, hash);
+}
+
+static void put_where(struct mc_buffer *out, const struct mc_kv_form *form, const struct mc_kv_event *event)
+{
+    put_unknown(out, "model_name");
+    put_unknown(out, "block_size");
+    put_unknown(out, "additional_salt");
+    put_unknown(out, "lora_name");
+    put_text(out, "tenant_id");
+    put_tenant(out, event->key);
+    put_text(out, "backend_id");
+    put_text(out, form->backend_id);
+    put_unknown(out, "group_id");
+    put_text(out, "medium");
+    put_text(out, event->medium == MC_MEDIUM_DISK ? "disk" : "cpu");
+    put_unknown(out, "dp_rank");
+}
+
+static void put_event(struct mc_buffer *out, const struct mc_kv_form *form, const struct mc_kv_event *event,
+                      bool is_hash, uint64_t hash)
+{
+    size_t members = 13 + (form->has_legacy ? 2u : 0) + form->has_object_key;
+    put_map(out, members + (event->is_there ? 3u + form->has_legacy : 1u));
+    put_text(out, "event_id");
+    put_number(out, event->number);
+    put_text(out, "timestamp");
+    put_number(out, event->wall_ms);
+    put_text(out, "event_type");
+    put_text(out, event->is_there ? "stored" : "removed");
+    if (form->has_legacy) {
+        put_text(out, "type");
+        put_text(out, event->is_there ? "BlockStored" : "BlockRemoved");
+    }
+    put_where(out, form, event);
+    if (form->has_object_key) {
+        put_text(out, "object_key");
+        put_bytes(out, mc_key_local(event->key));
+    }
+    put_hashes(out, "seq_hashes", is_hash, hash, false);
+    if (form->has_legacy)
+        put_hashes(out, "block_hashes", is_hash, hash, true);
+    put_text(out, "base_block_idx");
+    if (!event->is_there) {
+        put_nil(out);
+        return;
+    }
+    put_number(out, 0);
+    put_unknown(out, "parent_hash");
+    put_unknown(out, "token_ids");
+    if (form->has_legacy)
+        put_unknown(out, "parent_block_hash");
+}
+
+size_t mc_kv_batch_write(struct mc_buffer *out, const struct mc_kv_form *form, const struct mc_kv_event *events,
+                         size_t count)
+{
+    uint64_t hashes[MC_KV_BATCH_MAX];
+    bool is_hash[MC_KV_BATCH_MAX];
+    size_t told = 0, hashed = 0;
+    for (size_t i = 0; i < count; i++) {
+        is_hash[i] = hash_of(mc_key_local(events[i].key), &hashes[i]);
+        hashed += is_hash[i];
+        told += is_hash[i] || form->has_object_key;
+    }
+    put_list(out, 3);
+    put_number(out, count > 0 ? events[count - 1].wall_ms : 0);
+    put_list(out, told);
+    for (size_t i = 0; i < count; i++)
+        if (is_hash[i] || form->has_object_key)
+            put_event(out, form, &events[i], is_hash[i], hashes[i]);
+    put_number(out, 0);
+    return count - hashed;
+}
