@@ -169,7 +169,7 @@ static double metric(const struct bench *bench, const char *name)
 /* The metric remembers ten seconds at least. */
 static void note_turn(struct bench *bench)
 {
-    double longest_us = metric(bench, "mooncake_loop_longest_turn_us");
+    double longest_us = metric(bench, "mooncake_loop_longest_turn_seconds") * 1e6;
     bench->longest_us = longest_us > bench->longest_us ? longest_us : bench->longest_us;
 }
 

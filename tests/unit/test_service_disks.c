@@ -77,10 +77,10 @@ static void test_two(void **state)
     assert_true(sample(&text, "mooncake_client_disk_health{disk=\"/a/\\\"b\\\\c\",health=\"ok\"}") == 0);
     assert_true(sample(&text, "mooncake_client_disk_health{disk=\"/d\",health=\"off\"}") == 1);
     assert_true(sample(&text, "mooncake_client_disk_write_amplification{disk=\"/d\"}") == 1.5);
-    assert_true(sample(&text, "mooncake_client_disk_recovery_ms{disk=\"/d\"}") == 42);
+    assert_true(sample(&text, "mooncake_client_disk_recovery_seconds{disk=\"/d\"}") == 0.042);
     assert_true(sample(&text, "mooncake_client_disk_not_stored_total{disk=\"/a/\\\"b\\\\c\",reason=\"budget\"}") == 7);
-    assert_true(sample(&text, "mooncake_client_disk_read_latency_us_bucket{disk=\"/d\",le=\"30000000\"}") == 0);
-    assert_true(sample(&text, "mooncake_client_disk_read_latency_us_count{disk=\"/d\"}") == 3);
+    assert_true(sample(&text, "mooncake_client_disk_read_seconds_bucket{disk=\"/d\",le=\"30\"}") == 0);
+    assert_true(sample(&text, "mooncake_client_disk_read_seconds_count{disk=\"/d\"}") == 3);
     text.length = 0;
     mc_disks_summary(&text, disks, 2);
     mc_buffer_put_u8(&text, 0);

@@ -157,6 +157,9 @@ static const struct metric metrics[] = {
     NO_CALLS("master_fetch_tasks"),
     NO_CALLS("master_update_task"),
     {GAUGE, "mooncake_segments", FROM(segments), "Segments mounted."},
+    {GAUGE, "mooncake_segments_suspect", FROM(suspect), "Of them hidden: their owner does not answer, or what they hold is being taken in."},
+    {GAUGE, "mooncake_segments_draining", FROM(draining), "Of them being emptied."},
+    {GAUGE, "mooncake_segments_drained", FROM(drained), "Of them emptied."},
     {GAUGE, "mooncake_disks", FROM(disks), "Disks mounted."},
     {GAUGE, "mooncake_disks_absent", FROM(disks_absent), "Disks whose owner is gone and which may come back."},
     {GAUGE, "mooncake_disks_slow", FROM(disks_slow), "Disks that have not answered for a second: nothing is stored or loaded there until they do."},
@@ -529,9 +532,9 @@ void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *sta
     put_one(out, "mooncake_tls_handshakes_total", COUNTER, "Handshakes of TLS with callers of the RPC port.",
             extra->tls_handshakes);
     put_one(out, "mooncake_tls_resumed_total", COUNTER, "Of them, by a ticket of an earlier one.", extra->tls_resumed);
-    put_one(out, "mooncake_loop_longest_turn_us", GAUGE,
-            "For how long the master's loop answered nobody, at most, in the last 10 to 20 seconds.",
-            extra->longest_turn_ns / 1000);
+    put_head(out, "mooncake_loop_longest_turn_seconds", "gauge",
+             "For how long the master's loop answered nobody, at most, in the last 10 to 20 seconds.");
+    mc_buffer_printf(out, "mooncake_loop_longest_turn_seconds %.6f\n", (double)extra->longest_turn_ns / 1e9);
     put_head(out, "mooncake_build_info", "gauge", "Version of the master.");
     mc_buffer_printf(out, "mooncake_build_info{version=\"%s\"} 1\n", MC_VERSION);
 }

@@ -32,9 +32,20 @@ static void put_disk(struct mc_buffer *out, const char *name, const struct mc_st
 
 /* ---- histograms ---- */
 
+enum time_unit { MICROSECONDS, SECONDS }; /* the original's, and Prometheus's */
+
+/* What a sample ends with. */
+static void put_time(struct mc_buffer *out, uint64_t time_us, enum time_unit unit)
+{
+    if (unit == MICROSECONDS)
+        mc_buffer_printf(out, " %" PRIu64 "\n", time_us);
+    else
+        mc_buffer_printf(out, " %.6f\n", (double)time_us / 1e6);
+}
+
 /* disk NULL: of all, without a label. */
 static void put_histogram(struct mc_buffer *out, const char *name, const struct mc_store_disk *disk,
-                          const struct mc_store_disk_latency *latency)
+                          enum time_unit unit, const struct mc_store_disk_latency *latency)
 {
     static const char *const ends[] = {"_sum", "_count"};
     uint64_t total = 0;
@@ -43,7 +54,7 @@ static void put_histogram(struct mc_buffer *out, const char *name, const struct 
         total += latency->counts[i];
         (void)snprintf(bucket, sizeof(bucket), "%s_bucket", name);
         if (i < LENGTH(bounds))
-            (void)snprintf(bound, sizeof(bound), "%" PRIu64, bounds[i]);
+            (void)snprintf(bound, sizeof(bound), "%.9g", (double)bounds[i] / (unit == SECONDS ? 1e6 : 1));
         if (disk == NULL)
             mc_buffer_printf(out, "%s{", bucket);
         else
@@ -57,7 +68,11 @@ static void put_histogram(struct mc_buffer *out, const char *name, const struct 
             mc_buffer_printf(out, "%s", whole);
         else
             put_disk(out, whole, disk);
-        mc_buffer_printf(out, "%s %" PRIu64 "\n", disk == NULL ? "" : "}", i == 0 ? latency->sum_us : total);
+        mc_buffer_printf(out, "%s", disk == NULL ? "" : "}");
+        if (i == 0)
+            put_time(out, latency->sum_us, unit);
+        else
+            mc_buffer_printf(out, " %" PRIu64 "\n", total);
     }
 }
 
@@ -108,7 +123,7 @@ static void put_way(struct mc_buffer *out, const struct way *way)
                      way->objects);
     (void)snprintf(name, sizeof(name), "mooncake_ssd_%s_latency_us", way->name);
     mc_buffer_printf(out, "# HELP %s How long one object took\n# TYPE %s histogram\n", name, name);
-    put_histogram(out, name, NULL, &way->latency);
+    put_histogram(out, name, NULL, MICROSECONDS, &way->latency);
     (void)snprintf(name, sizeof(name), "mooncake_ssd_%s_latency_summary_us", way->name);
     mc_buffer_printf(out, "# HELP %s The same, estimated from the histogram\n# TYPE %s summary\n", name, name);
     for (size_t i = 0; i < LENGTH(parts); i++)
@@ -145,8 +160,10 @@ static void put_ways(struct mc_buffer *out, const struct mc_store_disk *disks, s
 static const struct disk_row {
     const char *name, *kind, *help;
     size_t offset; /* of a uint64_t in struct mc_store_disk */
+    unsigned us;   /* that one of it lasts, if it is a time: told in seconds */
 } rows[] = {
-#define FROM(field) offsetof(struct mc_store_disk, field)
+#define FROM(field) offsetof(struct mc_store_disk, field), 0
+#define SPAN(field, us) offsetof(struct mc_store_disk, field), us
     {"capacity_bytes", "gauge", "What it may take of its file system", FROM(capacity)},
     {"free_bytes", "gauge", "Of it, in regions in which nothing lies", FROM(free_bytes)},
     {"live_bytes", "gauge", "Of objects that are there", FROM(live_bytes)},
@@ -171,12 +188,14 @@ static const struct disk_row {
     {"refused_total", "counter", "Calls refused at once", FROM(refused)},
     {"waiting", "gauge", "Calls without an answer", FROM(waiting)},
     {"under_way", "gauge", "Reads, writes and syncs of files under way", FROM(under_way)},
-    {"oldest_us", "gauge", "For how long the oldest of them has lasted", FROM(oldest_us)},
-    {"reused_age_ms", "gauge", "How old the region was that was given up last for room", FROM(reused_age_ms)},
+    {"oldest_seconds", "gauge", "For how long the oldest of them has lasted", SPAN(oldest_us, 1)},
+    {"reused_age_seconds", "gauge", "How old the region was that was given up last for room",
+     SPAN(reused_age_ms, 1000)},
     {"journal_bytes", "gauge", "Of the journal of what was removed", FROM(journal_bytes)},
     {"buffer_bytes", "gauge", "Of buffers that are in use", FROM(buffer_bytes)},
-    {"recovery_ms", "gauge", "How long it took to find again what was there", FROM(recovery_ms)},
+    {"recovery_seconds", "gauge", "How long it took to find again what was there", SPAN(recovery_ms, 1000)},
 #undef FROM
+#undef SPAN
 };
 
 static uint64_t value_of(const struct mc_store_disk *disk, size_t offset)
@@ -222,8 +241,7 @@ static double amplification(const struct mc_store_disk *disk)
 
 void mc_disks_metrics(struct mc_buffer *out, const struct mc_store_disk *disks, size_t count)
 {
-    static const char store[] = "mooncake_client_disk_store_latency_us",
-                      read[] = "mooncake_client_disk_read_latency_us",
+    static const char store[] = "mooncake_client_disk_store_seconds", read[] = "mooncake_client_disk_read_seconds",
                       ratio[] = "mooncake_client_disk_write_amplification";
     put_ways(out, disks, count);
     put_health(out, disks, count);
@@ -233,7 +251,11 @@ void mc_disks_metrics(struct mc_buffer *out, const struct mc_store_disk *disks, 
         put_head(out, name, rows[i].kind, rows[i].help);
         for (size_t j = 0; j < count; j++) {
             put_disk(out, name, &disks[j]);
-            mc_buffer_printf(out, "} %" PRIu64 "\n", value_of(&disks[j], rows[i].offset));
+            mc_buffer_put_u8(out, '}');
+            if (rows[i].us != 0)
+                put_time(out, value_of(&disks[j], rows[i].offset) * rows[i].us, SECONDS);
+            else
+                mc_buffer_printf(out, " %" PRIu64 "\n", value_of(&disks[j], rows[i].offset));
         }
     }
     put_head(out, ratio, "gauge", "Bytes written to its files by bytes of objects stored; 0: none was");
@@ -244,10 +266,10 @@ void mc_disks_metrics(struct mc_buffer *out, const struct mc_store_disk *disks, 
     put_reasons(out, disks, count);
     put_head(out, store, "histogram", "How long it took to store an object");
     for (size_t i = 0; i < count; i++)
-        put_histogram(out, store, &disks[i], &disks[i].store_latency);
+        put_histogram(out, store, &disks[i], SECONDS, &disks[i].store_latency);
     put_head(out, read, "histogram", "How long it took to read an object");
     for (size_t i = 0; i < count; i++)
-        put_histogram(out, read, &disks[i], &disks[i].read_latency);
+        put_histogram(out, read, &disks[i], SECONDS, &disks[i].read_latency);
 }
 
 void mc_disks_summary(struct mc_buffer *out, const struct mc_store_disk *disks, size_t count)
