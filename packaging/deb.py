@@ -45,6 +45,9 @@ def files_of(commands):
         found[f"usr/share/man/man1/{path.name}.gz"] = gzip.compress(path.read_bytes(), mtime=0), 0o644
     for path in sorted((HERE / "manual/completion").iterdir()):
         found[f"usr/share/bash-completion/completions/{path.name}"] = path.read_bytes(), 0o644
+    for pattern in ("*.yml", "dashboards/*.json"):
+        for path in sorted((HERE / "monitoring").glob(pattern)):
+            found[f"usr/share/mooncake/monitoring/{path.relative_to(HERE / 'monitoring')}"] = path.read_bytes(), 0o644
     found["usr/share/doc/mooncake/copyright"] = image.copyright_text(), 0o644
     return found
 

@@ -31,6 +31,7 @@ STEPS = (
     Step("image", "packaging/image.py", (PYTHON, "-B", "packaging/image.py", "{cache}/portable", "{out}"), ("mooncake-*-x86_64.tar", "mooncake-*-aarch64.tar")),
     Step("deb", "packaging/deb.py", (PYTHON, "-B", "packaging/deb.py", "{cache}/portable", "{out}"), ("mooncake_*_amd64.deb", "mooncake_*_arm64.deb")),
     Step("chart", "packaging/kubernetes/mooncake", (PYTHON, "-B", "packaging/release.py", "--chart", "{out}"), ("mooncake-*.tgz",)),
+    Step("monitoring", "packaging/monitoring", (PYTHON, "-B", "packaging/release.py", "--monitoring", "{out}"), ("monitoring-*.tgz",)),
     Step("parts", "packaging/parts.py", (PYTHON, "-B", "packaging/release.py", "--parts", "{out}"), ("*-abi3-*_x86_64.whl.cdx.json", "*-abi3-*_aarch64.whl.cdx.json", "*-cp313t-*.whl.cdx.json")),
     Step("changelog", "tests/released.py", (PYTHON, "-B", "packaging/release.py", "--changelog", "{out}/CHANGELOG.md"), ("CHANGELOG.md",)),
     Step("toolchain", "packaging/release.py", (PYTHON, "-B", "packaging/release.py", "--toolchain", "{out}/toolchain.txt"), ("toolchain.txt",)),
@@ -84,17 +85,28 @@ def write_parts(folder):
             pathlib.Path(f"{wheel}.cdx.json").write_bytes(archive.read("mooncake/sbom.cdx.json"))
 
 
+def pack(source, paths, target, name):
+    """An archive of these files of a folder, below a folder of that name; the same bytes at any time."""
+    time = int(os.environ.get("SOURCE_DATE_EPOCH", 0))
+    with open(target, "wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=time) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        for path in sorted(paths):
+            entry = tarfile.TarInfo(f"{name}/{path.relative_to(source)}")
+            entry.size, entry.mtime = path.stat().st_size, time
+            archive.addfile(entry, io.BytesIO(path.read_bytes()))
+
+
 def write_chart(folder):
     """Helm's archive of the chart, whose name has its own version, not ours."""
     chart = ROOT / "packaging/kubernetes/mooncake"
     number = re.search(r"^version: (\S+)$", (chart / "Chart.yaml").read_text(encoding="utf-8"), re.M)[1]
-    time = int(os.environ.get("SOURCE_DATE_EPOCH", 0))
-    with open(pathlib.Path(folder) / f"mooncake-{number}.tgz", "wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=time) as packed, \
-            tarfile.open(fileobj=packed, mode="w") as archive:
-        for path in sorted(path for path in chart.rglob("*") if path.is_file()):
-            entry = tarfile.TarInfo(f"mooncake/{path.relative_to(chart)}")
-            entry.size, entry.mtime = path.stat().st_size, time
-            archive.addfile(entry, io.BytesIO(path.read_bytes()))
+    pack(chart, (path for path in chart.rglob("*") if path.is_file()), pathlib.Path(folder) / f"mooncake-{number}.tgz", "mooncake")
+
+
+def write_monitoring(folder):
+    """What a Prometheus and a Grafana are given."""
+    source = ROOT / "packaging/monitoring"
+    paths = [path for pattern in ("*.yml", "dashboards/*.json") for path in source.glob(pattern)]
+    pack(source, paths, pathlib.Path(folder) / f"monitoring-{version()}.tgz", "monitoring")
 
 
 def write_toolchain(path):
@@ -165,7 +177,7 @@ def make(steps, cache, target, keep):
 
 
 def main(words):
-    small = {"--changelog": write_changelog, "--parts": write_parts, "--toolchain": write_toolchain, "--chart": write_chart}
+    small = {"--changelog": write_changelog, "--parts": write_parts, "--toolchain": write_toolchain, "--chart": write_chart, "--monitoring": write_monitoring}
     if len(words) == 2 and words[0] in small:
         small[words[0]](words[1])
         return 0

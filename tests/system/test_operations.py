@@ -4,7 +4,7 @@ import sys
 
 from cluster import BUILD
 from scene import Scene
-from test_documents import SOURCE, document, metrics_of, names, of_the_master, section
+from test_documents import SOURCE, document, metrics_of, names, of_the_master, rows, section
 
 sys.path.insert(0, str(SOURCE / "packaging"))
 
@@ -46,9 +46,15 @@ def test_metrics_that_are_named():
     """Those of the alerts, and all others that the page speaks of, are metrics of the master."""
     text = of_the_master(document("docs/metrics.md"))
     known = {name for cells in metrics_of(text.replace(section(text, "Always 0"), "")) for name in names(cells[0])}
-    alerts = set(re.findall(r"\b((?:mooncake|master|mem_cache|total_get)_\w+)", re.search(r"^```yaml\n(.*?)^```$", PAGE, re.M | re.S)[1]))
+    rules = re.sub(r"annotations:\n(?: {10}.*\n)+", "", document("packaging/monitoring/alerts.yml")).replace("mooncake_proxy_instance_up", "")
+    alerts = set(re.findall(r"\b((?:mooncake|master)_\w+)", " ".join(re.findall(r"expr: (?:>\n(?: {10}.*\n)+|.*)", rules))))
     spoken = set(re.findall(r"`((?:mooncake_(?!doctor|bench|disk|client|master|proxy|key)|master_)\w+)`", PAGE))
     assert len(alerts) > 15 and alerts | spoken <= known, (alerts | spoken) - known
+
+
+def test_every_alert_has_a_row():
+    table = [names(cells[0])[0] for cells in rows(section(PAGE, "Alerts"))]
+    assert len(table) > 10 and table == re.findall(r"- alert: (\w+)", document("packaging/monitoring/alerts.yml"))
 
 
 def test_flags_and_ports():

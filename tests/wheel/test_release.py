@@ -101,6 +101,15 @@ def test_the_chart_has_the_same_bytes_at_any_time(tmp_path, monkeypatch):
         assert archive.getnames() == ["mooncake/Chart.yaml", "mooncake/templates/a.yaml"]
 
 
+def test_what_prometheus_and_grafana_are_given(tmp_path):
+    release.write_monitoring(tmp_path)
+    (path,) = tmp_path.glob("monitoring-*.tgz")
+    with tarfile.open(path) as archive:
+        names = set(archive.getnames())
+    assert {"monitoring/alerts.yml", "monitoring/prometheus.yml", "monitoring/dashboards/mooncake-pool.json"} <= names
+    assert not any(name.endswith(".py") for name in names)
+
+
 def test_the_steps_are_there():
     assert {"wheels", "sdist", "parts", "changelog", "toolchain"} <= {step.name for step in release.STEPS if (ROOT / step.made_of).exists()}
     for step in release.STEPS:
