@@ -11,6 +11,8 @@ ON = ("--enable_kv_events=true", "--client_ttl=600")  # the owners have no heart
 
 def get(master, path):
     status, body, _ = ask(master.metrics_port, "GET", path)
+    if status == 503:
+        raise ConnectionError("it does not lead yet")
     return status, json.loads(body)
 
 
