@@ -3,11 +3,12 @@
 #include "env/harden.h"
 #include "env/keys.h"
 #include "env/log.h"
+#include "env/secure.h"
 #include "store/master/events.h"
 #include "store/master/history.h"
+#include "store/master/http_server.h"
 #include "store/master/kv_events.h"
 #include "store/master/kv_zmq.h"
-#include "store/master/http_server.h"
 #include "store/master/options.h"
 #include "store/master/quotas.h"
 #include "store/master/server.h"
@@ -36,8 +37,8 @@ static struct mc_kv_zmq *publish(const struct mc_master_config *config)
     char error[MC_OPTION_ERROR_MAX] = "";
     if (config->kv_events == NULL || config->kv_events_endpoint[0] == 0)
         return NULL;
-    if (mc_keys_are_wanted())
-        mc_log(WARNING, "KV events are not published by ZMQ: nobody shows a key there; they are read over HTTP");
+    if (mc_keys_are_wanted() || mc_secure_is_served())
+        mc_log(WARNING, "KV events are not published by ZMQ: it knows neither keys nor TLS; they are read over HTTP");
     else if (mc_kv_zmq_start(config->kv_events, &form, config->kv_events_endpoint, &zmq, error, sizeof(error)) < 0)
         mc_log(WARNING, "KV events are not published by ZMQ: %s", error[0] != 0 ? error : "out of memory");
     return zmq;

@@ -3,6 +3,10 @@ import re
 import socket
 import struct
 
+import pytest
+
+import keyed
+from certificates import Authority
 from cluster import Master, wait_until
 from test_kv_events import get, keys, truth
 from wire import FakeOwner
@@ -190,5 +194,17 @@ def test_strangers():
 
 def test_without_a_place_it_serves_all_the_same():
     with Master("--enable_kv_events=true", "--kv_events_bind_endpoint=ipc:///tmp/x") as master:
-        assert "kv_events_bind_endpoint is not tcp://HOST:PORT" in master.log()
+        wait_until(lambda: "kv_events_bind_endpoint is not tcp://HOST:PORT" in master.log(), 30, "the warning")
         assert get(master, "/kv_events/status")[1]["enabled"]
+
+
+@pytest.mark.parametrize("by", ["keys", "tls"])
+def test_it_is_not_opened_where_others_are_to_prove_who_they_are(tmp_path, by):
+    if by == "keys":
+        flags = ("--auth_file=" + keyed.write(tmp_path, "keys", keyed.Key("a")),)
+    else:
+        pair = Authority(tmp_path, "authority").sign("master", ["IP:127.0.0.1"])
+        flags = (f"--tls_cert={pair.certificate}", f"--tls_key={pair.key}")
+    with Master(*ON, *flags) as master:
+        wait_until(lambda: "KV events are not published by ZMQ" in master.log(), 30, "the warning")
+        assert "KV events are published" not in master.log()
