@@ -151,8 +151,8 @@ static void who_waits_is_woken(void **state)
     pthread_t threads[MORE];
     bool waited[MORE];
     (void)state;
-    assert_true(mc_kv_events_wait(events, EPOCH, 0, mc_clock_ns()));          /* that time has come */
-    assert_true(mc_kv_events_wait(events, EPOCH + 1, 0, UINT64_MAX));         /* of another epoch */
+    assert_true(mc_kv_events_wait(events, EPOCH, 0, mc_clock_ns()));  /* that time has come */
+    assert_true(mc_kv_events_wait(events, EPOCH + 1, 0, UINT64_MAX)); /* of another epoch */
     for (unsigned i = 0; i < MORE; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, wait_for_one, &waited[i]), 0);
     /* Too many wait once all are there: those that do not have ended. */

@@ -206,8 +206,7 @@ int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core
     return count == 0 ? MC_ERR_OBJECT_NOT_FOUND : (int)count;
 }
 
-void mc_core_prefix(const struct mc_core *core, const struct mc_span *keys, size_t count,
-                    struct mc_core_prefix *prefix)
+void mc_core_prefix(const struct mc_core *core, const struct mc_span *keys, size_t count, struct mc_core_prefix *prefix)
 {
     struct mc_object *objects[MC_CORE_PREFIX_SLICE];
     struct mc_replica replica;

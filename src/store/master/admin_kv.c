@@ -14,10 +14,10 @@
 #include <stdlib.h>
 
 #define WAIT_MS_MAX 60000u
-#define WAIT_SLICE_MS 500u       /* then it is looked whether the answer is still waited for */
-#define BUCKETS_PER_SLICE 1024u  /* that the core looks at for one question, */
-#define OBJECTS_PER_SLICE 512u   /* until it has found so many */
-#define SLICES_MAX 256u          /* for one page: a table may be nearly empty */
+#define WAIT_SLICE_MS 500u      /* then it is looked whether the answer is still waited for */
+#define BUCKETS_PER_SLICE 1024u /* that the core looks at for one question, */
+#define OBJECTS_PER_SLICE 512u  /* until it has found so many */
+#define SLICES_MAX 256u         /* for one page: a table may be nearly empty */
 #define KEYS_PER_PAGE 1000u
 #define KEYS_PER_PAGE_MAX 10000u
 #define PAGE_BYTES_MAX (1u << 20) /* keys may be long */
@@ -103,8 +103,8 @@ static void await(struct mc_kv_events *events, struct mc_web_request *request, u
         bool may_wait = mc_kv_events_wait(events, epoch, after, mc_clock_ns() + slice_ms * 1000000);
         mc_kv_events_mark(events, &mark);
         now_ms = mc_clock_ms();
-        is_waiting = may_wait && mark.epoch == epoch && mark.last == after && now_ms < until_ms &&
-                     mc_web_is_awaited(request);
+        is_waiting =
+            may_wait && mark.epoch == epoch && mark.last == after && now_ms < until_ms && mc_web_is_awaited(request);
     }
 }
 
@@ -198,8 +198,8 @@ static int fill_page(struct mc_server *server, struct kv_slice *slice, struct kv
 {
     int rc = 0;
     slice->cursor = cursor->at;
-    for (unsigned i = 0; rc == 0 && i < SLICES_MAX && slice->has_more && slice->left > 0 &&
-                         slice->writer->out->length < PAGE_BYTES_MAX;
+    for (unsigned i = 0;
+         rc == 0 && i < SLICES_MAX && slice->has_more && slice->left > 0 && slice->writer->out->length < PAGE_BYTES_MAX;
          i++) {
         rc = mc_server_ask(server, ask_media, slice, MC_HTTP_ASK_MS);
         if (rc == 0 && cursor->epoch == 0)

@@ -84,8 +84,8 @@ struct mc_server {
     bool is_naming;       /* the election was asked to write it down */
     struct mc_core_output output;
     struct mc_kv_events *kv_events; /* NULL: nobody wants to know */
-    struct mc_election *election; /* NULL without HA */
-    struct mc_note note;          /* without HA: of what the one after us has to know; fd -1: there is none */
+    struct mc_election *election;   /* NULL without HA */
+    struct mc_note note;            /* without HA: of what the one after us has to know; fd -1: there is none */
     struct mc_mailbox *mailbox;
     struct event listen_event, unix_event, resume_event, tick_event, report_event, signal_event, mail_event,
         election_event;

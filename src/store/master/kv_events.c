@@ -172,12 +172,11 @@ static void page_fill(const struct mc_kv_events *events, uint64_t after, size_t 
         if (used + length > sizeof(page->bytes))
             break;
         bytes_read(events, entry->at, page->bytes + used, length);
-        page->events[page->count++] =
-            (struct mc_kv_event){.number = number,
-                                 .wall_ms = entry->wall_ms,
-                                 .medium = entry->medium ? MC_MEDIUM_DISK : MC_MEDIUM_MEMORY,
-                                 .is_there = entry->is_there,
-                                 .key = mc_span(page->bytes + used, length)};
+        page->events[page->count++] = (struct mc_kv_event){.number = number,
+                                                           .wall_ms = entry->wall_ms,
+                                                           .medium = entry->medium ? MC_MEDIUM_DISK : MC_MEDIUM_MEMORY,
+                                                           .is_there = entry->is_there,
+                                                           .key = mc_span(page->bytes + used, length)};
         used += length;
     }
 }

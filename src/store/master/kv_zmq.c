@@ -193,8 +193,8 @@ static size_t take_greeting(struct subscriber *one)
     static const char null[20] = "NULL";
     if (one->in_length < GREETING_BYTES)
         return 0;
-    one->is_over = one->in[0] != 0xff || one->in[9] != 0x7f || one->in[10] < 3 ||
-                   memcmp(one->in + 12, null, sizeof(null)) != 0;
+    one->is_over =
+        one->in[0] != 0xff || one->in[9] != 0x7f || one->in[10] < 3 || memcmp(one->in + 12, null, sizeof(null)) != 0;
     one->is_greeted = true;
     say(one, ready, sizeof(ready) - 1);
     return GREETING_BYTES;
@@ -219,8 +219,8 @@ static void receive(struct mc_kv_zmq *zmq, struct subscriber *one)
 
 static void come(struct mc_kv_zmq *zmq)
 {
-    static const uint8_t greeting[GREETING_BYTES] = {[0] = 0xff, [8] = 1,   [9] = 0x7f, [10] = 3,
-                                                     [12] = 'N', [13] = 'U', [14] = 'L', [15] = 'L'};
+    static const uint8_t greeting[GREETING_BYTES] = {
+        [0] = 0xff, [8] = 1, [9] = 0x7f, [10] = 3, [12] = 'N', [13] = 'U', [14] = 'L', [15] = 'L'};
     int fd = accept4(zmq->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0)
         return;

@@ -40,7 +40,7 @@ struct mc_master_config {
     char kv_events_backend[256];
     char kv_events_endpoint[512]; /* where they are published by ZMQ; empty: nowhere */
     bool kv_events_legacy, kv_events_object_key;
-    struct mc_kv_events *kv_events; /* NULL: nobody wants to know. The caller's */
+    struct mc_kv_events *kv_events;                        /* NULL: nobody wants to know. The caller's */
     void (*core_made)(void *quotas, struct mc_core *core); /* called with each; NULL: need not be */
     struct mc_pod *pod;                                    /* which is told when we lead; NULL: none. The caller's */
     void (*pod_lead)(struct mc_pod *pod, bool leads);

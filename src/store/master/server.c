@@ -647,8 +647,12 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     server->sampler.history = config->history;
     server->sampler.events = config->events;
     server->kv_events = config->kv_events;
-    server->output = (struct mc_core_output){server,     mc_server_core_buffer, mc_server_core_close,
-                                             core_log,   mc_server_core_way,    core_event,
+    server->output = (struct mc_core_output){server,
+                                             mc_server_core_buffer,
+                                             mc_server_core_close,
+                                             core_log,
+                                             mc_server_core_way,
+                                             core_event,
                                              server->kv_events == NULL ? NULL : core_medium};
     server->dirty.last = &server->dirty.first;
     server->ready.last = &server->ready.first;
