@@ -12,6 +12,7 @@ INVALID_PARAMS = -600
 _LOCAL_BUFFER_MIN = 1024
 _DICT_SIZE_DEFAULT = "16mb"
 _INT64_MAX = (1 << 63) - 1
+_HTTP_PORT = 9300
 _YES, _NO = ("true", "1", "yes", "on", "enable"), ("false", "0", "no", "off", "disable", "")
 _USUAL_PATH = "/data/file_storage"
 _SIZES = ("global_segment_size", "local_buffer_size")
@@ -78,8 +79,6 @@ def _is_on(values, name):
 
 def _warn_ignored(values):
     """Settings of the original that this build accepts without doing what they say: never in silence."""
-    if _is_on(values, "enable_client_http_server"):
-        _log_warning("setup: enable_client_http_server (client_http_port) changes nothing here: mc_store_rest_server and mooncake_client are stores with an HTTP server")
     metadata = values.get("metadata_server", "P2PHANDSHAKE")
     if issubclass(type(metadata), str) and str.__ne__(metadata, "P2PHANDSHAKE"):
         _say_once(_log_info, "setup: metadata_server changes nothing here: the store asks nothing there")
@@ -125,6 +124,17 @@ def _disk_paths(values):
     return path or None
 
 
+def _http_port(values):
+    """Of /health and /metrics; -1: they are not wanted; None: there is no such port."""
+    if not _is_on(values, "enable_client_http_server"):
+        return -1
+    port = str(values.get("client_http_port", _HTTP_PORT))
+    if not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
+        _log_error(f'setup: client_http_port "%s" is not a port: 0 to 65535 is expected' % port.partition("\0")[0])
+        return None
+    return int(port)
+
+
 def _join(store, values, from_dict):
     texts = {name: _text(values, name) for name in ("local_hostname", "metadata_server", "protocol", "rdma_devices", "master_server_addr", "data_dir", "tenant_id")}
     sizes = {}
@@ -132,8 +142,17 @@ def _join(store, values, from_dict):
         sizes[name] = _size(values, name, from_dict)
         if sizes[name] is None:
             return INVALID_PARAMS
+    port = _http_port(values)
+    if port is None:
+        return INVALID_PARAMS
     _warn_ignored(values)
-    return store._open(*texts.values(), _disk_paths(values), *sizes.values())
+    code = store._open(*texts.values(), _disk_paths(values), *sizes.values())
+    if code == 0 and port >= 0:
+        try:
+            store._serve_health(port)
+        except OSError as error:  # a store is worth more than a look at it; of several in a process one has the port
+            _log_warning(f"setup: there will be no /health and /metrics: {error}")
+    return code
 
 
 def _of_dict(config):
@@ -171,6 +190,9 @@ def setup(self, local_hostname, metadata_server, global_segment_size, local_buff
     ssd_offload_path     directories on them, separated by commas; "": environment MOONCAKE_OFFLOAD_FILE_STORAGE_PATH,
                          or /data/file_storage if it is there. docs/disk.md has all that may be set.
     tenant_id            whose objects are put and found, of a master with tenants (--enable_multi_tenants, or keys that have one).
+    enable_client_http_server, client_http_port
+                         /health and /metrics over HTTP until close; port 0: a free one, which the log says. A port that is
+                         taken costs a warning, not the store.
     data_dir             the segment lies in files there, best under /dev/shm, and outlives the process: the next store takes
                          it up with its objects. None: environment MC_DATA_DIR; "": none. None of it is in the original.
 

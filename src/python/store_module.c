@@ -39,6 +39,7 @@ METHODS(DECLARE)
 static PyMethodDef store_methods[] = {
     METHODS(ROW){"_open", mc_py_store_open, METH_VARARGS, NULL},
     {"_serve", mc_py_store_serve, METH_O, NULL},
+    {"_serve_health", mc_py_store_serve_health, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

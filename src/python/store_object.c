@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -64,7 +65,7 @@ static bool is_forked(struct mc_py_store *self)
 static void renew_after_fork(struct mc_py_store *self)
 {
     self->store = NULL;
-    self->rest = NULL;
+    memset(self->servers, 0, sizeof(self->servers));
     self->running = 0;
     self->opening = false;
     pthread_mutex_init(&self->mutex, NULL);
@@ -153,6 +154,16 @@ static bool wait_until_idle(struct mc_py_store *self)
     return idle;
 }
 
+static bool servers_end(struct mc_py_store *self)
+{
+    for (int which = 0; which < MC_PY_SERVERS; which++) {
+        if (!mc_py_rest_end(self->servers[which]))
+            return false;
+        self->servers[which] = NULL;
+    }
+    return true;
+}
+
 /* New calls are refused from the first line on; those that run are waited for. */
 static int store_shut(struct mc_py_store *self)
 {
@@ -168,12 +179,10 @@ static int store_shut(struct mc_py_store *self)
     if (store == NULL)
         return 0;
     Py_BEGIN_ALLOW_THREADS bool is_idle = wait_until_idle(self), has_ended = false;
-    while (is_idle && !(has_ended = mc_py_rest_end(self->rest)) && !mc_py_exiting())
+    while (is_idle && !(has_ended = servers_end(self)) && !mc_py_exiting())
         ; /* it waits for seconds at a time, and says so */
-    if (has_ended) {
-        self->rest = NULL;
+    if (has_ended)
         rc = mc_store_close(store);
-    }
     Py_END_ALLOW_THREADS return rc;
 }
 

@@ -8,16 +8,19 @@
 
 #include <pthread.h>
 
+/* Which servers of HTTP a store may have: all of its API, or its health and metrics alone. */
+enum mc_py_server { MC_PY_REST, MC_PY_HEALTH, MC_PY_SERVERS };
+
 struct mc_py_store {
     PyObject_HEAD pthread_mutex_t
         mutex; /* guards what follows; held for a few instructions, never while waiting for the GIL */
     pthread_cond_t idle;
-    struct mc_store *store;   /* NULL: not set up, or closed */
-    unsigned running;         /* calls that use `store` */
-    unsigned fork_generation; /* of the process that set it up */
-    bool opening;             /* a setup is under way */
-    struct mc_py_rest *rest;  /* NULL, or the REST API of this store */
-    void *pool;               /* memory of alloc_from_mem_pool; stays as long as the object */
+    struct mc_store *store;                    /* NULL: not set up, or closed */
+    unsigned running;                          /* calls that use `store` */
+    unsigned fork_generation;                  /* of the process that set it up */
+    bool opening;                              /* a setup is under way */
+    struct mc_py_rest *servers[MC_PY_SERVERS]; /* NULL: it has none of that kind */
+    void *pool;                                /* memory of alloc_from_mem_pool; stays as long as the object */
     uint64_t pool_size, pool_used;
     PyObject *weak_references;
 };

@@ -70,10 +70,17 @@ static void rest_free(struct mc_py_rest *rest)
 }
 
 /* NULL with the reason. */
-static struct mc_py_rest *rest_begin(struct mc_store *store, uint16_t *port, char reason[REASON_MAX])
+static struct mc_py_rest *rest_begin(struct mc_store *store, enum mc_py_server which, uint16_t *port,
+                                     char reason[REASON_MAX])
 {
+    static const struct kind {
+        mc_web_handler *handler;
+        const char *flag, *name;
+    } kinds[MC_PY_SERVERS] = {[MC_PY_REST] = {mc_rest_handle, "port", "REST API"},
+                              [MC_PY_HEALTH] = {mc_rest_handle_health, "client_http_port", "Client HTTP server"}};
+    const struct kind *kind = &kinds[which];
     struct mc_py_rest *rest = calloc(1, sizeof(*rest));
-    snprintf(reason, REASON_MAX, "no memory, descriptors or threads for the REST API");
+    snprintf(reason, REASON_MAX, "no memory, descriptors or threads for it");
     if (rest == NULL)
         return NULL;
     rest->rest.store = store;
@@ -84,14 +91,14 @@ static struct mc_py_rest *rest_begin(struct mc_store *store, uint16_t *port, cha
     mc_web_descriptors(rest->web, rest->fds);
     (void)keep(rest->fds[0]);
     (void)keep(rest->fds[1]);
-    rest->listener = keep(mc_web_bind("0.0.0.0", port, "port", reason, REASON_MAX));
+    rest->listener = keep(mc_web_bind("0.0.0.0", port, kind->flag, reason, REASON_MAX));
     if (rest->listener < 0)
         goto fail;
-    if (mc_web_serve(rest->web, rest->listener, mc_rest_handle, mc_rest_is_quick, &rest->rest) < 0) {
+    if (mc_web_serve(rest->web, rest->listener, kind->handler, mc_rest_is_quick, &rest->rest) < 0) {
         snprintf(reason, REASON_MAX, "cannot listen on port %u", (unsigned)*port);
         goto fail;
     }
-    mc_log(INFO, "REST API started on port %u", (unsigned)*port);
+    mc_log(INFO, "%s started on port %u", kind->name, (unsigned)*port);
     return rest;
 fail:
     rest_free(rest);
@@ -107,24 +114,24 @@ bool mc_py_rest_end(struct mc_py_rest *rest)
     if (is_answered)
         rest_free(rest);
     else
-        mc_log(WARNING, "some requests of the REST API are still under way: not waiting for them");
+        mc_log(WARNING, "some requests over HTTP are still under way: not waiting for them");
     return is_answered;
 }
 
 /* ---- calls ---- */
 
 /* True when the store has it now. */
-static bool rest_give(struct mc_py_store *self, struct mc_py_rest *rest)
+static bool rest_give(struct mc_py_store *self, enum mc_py_server which, struct mc_py_rest *rest)
 {
     pthread_mutex_lock(&self->mutex);
-    bool is_first = self->rest == NULL;
+    bool is_first = self->servers[which] == NULL;
     if (is_first)
-        self->rest = rest;
+        self->servers[which] = rest;
     pthread_mutex_unlock(&self->mutex);
     return is_first;
 }
 
-PyObject *mc_py_store_serve(PyObject *object, PyObject *number)
+static PyObject *serve(PyObject *object, enum mc_py_server which, PyObject *number)
 {
     struct mc_py_store *self = (struct mc_py_store *)object;
     struct mc_store *store;
@@ -138,16 +145,26 @@ PyObject *mc_py_store_serve(PyObject *object, PyObject *number)
     uint16_t port = (uint16_t)wanted;
     int rc = mc_py_store_enter(self, &store);
     if (rc < 0)
-        return PyErr_Format(PyExc_OSError, "no REST API: %s", mc_error_text(rc));
+        return PyErr_Format(PyExc_OSError, "no HTTP port: %s", mc_error_text(rc));
     bool is_given = false;
-    Py_BEGIN_ALLOW_THREADS rest = rest_begin(store, &port, reason);
+    Py_BEGIN_ALLOW_THREADS rest = rest_begin(store, which, &port, reason);
     if (rest != NULL) {
-        is_given = rest_give(self, rest);
+        is_given = rest_give(self, which, rest);
         snprintf(reason, sizeof(reason), "there is one already");
     }
     if (!is_given)
         (void)mc_py_rest_end(rest); /* there is one, and nobody has asked this one */
     mc_py_store_leave(self);
     Py_END_ALLOW_THREADS return is_given ? PyLong_FromLong(port)
-                                         : PyErr_Format(PyExc_OSError, "no REST API: %s", reason);
+                                         : PyErr_Format(PyExc_OSError, "no HTTP port: %s", reason);
+}
+
+PyObject *mc_py_store_serve(PyObject *object, PyObject *port)
+{
+    return serve(object, MC_PY_REST, port);
+}
+
+PyObject *mc_py_store_serve_health(PyObject *object, PyObject *port)
+{
+    return serve(object, MC_PY_HEALTH, port);
 }

@@ -1,0 +1,90 @@
+"""/health and /metrics of a store in a Python process: setup's enable_client_http_server."""
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import cluster
+from cluster import request, samples_of
+from ports import free_port
+from python_cluster import MooncakeDistributedStore, wait_until
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def master():
+    with cluster.Master() as running:
+        yield running
+
+
+def setup(store, master, port, segment=32 * MIB, **more):
+    return store.setup("127.0.0.1", "P2PHANDSHAKE", segment, MIB, "tcp", "", master.address, enable_client_http_server=True, client_http_port=port, **more)
+
+
+def test_metrics_until_close(master):
+    port = free_port()
+    store = MooncakeDistributedStore()
+    assert setup(store, master, port) == 0
+    wait_until(lambda: store.put("key", bytes(1000)) == 0)
+    assert store.get("key") == bytes(1000)
+    assert (lambda status, body: (status, json.loads(body)["status"]))(*request(port, "GET", "/health")) == (200, "healthy")
+    status, body = request(port, "GET", "/metrics")
+    values = samples_of(body)
+    assert status == 200 and values["mooncake_client_put_bytes_total"] >= 1000 and values["mooncake_client_get_objects_total"] == 1
+    assert values["mooncake_client_segment_capacity_bytes"] == 32 * MIB
+    assert request(port, "GET", "/api/get/key")[0] == 404  # a look, and no API
+    assert store.close() == 0
+    with pytest.raises(OSError):
+        request(port, "GET", "/health")
+    # The port is free, and the same object can have it anew.
+    assert setup(store, master, str(port), segment=0) == 0
+    assert request(port, "GET", "/health")[0] == 200
+    assert store.close() == 0
+
+
+PROGRAM = """
+import os, sys
+from mooncake.store import MooncakeDistributedStore
+stores = [MooncakeDistributedStore() for _ in range(2)]
+config = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "global_segment_size": "0", "local_buffer_size": "1mb", "protocol": "tcp",
+          "master_server_addr": sys.argv[1], "enable_client_http_server": "true", "client_http_port": sys.argv[2]}
+codes = [store.setup(config) for store in stores]
+child = os.fork()
+if child == 0:
+    sys.stdin.read()
+    os._exit(0)
+codes += [store.close() for store in stores]
+codes.append(stores[0].setup(config))  # the child has no copy of the listener
+print(codes, flush=True)
+codes = [stores[0].close()]
+"""
+
+
+def run(master, port):
+    environment = {**os.environ, "PYTHONPATH": os.environ["MC_PYTHONPATH"]}
+    return subprocess.run([sys.executable, "-c", PROGRAM, master.address, str(port)], input="", capture_output=True, text=True, timeout=60, env=environment)
+
+
+def test_a_port_that_is_taken_costs_a_warning(master):
+    """Of two stores of a process one has it; both are stores."""
+    done = run(master, free_port())
+    assert done.returncode == 0 and done.stdout.strip() == "[0, 0, 0, 0, 0]", done.stderr
+    assert len(re.findall(r"Client HTTP server started on port", done.stderr)) == 2, done.stderr
+    assert len(re.findall(r"there will be no /health and /metrics: .*client_http_port", done.stderr)) == 1, done.stderr
+
+
+@pytest.mark.parametrize("port", [-1, 65536, "x", "", 1.5, None])
+def test_a_port_that_is_none(master, port):
+    store = MooncakeDistributedStore()
+    assert setup(store, master, port) == -600
+    assert store.close() == 0
+
+
+def test_without_it_nobody_listens(master):
+    done = subprocess.run([sys.executable, "-c", PROGRAM.replace('"true"', '"false"'), master.address, "0"], input="", capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "PYTHONPATH": os.environ["MC_PYTHONPATH"]})
+    assert done.returncode == 0 and "HTTP" not in done.stderr and "client_http" not in done.stderr, done.stderr
