@@ -1,5 +1,5 @@
 /* A batch of KV events as the original publishes it, in msgpack: [time, [event, ...], rank]. Each event is a map with
- * the names of the original's proposal and, if that is asked for, those of vLLM and SGLang beside them. */
+ * the names of the original's proposal and, if that is asked for, those of inference engines beside them. */
 #ifndef MC_MASTER_KV_BATCH_H
 #define MC_MASTER_KV_BATCH_H
 

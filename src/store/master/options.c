@@ -166,7 +166,7 @@ static const struct mc_option table[] = {
     ROW("kv_events_backend_id", TEXT, "", "name of this store in what is told", INTO(kv_events_backend)),
     ROW("kv_events_queue_capacity", INT, "65536", "events that are kept for who reads them later, 112 bytes each", LIMITS(1, 100000000), INTO(kv_events_capacity)),
     ROW("kv_events_bind_endpoint", TEXT, "", "they are published by ZMQ, too, at tcp://HOST:PORT; empty: they are not", INTO(kv_events_endpoint)),
-    ROW("kv_events_emit_legacy_compat", BOOL, "true", "there with the names that vLLM and SGLang give to events, too", INTO(kv_events_legacy)),
+    ROW("kv_events_emit_legacy_compat", BOOL, "true", "there with the names that engines give to events, too", INTO(kv_events_legacy)),
     ROW("kv_events_emit_object_key", BOOL, "true", "there with the keys; else keys that are no numbers are not published", INTO(kv_events_object_key)),
     ABSENT(EVENTS, "kv_events_model_name", TEXT, "", "deprecated"),
     ABSENT(EVENTS, "kv_events_tenant_id", TEXT, "", "deprecated"),
