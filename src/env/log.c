@@ -1,4 +1,4 @@
-/* Log lines in glog's form, one write(2) each. */
+/* Log lines in glog's form, or as JSON, one write(2) each. */
 #include "env/log.h"
 
 #include "base/variables.h"
@@ -22,6 +22,7 @@ _Atomic int mc_log_threshold = MC_LOG_INFO;
 
 static _Atomic int log_fd = -1;             /* of MC_LOG_DIR */
 static _Atomic int line_fd = STDERR_FILENO; /* where lines go */
+static _Atomic bool is_json;                /* on stderr and in the file */
 static _Atomic uint64_t unsaid;             /* lines that had no room there, since one that had */
 
 static const char *const level_names[] = {"TRACE", "DEBUG", "INFO", "WARNING", "ERROR"};
@@ -29,6 +30,11 @@ static const char *const level_names[] = {"TRACE", "DEBUG", "INFO", "WARNING", "
 void mc_log_set_level(enum mc_log_level level)
 {
     atomic_store(&mc_log_threshold, (int)level);
+}
+
+void mc_log_set_json(bool wanted)
+{
+    atomic_store(&is_json, wanted);
 }
 
 int mc_log_set_flags(int64_t detail, int64_t least)
@@ -77,6 +83,10 @@ __attribute__((constructor)) static void read_environment(void)
     enum mc_log_level level;
     if (text != NULL && mc_log_parse_level(text, &level))
         mc_log_set_level(level);
+    const char *form = mc_variable(MC_LOG_FORMAT);
+    mc_log_set_json(form != NULL && strcasecmp(form, "json") == 0);
+    if (form != NULL && form[0] != 0 && strcasecmp(form, "json") != 0 && strcasecmp(form, "glog") != 0)
+        mc_log(WARNING, "MC_LOG_FORMAT=%.40s: json or glog is expected; it is glog", form);
     const char *directory = mc_variable(MC_LOG_DIR);
     if (directory != NULL && directory[0] != 0)
         mc_log_to_directory(directory);
@@ -111,6 +121,46 @@ static size_t escape(char *to, size_t size, const char *from)
     return length;
 }
 
+/* Bytes of the character of UTF-8 that begins there; 0: none does. */
+static size_t character(const uint8_t *at)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t length = at[0] < 0x80 ? 1 : at[0] >> 5 == 6 ? 2 : at[0] >> 4 == 14 ? 3 : at[0] >> 3 == 30 ? 4 : 0;
+    uint32_t code = length < 2 ? at[0] : at[0] & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if (at[i] >> 6 != 2)
+            return 0; /* the zero at the end, too */
+        code = code << 6 | (at[i] & 0x3f);
+    }
+    return length > 1 && (code < least[length] || code > 0x10ffff || code >> 11 == 27) ? 0 : length;
+}
+
+/* What may stand between the quotes of JSON, whatever bytes peers have put into a name. Returns the length of what
+ * fits, in whole characters. */
+static size_t escape_json(char *to, size_t size, const char *from)
+{
+    size_t length = 0;
+    while (*from != 0) {
+        char one[8];
+        size_t taken = character((const uint8_t *)from);
+        int more = (int)taken;
+        if (taken == 0)
+            more = snprintf(one, sizeof(one), "\\ufffd");
+        else if (is_control(from))
+            more = snprintf(one, sizeof(one), "\\u%04x", taken == 1 ? (uint8_t)from[0] : (uint8_t)from[1]);
+        else if (*from == '"' || *from == '\\')
+            more = snprintf(one, sizeof(one), "\\%c", *from);
+        else
+            memcpy(one, from, taken);
+        if (length + (size_t)more > size)
+            break;
+        memcpy(to + length, one, (size_t)more);
+        length += (size_t)more;
+        from += taken == 0 ? 1 : taken;
+    }
+    return length;
+}
+
 int mc_log_to(int fd)
 {
     return atomic_exchange(&line_fd, fd);
@@ -125,18 +175,36 @@ static bool has_room(int fd)
     return poll(&one, 1, 0) != 0;
 }
 
-static size_t make_line(char text[LINE_MAX_BYTES], enum mc_log_level level, const char *file, int line,
+static size_t make_object(char text[LINE_MAX_BYTES], enum mc_log_level level, const char *file, int line,
+                          const char *message)
+{
+    static const char end[] = {'"', '}', '\n'};
+    struct timespec now;
+    struct tm utc;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    size_t length = strftime(text, LINE_MAX_BYTES, "{\"time\":\"%Y-%m-%dT%H:%M:%S", &utc);
+    length += (size_t)snprintf(text + length, LINE_MAX_BYTES - length,
+                               ".%06ldZ\",\"level\":\"%s\",\"thread\":%ld,\"file\":\"%s\",\"line\":%d,\"message\":\"",
+                               now.tv_nsec / 1000, level_names[level], (long)syscall(SYS_gettid), file, line);
+    length += escape_json(text + length, LINE_MAX_BYTES - sizeof(end) - length, message);
+    memcpy(text + length, end, sizeof(end));
+    return length + sizeof(end);
+}
+
+static size_t make_line(char text[LINE_MAX_BYTES], bool wants_json, enum mc_log_level level, const char *path, int line,
                         const char *message)
 {
+    const char *name = strrchr(path, '/'), *file = name == NULL ? path : name + 1;
+    if (wants_json)
+        return make_object(text, level, file, line, message);
     struct timespec now;
     struct tm local;
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &local);
-    const char *name = strrchr(file, '/');
-    size_t length =
-        (size_t)snprintf(text, LINE_MAX_BYTES, "%c%02d%02d %02d:%02d:%02d.%06ld %5ld %s:%d] ", "DDIWE"[level],
-                         local.tm_mon + 1, local.tm_mday, local.tm_hour, local.tm_min, local.tm_sec, now.tv_nsec / 1000,
-                         (long)syscall(SYS_gettid), name == NULL ? file : name + 1, line);
+    size_t length = (size_t)snprintf(text, LINE_MAX_BYTES, "%c%02d%02d %02d:%02d:%02d.%06ld %5ld %s:%d] ",
+                                     "DDIWE"[level], local.tm_mon + 1, local.tm_mday, local.tm_hour, local.tm_min,
+                                     local.tm_sec, now.tv_nsec / 1000, (long)syscall(SYS_gettid), file, line);
     length += escape(text + length, LINE_MAX_BYTES - 1 - length, message);
     text[length++] = '\n';
     return length;
@@ -154,7 +222,7 @@ static void write_line(const char *text, size_t length)
     if (lost > 0) {
         char first[LINE_MAX_BYTES], message[64];
         (void)snprintf(message, sizeof(message), "%llu lines are lost: nobody has read them", (unsigned long long)lost);
-        size_t first_length = make_line(first, MC_LOG_WARNING, __FILE__, __LINE__, message);
+        size_t first_length = make_line(first, text[0] == '{', MC_LOG_WARNING, __FILE__, __LINE__, message);
         if (write(fd, first, first_length) >= 0 && !has_room(fd)) {
             atomic_fetch_add(&unsaid, 1);
             return;
@@ -172,9 +240,16 @@ void mc_log_write(enum mc_log_level level, const char *file, int line, const cha
     va_start(arguments, format);
     int printed = vsnprintf(message, sizeof(message), format, arguments);
     va_end(arguments);
-    size_t length = make_line(text, level, file, line, printed < 0 ? "" : message);
+    if (printed < 0)
+        message[0] = 0;
+    /* Who has taken the lines over reads glog's form. */
+    bool wants_json = atomic_load_explicit(&is_json, memory_order_relaxed);
+    bool is_taken = atomic_load_explicit(&line_fd, memory_order_relaxed) != STDERR_FILENO;
+    size_t length = make_line(text, wants_json && !is_taken, level, file, line, message);
     int file_fd = atomic_load_explicit(&log_fd, memory_order_relaxed);
     write_line(text, length);
+    if (file_fd >= 0 && wants_json && is_taken)
+        length = make_line(text, true, level, file, line, message);
     if (file_fd >= 0 && write(file_fd, text, length) < 0)
         return; /* nowhere to complain */
 }

@@ -1,4 +1,5 @@
-/* Log lines to stderr in glog's form: "I1023 07:19:21.542047   228 file.c:40] text". One write(2) per line.
+/* Log lines to stderr in glog's form: "I1023 07:19:21.542047   228 file.c:40] text". One write(2) per line. With
+ * MC_LOG_FORMAT=json each is an object of JSON, there and in the file.
  * A reader who stands still costs lines, which are counted and said, and nobody's time.
  * MC_LOG_DIR, or mc_log_to_directory: the same lines also in a file there.
  * Level: MC_LOG_LEVEL = TRACE, DEBUG, INFO (default), WARNING, ERROR; or mc_log_set_level. -v=1 is DEBUG, -v=2 TRACE.
@@ -20,8 +21,9 @@ void mc_log_set_level(enum mc_log_level level);
 int mc_log_set_flags(int64_t detail, int64_t least);
 /* From now on lines go also to DIRECTORY/PROGRAM.PID.log, after what is there. If they cannot, that is a warning. */
 void mc_log_to_directory(const char *directory);
-/* Lines go to that descriptor from now on instead of stderr, whole and in this form; what cannot be written there goes
- * to stderr. The descriptor stays the caller's, and may be closed when no thread can be writing. Returns the one
+void mc_log_set_json(bool wanted);
+/* Lines go to that descriptor from now on instead of stderr, whole and in glog's form; what cannot be written there
+ * goes to stderr. The descriptor stays the caller's, and may be closed when no thread can be writing. Returns the one
  * before. */
 int mc_log_to(int fd);
 /* Parses a level's name (any case) or number; false when it is none. */

@@ -309,6 +309,30 @@ def test_log_dir(tmp_path):
     assert done.returncode == 0 and path.read_text() == done.stderr and "handshakes on port" in done.stderr
 
 
+def test_log_format(tmp_path):
+    """Each line of stderr and file is an object; what Python's logging is handed is as ever."""
+    with Master(f"--log_dir={tmp_path}", environment={"MC_LOG_FORMAT": "json"}) as master:
+        lines = [json.loads(line) for line in master.log().splitlines()]
+        assert all(sorted(line) == ["file", "level", "line", "message", "thread", "time"] for line in lines)
+        assert [line["level"] for line in lines if "HTTP metrics server started" in line["message"]] == ["INFO"]
+        assert (tmp_path / f"mooncake_master.{master.pid}.log").read_text().startswith(master.log()[:200])
+    program = """
+import logging
+logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+from mooncake import logs
+from mooncake.engine import TransferEngine
+with logs.to_logging():
+    assert TransferEngine().initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+"""
+    environment = {**MODULES, "MC_LOG_FORMAT": "json", "MC_LOG_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment)
+    [path] = [path for path in tmp_path.iterdir() if "python" in path.name]
+    assert done.returncode == 0 and re.search(r"^INFO .*handshakes on port", done.stderr, re.M), done.stderr
+    assert any("handshakes on port" in json.loads(line)["message"] for line in path.read_text().splitlines())
+    with Master(environment={"MC_LOG_FORMAT": "xml"}) as master:
+        assert "MC_LOG_FORMAT=xml: json or glog is expected" in master.log()
+
+
 def test_a_protocol_can_be_forced():
     """MC_FORCE_HCA looks for devices whatever is asked for, MC_FORCE_TCP never does and wins."""
     program = """

@@ -56,6 +56,51 @@ static void a_line_has_the_form_of_glog(void **state)
     regfree(&form);
 }
 
+static void a_line_of_json_is_one_object(void **state)
+{
+    static const struct {
+        const char *message, *wanted;
+    } cases[] = {
+        {"plain", "plain"},
+        {"a \"b\" \\", "a \\\"b\\\" \\\\"},
+        {"one\ntwo\x1b[1m\x7f", "one\\u000atwo\\u001b[1m\\u007f"},
+        {"\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80", "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"\xc2\x9b", "\\u009b"},                              /* of C1 */
+        {"\xff \xc3", "\\ufffd \\ufffd"},                     /* no UTF-8; cut short */
+        {"\xc0\xaf", "\\ufffd\\ufffd"},                       /* longer than need be */
+        {"\xed\xa0\x80", "\\ufffd\\ufffd\\ufffd"},            /* half of a pair */
+        {"\xf4\x90\x80\x80", "\\ufffd\\ufffd\\ufffd\\ufffd"}, /* beyond the last */
+    };
+    (void)state;
+    mc_log_set_json(true);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char end[256];
+        regex_t head;
+        assert_int_equal(regcomp(&head,
+                                 "^\\{\"time\":\"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{6}Z\","
+                                 "\"level\":\"WARNING\",\"thread\":[0-9]+,\"file\":\"test_log\\.c\",\"line\":[0-9]+,",
+                                 REG_EXTENDED),
+                         0);
+        snprintf(end, sizeof(end), ",\"message\":\"%s\"}\n", cases[i].wanted);
+        mc_log(WARNING, "%s", cases[i].message);
+        const char *line = captured();
+        assert_int_equal(regexec(&head, line, 0, NULL, 0), 0);
+        assert_string_equal(strstr(line, ",\"message\""), end);
+        regfree(&head);
+    }
+    /* One that is too long is cut between characters, and is whole JSON. */
+    char text[4096] = "";
+    for (size_t i = 0; i + 3 < sizeof(text) - 1; i += 3)
+        memcpy(text + i, "\xe2\x82\xac", 4);
+    mc_log(INFO, "%s", text);
+    const char *line = captured();
+    size_t length = strlen(line);
+    assert_in_range(length, 2000, 2048);
+    assert_string_equal(line + length - 3, "\"}\n");
+    assert_memory_equal(line + length - 6, "\xe2\x82\xac", 3);
+    mc_log_set_json(false);
+}
+
 static void levels_filter(void **state)
 {
     (void)state;
@@ -176,6 +221,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_line_has_the_form_of_glog, capture, release),
+        cmocka_unit_test_setup_teardown(a_line_of_json_is_one_object, capture, release),
         cmocka_unit_test_setup_teardown(levels_filter, capture, release),
         cmocka_unit_test_setup_teardown(a_long_line_is_cut_and_still_ends, capture, release),
         cmocka_unit_test_setup_teardown(control_characters_are_escaped, capture, release),
