@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import places  # noqa: E402
 
-places.use("system", "lab", "faults", "monitoring")
+places.use("lab", "faults", "system", "monitoring")
 
 
 @pytest.fixture
