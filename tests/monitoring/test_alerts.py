@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import struct
+import threading
 import time
 
 import cluster
@@ -137,14 +138,31 @@ def test_nobody_leads():
         master.start()
 
 
+@contextlib.contextmanager
+def busy(client):
+    """It asks for many keys again and again, so that the master is in the middle of an answer most of the time."""
+    end, keys = threading.Event(), [f"key-{number}" for number in range(5000)]
+
+    def run():
+        while not end.is_set():
+            client.batch_is_exist(keys)
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
 def test_the_master_stands_still():
-    with cluster_of() as (master, nodes), watching(master, nodes) as prometheus:
-        def stop():
+    with cluster_of() as (master, nodes), watching(master, nodes) as prometheus, client_of(master) as client, busy(client):
+        def stop():  # a turn is what lies between two waits: it must be hit
             hold_still(master.pid)
-            time.sleep(0.8)
+            time.sleep(1.3)
             os.kill(master.pid, signal.SIGCONT)
-            prometheus.turns(4)
-        during(lambda: "MooncakeMasterIsLate" in prometheus.fired(), stop)
+            time.sleep(0.7)
+        during(lambda: "MooncakeMasterIsLate" in prometheus.fired(), stop, 300)
         fires(prometheus, "MooncakeMasterIsLate", beside=["MooncakeNobodyLeads"])
 
 
