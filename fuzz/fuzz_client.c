@@ -88,8 +88,8 @@ static void object_make(void)
     crc = mc_crc32c(0, table, mc_table_length(LENGTH, shift));
     memcpy(bytes + mc_key_offset(LENGTH), key, 3);
     struct mc_hash hash = mc_hash(key, 3);
-    struct mc_wire_commit_item commit = {SLOT < 1,  SLOT, crc,   GENERATION, 0, LENGTH, hash.low,
-                                         hash.high, 3,    shift, 0,          0, 0,      0};
+    struct mc_wire_commit_item commit = {SLOT < 1, SLOT,  crc, GENERATION, 0, LENGTH, hash.low, hash.high,
+                                         3,        shift, 0,   0,          0, 0,      0};
     mc_assert(mc_segment_memory_commit(world.memory, &commit) == 0);
     honest_number("crc", crc);
     honest_number("hash_low", hash.low);

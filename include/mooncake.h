@@ -178,12 +178,17 @@ struct mc_replicate_config {
     uint32_t preferred_segment_count;
     const char *const *preferred_segments; /* names (mc_store_hostname of their owner), tried first in this order */
     bool with_hard_pin;                    /* never evicted */
-    bool with_soft_pin;                    /* evicted only when nothing else can be */
+    bool with_soft_pin;     /* evicted only when nothing else can be, for soft_pin_ttl_ms */
     bool prefer_same_node;  /* after the preferred segments: all of the call in one segment, of the caller's machine if
                                there is room */
     const uint64_t *groups; /* mc_group() for each key of the call, NULL = none. A read of one object protects its
                                group, and a group is evicted together. A key stays in its group: an upsert that names
                                another one is MC_ERR_INVALID_PARAMS, one that names none keeps it. */
+    uint64_t soft_pin_ttl_ms; /* of with_soft_pin, from when the value can be read; no use of it makes that longer.
+                                 0 = the master's default_kv_soft_pin_ttl; more than its max_kv_soft_pin_ttl:
+                                 MC_ERR_INVALID_PARAMS */
+    bool drop_soft_pin; /* an upsert without with_soft_pin keeps the pin that the value before it had, with its
+                           deadline; not with this */
 };
 /* The number of a group's name; 0 for length 0, which is no group. */
 MC_API uint64_t mc_group(const char *name, size_t length);

@@ -288,7 +288,7 @@ static void do_put(struct sim_worker *worker)
     }
     sim_wishes_draw(&config, keys, count, groups);
     for (uint32_t i = 0; i < count; i++)
-        oracle_put_wishes(numbers[i], config.with_hard_pin);
+        oracle_put_wishes(numbers[i], &config);
     struct oracle_call call = oracle_begin();
     if (replaces)
         (void)mc_store_upsert(worker->store, items, count, &config);

@@ -8,6 +8,7 @@
 #include "worker.h"
 
 #include "store/core/group.h"
+#include "store/core/pin.h"
 #include "store/core/recover.h"
 #include "store/core/replica.h"
 #include "store/core/segment.h"
@@ -154,7 +155,7 @@ static void check_soft(const struct mc_core *core, const struct mc_object *objec
 {
     if (sim_plan->has_quotas) /* it goes for its own tenant's, or the others are guaranteed to theirs */
         return;
-    if (!object->soft || core->now_ms / 1000 >= object->soft_until_s || mc_object_group(object) != NULL)
+    if (mc_pin_left_ms(core, object) == 0 || mc_object_group(object) != NULL)
         return;
     for (uint32_t key = 0; key < sim_plan->keys; key++) {
         const struct mc_object *other = object_of(core, key);
@@ -263,6 +264,32 @@ void oracle_core_rests(const struct mc_core *core)
 
 /* ---- what a master knows of what it offers ---- */
 
+#define PIN_SHORTER_MS 3300u /* an owner tells whole seconds, rounded down, once more for a disk and back */
+#define PIN_LONGER_MS 2500u  /* what is told is on its way; a put that keeps a pin takes its time */
+
+/* A soft pin has the deadline of its put under every master. */
+static void check_pin(const struct mc_core *core, const struct mc_object *object, uint32_t key, uint32_t put)
+{
+    struct oracle_pin pin;
+    uint32_t others = sim_plan->faults & ~(1u << SIM_FAULT_kill_master); /* clocks that are set, word that is late */
+    if (others != 0 || sim_plan->want_gap_ms != 0 || !oracle_put_pin(put, &pin))
+        return;
+    uint64_t left_ms = mc_pin_left_ms(core, object), now_ms = sim_now_ns / SIM_MS;
+    uint64_t behind_ms = sim_boot_ns(sim_master()) / SIM_MS - core->base_ms - core->now_ms; /* since its last input */
+    left_ms = left_ms > behind_ms ? left_ms - behind_ms : 0;
+    bool is_own = pin.ms > 0 || !pin.is_upsert;
+    if (left_ms == 0 && pin.ms > PIN_SHORTER_MS && now_ms + PIN_SHORTER_MS < pin.start_ns / SIM_MS + pin.ms)
+        sim_fail("pins: key %u is not pinned softly any more, and put %u wanted it for %llu ms", key, put,
+                 (unsigned long long)pin.ms);
+    if (left_ms > 0 && is_own && pin.ms == 0)
+        sim_fail("pins: key %u is pinned softly, and put %u wanted no pin", key, put);
+    if (left_ms > 0 && is_own && pin.end_ns != SIM_NEVER &&
+        now_ms + left_ms > pin.end_ns / SIM_MS + pin.ms + PIN_LONGER_MS)
+        sim_fail("pins: key %u is pinned for %llu ms more, and put %u, which ended %llu ms ago, wanted %llu", key,
+                 (unsigned long long)left_ms, put, (unsigned long long)(now_ms - pin.end_ns / SIM_MS),
+                 (unsigned long long)pin.ms);
+}
+
 void oracle_check_wishes(const struct mc_core *core)
 {
     for (uint32_t key = 0; key < sim_plan->keys; key++) {
@@ -272,6 +299,8 @@ void oracle_check_wishes(const struct mc_core *core)
         uint32_t put = oracle_placed_put(generation_of(core, mc_replica_first(core, object)));
         if (put != UINT32_MAX && oracle_put_is_hard(put) && !object->hard)
             sim_fail("pins: key %u is not pinned any more, and its value, of put %u, was", key, put);
+        if (put != UINT32_MAX && sim_plan->has_pins)
+            check_pin(core, object, key, put);
         uint64_t group = mc_object_group_id(object);
         if (group != 0 && group != sim_group_full(key))
             sim_fail("groups: key %u is in another group than its puts have named", key);

@@ -95,7 +95,7 @@ MUTATIONS = [
     # mc_key_hides has no mutation: since an upsert waits for what it replaces, only what a merge refused is hidden, and no seed has met that
     # at the one moment in which it matters; tests/unit/test_core_held.c does.
     # Upserts
-    ("upsert_replaces_what_it_has_not_met", CORE + "replica.c", "object->visible && object->serial == successor->soft_until_s &&\n                mc_object_version(core, object) < first_version(core, successor) &&", "object->visible &&"),
+    ("upsert_replaces_what_it_has_not_met", CORE + "replica.c", "object->visible && object->serial == successor->soft_until &&\n                mc_object_version(core, object) < first_version(core, successor) &&", "object->visible &&"),
     ("upsert_leaves_the_value_before", CORE + "replica.c", "        mc_object_unlive(core, object, false);\n        core->visible_count--;", "        object->live = 0;\n        core->visible_count--;"),
     ("upsert_drops_the_value_before_at_once", CORE + "put.c", "    bool replaces = object != NULL && object->visible;",
      "    bool replaces = false;\n    if (object != NULL && object->visible) {\n        mc_object_drop(core, object, NULL);\n        object = mc_objects_find(&core->objects, item->key);\n    }"),
@@ -254,6 +254,9 @@ MUTATIONS = [
     ("groups_leave_in_part", CORE + "evict.c", "    units += evict_members(core, group, segment, count);", "    group->going_left = 0;"),
     ("a_read_protects_one_member", CORE + "evict.c", "        return group->readers > 0 && core->now_ms < group->lease_until_ms;", "        return object->readers > 0 && core->now_ms < group->lease_until_ms;"),
     ("pins_are_not_told", CORE + "recover.c", "item->length, item->flags, item->group);", "item->length, 0, item->group);"),
+    ("pins_begin_anew_under_each_master", CORE + "recover.c", "    if (left_ms == 0)\n        mc_pin_wish", "    if (true)\n        mc_pin_wish"),
+    ("a_use_moves_the_end_of_a_pin", CORE + "replica.c", "    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {\n        if (!ages(at.segment, object))\n            continue;\n        struct mc_node *node", "    object->soft_until += object->soft ? 10 : 0;\n    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {\n        if (!ages(at.segment, object))\n            continue;\n        struct mc_node *node"),
+    ("ends_of_pins_are_not_written", SEGMENT + "memory.c", "mc_pin_write(commit->flags, commit->pin_ms, ", "mc_pin_write(commit->flags, 0, "),
     ("groups_are_not_told", SEGMENT + "memory.c", "                             .group = __atomic_load_n(&slot->group, __ATOMIC_ACQUIRE)};", "                             .group = 0};"),
     ("an_upsert_pins_nothing", CORE + "replica.c", "    object->hard = successor->hard;", "    object->hard = 0;"),
     # Sessions

@@ -38,6 +38,7 @@ struct oracle_put {
     uint64_t absent_ns, absent_epoch; /* a removal did not find it; under that master it must not appear any more */
     const struct sim_process *process;
     bool succeeded, decided, is_upsert, is_hard;
+    uint64_t pin_ms;
     struct proof proofs[PROOFS_MAX]; /* of other values; the last of each */
     uint32_t proof_count;
 };
@@ -189,9 +190,18 @@ void oracle_put_show(uint32_t put)
     all_puts[put].gone_ns = SIM_NEVER;
 }
 
-void oracle_put_wishes(uint32_t put, bool is_hard)
+void oracle_put_wishes(uint32_t put, const struct mc_replicate_config *config)
 {
-    all_puts[put].is_hard = is_hard;
+    uint64_t ttl_ms = config->soft_pin_ttl_ms != 0 ? config->soft_pin_ttl_ms : mc_core_config_default().soft_pin_ttl_ms;
+    all_puts[put].is_hard = config->with_hard_pin;
+    all_puts[put].pin_ms = config->with_soft_pin && !config->with_hard_pin ? ttl_ms : 0;
+}
+
+bool oracle_put_pin(uint32_t put, struct oracle_pin *pin)
+{
+    const struct oracle_put *of = &all_puts[put];
+    *pin = (struct oracle_pin){of->pin_ms, of->start_ns, of->succeeded ? of->end_ns : SIM_NEVER, of->is_upsert};
+    return of->length >= AMBIGUOUS_BYTES;
 }
 
 /* Of a short value it is not known: another put of the same bytes may be meant. */

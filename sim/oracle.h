@@ -6,6 +6,7 @@
 #include "plan.h"
 
 #include "base/bytes.h"
+#include "mooncake.h"
 
 struct oracle_call { /* one call in progress */
     uint64_t start_ns, stopped_ns, epoch;
@@ -23,7 +24,14 @@ void oracle_put_end(uint32_t put, int rc);
 /* Nobody may see it before it is shown: it is only being put together. */
 void oracle_put_hide(uint32_t put);
 void oracle_put_show(uint32_t put);
-void oracle_put_wishes(uint32_t put, bool is_hard);
+void oracle_put_wishes(uint32_t put, const struct mc_replicate_config *config);
+struct oracle_pin { /* the soft pin that a put has asked for */
+    uint64_t ms;                /* 0: none */
+    uint64_t start_ns, end_ns; /* of the put; end SIM_NEVER: it has not succeeded yet */
+    bool is_upsert;             /* it may have kept that of the value before */
+};
+/* False: of so short a value it is not known. */
+bool oracle_put_pin(uint32_t put, struct oracle_pin *pin);
 bool oracle_put_is_hard(uint32_t put);
 uint32_t oracle_put_length(uint32_t put);
 /* An owner has made it live: may it be, at that time? */

@@ -122,7 +122,7 @@ static void put_session(struct sim_worker *worker)
         sizes[i] = sim_length_draw(SIM_SESSION);
         numbers[i] = oracle_put_begin(keys[i], (uint32_t)sizes[i], false, &bytes[i]);
         oracle_put_hide(numbers[i]);
-        oracle_put_wishes(numbers[i], config.with_hard_pin);
+        oracle_put_wishes(numbers[i], &config);
     }
     struct oracle_call call = oracle_begin();
     (void)mc_store_put_session_start(worker->store, names, sizes, count, &config, results);

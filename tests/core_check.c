@@ -401,5 +401,6 @@ const char *mc_core_check(const struct mc_core *core)
     wrong = wrong != NULL ? wrong : mc_groups_check(&core->groups, &core->objects);
     wrong = wrong != NULL ? wrong : check_puts(core);
     wrong = wrong != NULL ? wrong : check_tombstones(core);
+    wrong = wrong != NULL ? wrong : mc_pins_check(core);
     return wrong != NULL ? wrong : check_sums(core);
 }

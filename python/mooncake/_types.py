@@ -79,7 +79,7 @@ _FIELDS = (
     ("nof_replica_num", 0, _count, "accepted as 0 only: no such tier in this build"),
     ("dfs_replica_num", 0, _count, "accepted as 0 only: no such tier in this build"),
     ("soft_pin_action", SoftPinAction.PRESERVE, _member(SoftPinAction), "SoftPinAction.ENABLE: evicted only when nothing else can be"),
-    ("soft_pin_ttl_ms", None, _optional(_count), "milliseconds of the soft pin, at most 24 h; needs ENABLE; 0: no pin; None: the master's default"),
+    ("soft_pin_ttl_ms", None, _optional(_count), "milliseconds of the soft pin, however it is used; needs ENABLE; 0: no pin; None: the master's default; above its maximum: -600"),
     ("with_soft_pin", False, _flag, "older spelling of soft_pin_action = ENABLE"),
     ("with_hard_pin", False, _flag, "never evicted"),
     ("preferred_segments", (), _texts, "names (get_hostname() of their owners) that are tried first, in this order"),

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SOFT_PIN_TTL_MAX_MS (UINT64_C(24) * 3600 * 1000)
+enum { SOFT_PIN_ENABLE = 1, SOFT_PIN_DISABLE = 2 }; /* as SoftPinAction in Python */
 
 static PyObject *handle_type;
 
@@ -77,7 +77,7 @@ static int read_fields(PyObject *object, PyObject **values, struct fields *field
                           &fields->prefer_alloc_in_same_node, &fields->data_type, &fields->group_ids))
         return -1;
     if (fields->with_soft_pin)
-        fields->soft_pin_action = 1;
+        fields->soft_pin_action = SOFT_PIN_ENABLE;
     fields->ttl_ms = fields->soft_pin_ttl_ms == Py_None ? 0 : PyLong_AsUnsignedLongLong(fields->soft_pin_ttl_ms);
     if (PyErr_Occurred() != NULL)
         return -1;
@@ -96,10 +96,8 @@ static const char *find_fault(const struct fields *fields, Py_ssize_t key_count,
 {
     if (fields->replica_num == 0)
         return "replica_num is 0";
-    if (fields->soft_pin_ttl_ms != Py_None && fields->soft_pin_action != 1)
+    if (fields->soft_pin_ttl_ms != Py_None && fields->soft_pin_action != SOFT_PIN_ENABLE)
         return "soft_pin_ttl_ms needs soft_pin_action ENABLE";
-    if (fields->ttl_ms > SOFT_PIN_TTL_MAX_MS)
-        return "soft_pin_ttl_ms is above 24 hours";
     if (fields->prefer_alloc_in_same_node && (kind != MC_PY_PUT_MULTI || fields->replica_num != 1))
         return "prefer_alloc_in_same_node works with batch_put_from_multi_buffers and one replica only";
     if (fields->group_ids != Py_None && PyTuple_Size(fields->group_ids) != key_count)
@@ -179,12 +177,11 @@ int mc_py_replicate_acquire(PyObject *object, Py_ssize_t key_count, enum mc_py_p
     replicate->config.replica_count =
         fields.replica_num > MC_REPLICA_COUNT_MAX ? MC_REPLICA_COUNT_MAX : (uint32_t)fields.replica_num;
     replicate->config.with_hard_pin = fields.with_hard_pin;
-    /* A pin of 0 ms is none. */
-    replicate->config.with_soft_pin =
-        fields.soft_pin_action == 1 && (fields.soft_pin_ttl_ms == Py_None || fields.ttl_ms > 0);
-    if (fields.ttl_ms > 0)
-        mc_log_once(WARNING, "soft_pin_ttl_ms changes nothing here: a soft pin lasts as long as the master's "
-                             "--default_kv_soft_pin_ttl says, from the last use");
+    /* A pin of 0 ms is none, also where there was one. */
+    bool is_none = fields.soft_pin_ttl_ms != Py_None && fields.ttl_ms == 0;
+    replicate->config.with_soft_pin = fields.soft_pin_action == SOFT_PIN_ENABLE && !is_none;
+    replicate->config.drop_soft_pin = fields.soft_pin_action == SOFT_PIN_DISABLE || is_none;
+    replicate->config.soft_pin_ttl_ms = fields.ttl_ms;
     replicate->config.prefer_same_node = fields.prefer_alloc_in_same_node;
     int rc = read_groups(fields.group_ids, replicate);
     return rc == 0 ? read_names(&fields, replicate) : rc;

@@ -193,7 +193,6 @@ def test_flags_that_work_are_read():
 SAID = {  # by the place: what is said, and how the log calls it
     ("key", "service"): {"metadata_server": "metadata_server"},
     ("key", "setup"): {"metadata_server": "setup: metadata_server"},
-    ("argument", "ReplicateConfig"): {"soft_pin_ttl_ms": "soft_pin_ttl_ms"},
     ("argument", "allocate_and_mount_segment"): {name: "protocol and location of a mount" for name in ("protocol", "location")},
     ("argument", "transfer_sync_write"): {"transport_hint": "transport_hint"},
     ("key", "drain_job"): {name: f'drain job: "{name}"' for name in ("target_segments", "max_concurrency")},
@@ -207,20 +206,16 @@ def said_of(log):
 
 
 def test_arguments_that_change_nothing_are_said_once():
-    """Those of setup, in either form, of a put, a mount and a transfer."""
+    """Those of setup, in either form, of a mount and a transfer."""
     program = """
 import sys
 from mooncake.engine import TransferEngine
-from mooncake.store import MooncakeDistributedStore, ReplicateConfig, SoftPinAction
+from mooncake.store import MooncakeDistributedStore
 engine = TransferEngine()
 assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
 for _ in range(2):
     store = MooncakeDistributedStore()
     assert store.setup("127.0.0.1", "http://127.0.0.1:9/metadata", 16 << 20, 1 << 20, "tcp", "", sys.argv[1], engine.get_engine()) == 0
-    for key in "ab":
-        config = ReplicateConfig()
-        config.soft_pin_action, config.soft_pin_ttl_ms = SoftPinAction.ENABLE, 60000
-        store.put(key, b"x", config)
     assert store.allocate_and_mount_segment(16 << 20, "tcp", "cpu:0")["ret"] == 0
     assert store.close() == 0
     store = MooncakeDistributedStore()
@@ -233,7 +228,7 @@ for _ in range(2):
     with Master() as master:
         done = subprocess.run([sys.executable, "-c", program, master.address], capture_output=True, text=True, timeout=60, env=MODULES)
     assert done.returncode == 0, done.stderr
-    wanted = {words for place in (("argument", "setup"), ("key", "setup"), ("argument", "ReplicateConfig"), ("argument", "allocate_and_mount_segment"), ("argument", "transfer_sync_write"))
+    wanted = {words for place in (("argument", "setup"), ("key", "setup"), ("argument", "allocate_and_mount_segment"), ("argument", "transfer_sync_write"))
               for words in SAID[place].values()}
     assert said_of(done.stderr) == sorted({*wanted, 'setup: unknown key "global_segment_sise"'})
     assert 'did you mean "global_segment_size"?' in done.stderr

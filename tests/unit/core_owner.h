@@ -13,6 +13,7 @@
 
 struct fake_slot {
     uint64_t group;
+    uint64_t pin_ms; /* what it tells of its pin */
     uint64_t generation, offset, length; /* generation: of the live replica, or everything up to it is refused */
     char key[24];
     uint8_t flags, replica, state; /* 0 empty, 1 live, 2 somebody writes */
@@ -173,7 +174,8 @@ static struct mc_wire_inventory_item item_of(const struct fake_owner *owner, con
                                           .generation = slot->generation,
                                           .offset = slot->offset,
                                           .length = slot->length,
-                                          .group = slot->group};
+                                          .group = slot->group,
+                                          .pin_ms = slot->pin_ms};
     if (slot->state == 1)
         item.key = mc_span_string(slot->key);
     else

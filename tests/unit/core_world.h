@@ -47,7 +47,7 @@ struct world {
     unsigned lonely;               /* segments that it said other hosts cannot reach */
     bool is_told_lonely;           /* by the last answer to a heartbeat */
     uint8_t told_health, told_off; /* what the next heartbeats say of a disk, and of how many that cannot be used */
-    uint64_t group;                /* of the first item that was granted last */
+    uint64_t group, pin_ms;        /* of the first item that was granted last */
     bool is_way_known;             /* of all connections */
     struct mc_core_way way;
     uint64_t index_sum, index_count; /* of the index that the core's words of media make, see world_medium */
@@ -428,7 +428,7 @@ struct world_wish { /* of a PUT_START; zeroed = one replica anywhere */
     uint32_t flags;
     const char *preferred[4];
     uint32_t avoided[4];
-    uint64_t expected, unsure, group;
+    uint64_t expected, unsure, group, pin_ms;
     struct mc_id host;
 };
 struct world_grants {
@@ -444,8 +444,11 @@ struct world_item {
 static void world_put_start_send(struct world *world, uint64_t connection, uint64_t id, const struct world_item *items,
                                  uint32_t count, const struct world_wish *wish)
 {
-    struct mc_wire_put_start head = {
-        .replica_count = wish->replica_count, .flags = wish->flags, .expected = wish->expected, .host = wish->host};
+    struct mc_wire_put_start head = {.replica_count = wish->replica_count,
+                                     .flags = wish->flags,
+                                     .expected = wish->expected,
+                                     .host = wish->host,
+                                     .pin_ms = wish->pin_ms};
     size_t frame = world_begin(world, MC_MESSAGE_PUT_START, id), list, names = 0, avoided = 0;
     mc_wire_put_start_write(&world->frame, &head);
     list = mc_list_begin(&world->frame);
@@ -486,6 +489,7 @@ static void world_put_granted(struct world *world, uint64_t connection, uint64_t
         mc_wire_place_read(&reader, &grants->places[i]);
     mc_assert(!reader.bad && grants->count == count);
     world->group = count > 0 ? grants->items[0].group : 0;
+    world->pin_ms = count > 0 ? grants->items[0].pin_ms : 0;
 }
 static void world_put_start(struct world *world, uint64_t connection, uint64_t id, const struct world_item *items,
                             uint32_t count, const struct world_wish *wish, struct world_grants *grants)

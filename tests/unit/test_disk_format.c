@@ -12,7 +12,8 @@ static struct mc_disk_record record_make(const char *key, uint64_t length, uint3
                                              .crc = 99,
                                              .key_length = (uint16_t)strlen(key),
                                              .block_shift = mc_block_shift(length),
-                                             .flags = 3},
+                                             .flags = 3,
+                                             .pin = {7, 8, 9}},
                                    .slot = 11,
                                    .page = page,
                                    .is_copy = true,
@@ -28,7 +29,7 @@ static void test_record(void **state)
     mc_disk_record_put(table, &record);
     struct mc_reader reader = mc_reader(table, bytes);
     assert_true(mc_disk_record_next(&reader, RIG_REGION, &back));
-    assert_memory_equal(&back.entry, &record.entry, offsetof(struct mc_disk_entry, flags) + 1);
+    assert_memory_equal(&back.entry, &record.entry, offsetof(struct mc_disk_entry, pin) + sizeof(back.entry.pin));
     assert_memory_equal(back.key, "a key", 5);
     assert_true(back.page == 3 && back.slot == 11 && back.is_copy);
     assert_false(mc_disk_record_next(&reader, RIG_REGION, &back));

@@ -187,12 +187,14 @@ static void what_the_core_gets(void **state)
     (void)state;
     assert_int_equal(LOAD("--default_kv_lease_ttl=5s", "--client_ttl=3", "--eviction_ratio=0.5",
                           "--eviction_high_watermark_ratio=1", "--noallow_evict_soft_pinned_objects",
-                          "--put_start_discard_timeout_sec=7", "--default_kv_soft_pin_ttl=1h"),
+                          "--put_start_discard_timeout_sec=7", "--default_kv_soft_pin_ttl=1h",
+                          "--max_kv_soft_pin_ttl=2h"),
                      0);
     assert_int_equal(config.core.lease_ttl_ms, 5000);
     assert_int_equal(config.core.client_ttl_ms, 3000);
     assert_int_equal(config.core.put_discard_ms, 7000);
     assert_int_equal(config.core.soft_pin_ttl_ms, 3600000);
+    assert_int_equal(config.core.soft_pin_max_ms, 7200000);
     assert_false(config.core.allow_evict_soft_pinned);
     assert_true(config.core.eviction_high_watermark == 1 && config.core.eviction_ratio == 0.5);
     assert_ptr_equal(config.core.policy, mc_eviction_default());
@@ -207,6 +209,8 @@ static void what_the_core_gets(void **state)
     assert_non_null(strstr(error, "s3fifo|clock|lru"));
     assert_int_equal(LOAD("--put_start_discard_timeout_sec=600"), MC_ERR_INVALID_PARAMS);
     assert_non_null(strstr(error, "must be less than"));
+    assert_int_equal(LOAD("--default_kv_soft_pin_ttl=2h", "--max_kv_soft_pin_ttl=1h"), MC_ERR_INVALID_PARAMS);
+    assert_non_null(strstr(error, "must not be more than"));
     assert_int_equal(LOAD("-v=1", "--minloglevel=2"), 0);
     assert_int_equal(config.log_level, MC_LOG_DEBUG);
     mc_log_set_level(MC_LOG_ERROR);

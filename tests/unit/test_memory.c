@@ -1,5 +1,6 @@
 /* The memory of a segment: limits, seals, populating, the life of a slot, readers against a writer. */
 #include "store/segment/memory_inside.h"
+#include "store/segment/pin.h"
 #include "env/clock.h"
 #include "env/log.h"
 
@@ -37,6 +38,63 @@ static struct mc_wire_commit_item commit_of(uint32_t slot, uint64_t generation)
                                         .hash_high = generation * 7,
                                         .key_length = 20,
                                         .block_shift = mc_block_shift(1000)};
+}
+
+/* What is written of a soft pin, and read again by that clock. */
+static void test_pin(void **state)
+{
+    (void)state;
+    const uint64_t day_ms = 86400000, clocks[] = {0, 999, 123456789, 1ull << 38, 268435455000, 1900000000000};
+    const uint8_t both = MC_PUT_SOFT_PIN | MC_PUT_HARD_PIN;
+    for (unsigned i = 0; i < sizeof(clocks) / sizeof(clocks[0]); i++) {
+        uint64_t left_ms, now_ms = clocks[i];
+        uint8_t pin[3] = {1, 2, 3}, flags = mc_pin_write(MC_PUT_SOFT_PIN, day_ms, now_ms, pin);
+        assert_int_equal(mc_pin_read(flags, pin, now_ms, &left_ms), MC_PUT_SOFT_PIN);
+        assert_true(left_ms <= day_ms && left_ms > day_ms - 1000);
+        assert_int_equal(mc_pin_read(flags, pin, now_ms + day_ms - 2000, &left_ms), MC_PUT_SOFT_PIN);
+        assert_true(left_ms <= 2000 && left_ms > 1000);
+        for (unsigned days = 1; days <= 1000; days++) { /* over, for years */
+            assert_int_equal(mc_pin_read(flags, pin, now_ms + days * day_ms, &left_ms), 0);
+            assert_int_equal(left_ms, 0);
+        }
+        flags = mc_pin_write(MC_PUT_SOFT_PIN, UINT64_MAX, now_ms, pin); /* anybody may say anything */
+        assert_int_equal(mc_pin_read(flags, pin, now_ms, &left_ms), MC_PUT_SOFT_PIN);
+        assert_true(left_ms <= MC_PIN_LEFT_MAX_MS && left_ms > MC_PIN_LEFT_MAX_MS - 1000);
+        flags = mc_pin_write(MC_PUT_SOFT_PIN, 0, now_ms, pin); /* it is not said */
+        assert_int_equal(flags, MC_PUT_SOFT_PIN);
+        assert_int_equal(mc_pin_read(flags, pin, now_ms, &left_ms), MC_PUT_SOFT_PIN);
+        assert_int_equal(left_ms, 0);
+        flags = mc_pin_write(both, day_ms, now_ms, pin);
+        assert_int_equal(mc_pin_read(flags, pin, now_ms, &left_ms), both);
+        assert_int_equal(mc_pin_read(flags, pin, now_ms + day_ms, &left_ms), MC_PUT_HARD_PIN);
+        assert_int_equal(mc_pin_write(0xff & ~MC_PUT_SOFT_PIN, day_ms, now_ms, pin), MC_PUT_HARD_PIN);
+    }
+    /* An owner of an earlier release has written its value into a slot where there was an end. */
+    uint64_t left_ms;
+    const uint8_t stale[3] = {9, 9, 9};
+    assert_int_equal(mc_pin_read(MC_PUT_SOFT_PIN, stale, 5000, &left_ms), MC_PUT_SOFT_PIN);
+    assert_int_equal(left_ms, 0);
+}
+
+/* The slot, and what a master is told of it. */
+static void test_pin_of_a_slot(void **state)
+{
+    (void)state;
+    struct mc_segment_memory *memory = make(MIB);
+    struct mc_wire_commit_item commit = commit_of(3, 10);
+    struct mc_slot copy;
+    uint64_t left_ms;
+    commit.flags = MC_PUT_SOFT_PIN | 0xf0; /* more than there is */
+    commit.pin_ms = 60000;
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    assert_true(mc_slot_read(&mc_segment_memory_slots(memory)[3], 10, &copy));
+    assert_int_equal(mc_pin_read(copy.flags, copy.pin, mc_clock_boot_ms(), &left_ms), MC_PUT_SOFT_PIN);
+    assert_true(left_ms > 0 && left_ms <= 60000);
+    commit = commit_of(3, 11); /* the next value has none */
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    assert_true(mc_slot_read(&mc_segment_memory_slots(memory)[3], 11, &copy));
+    assert_int_equal(mc_pin_read(copy.flags, copy.pin, mc_clock_boot_ms(), &left_ms), 0);
+    mc_segment_memory_release(memory);
 }
 
 static void test_capacity(void **state)
@@ -543,6 +601,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_capacity),
+        cmocka_unit_test(test_pin),
+        cmocka_unit_test(test_pin_of_a_slot),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_populating_leaves_room_for_others),
         cmocka_unit_test(test_create),

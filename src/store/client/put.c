@@ -79,8 +79,10 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
     const struct put_work *work = context;
     const struct mc_replicate_config *config = work->config;
     struct mc_wire_put_start head = {.replica_count = work->replica_count,
-                                     .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u),
-                                     .expected = work->expected};
+                                     .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u) |
+                                              (config == NULL || !config->drop_soft_pin ? MC_PUT_KEEP_PIN : 0u),
+                                     .expected = work->expected,
+                                     .pin_ms = config == NULL ? 0 : config->soft_pin_ttl_ms};
     if (config != NULL && config->prefer_same_node)
         head.host = work->store->host;
     size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_START, request_id);
@@ -108,17 +110,19 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
 }
 
 static void add_transfer(struct put_work *work, const struct put_one *one, const struct mc_wire_place *place,
-                         uint64_t group)
+                         const struct mc_wire_granted *granted)
 {
     const struct mc_put_item *item = one->item;
+    uint8_t flags = (uint8_t)(pins(work->config) | (granted->pin_ms == 0 ? 0 : MC_PUT_SOFT_PIN)); /* it may be kept */
     work->transfers[work->transfer_count++] = (struct mc_transfer){.kind = MC_TRANSFER_WRITE,
                                                                    .place = mc_place_of(place),
                                                                    .object_length = one->length,
                                                                    .hash_low = one->hash.low,
                                                                    .hash_high = one->hash.high,
                                                                    .key = mc_span(item->key.data, item->key.length),
-                                                                   .flags = pins(work->config),
-                                                                   .group = group,
+                                                                   .flags = flags,
+                                                                   .group = granted->group,
+                                                                   .pin_ms = granted->pin_ms,
                                                                    .replica = place->replica,
                                                                    .length = one->length,
                                                                    .parts = item->parts,
@@ -143,34 +147,31 @@ static void not_granted(struct put_work *work, struct put_one *one, int code)
 static int read_granted(struct put_work *work, struct mc_reader *reader)
 {
     struct mc_wire_none head;
-    struct mc_wire_granted granted;
+    struct mc_wire_granted granted[MC_BATCH_MAX];
     struct mc_wire_place place;
-    uint8_t replicas[MC_BATCH_MAX];
-    uint64_t groups[MC_BATCH_MAX];
     mc_wire_none_read(reader, &head);
     if (mc_list_read(reader) != work->open_count)
         return MC_ERR_PROTOCOL;
     size_t places = 0;
     for (size_t i = 0; i < work->open_count; i++) {
-        mc_wire_granted_read(reader, &granted);
-        if (granted.code > 0 ||
-            (granted.code == 0 && (granted.replica_count == 0 || granted.replica_count > work->replica_count)))
+        struct mc_wire_granted *one = &granted[i];
+        mc_wire_granted_read(reader, one);
+        if (one->code > 0 || (one->code == 0 && (one->replica_count == 0 || one->replica_count > work->replica_count)))
             return MC_ERR_PROTOCOL;
-        replicas[i] = granted.code == 0 ? granted.replica_count : 0;
-        groups[i] = granted.group;
-        places += replicas[i];
-        if (granted.code < 0)
-            not_granted(work, work->open[i], granted.code);
+        if (one->code < 0)
+            not_granted(work, work->open[i], one->code);
+        one->replica_count = one->code == 0 ? one->replica_count : 0;
+        places += one->replica_count;
     }
     /* Not mc_list_read: a batch with replicas may have more places than a batch has items. */
     if (mc_reader_u32(reader) != places || reader->bad)
         return MC_ERR_PROTOCOL;
     for (size_t i = 0; i < work->open_count; i++) {
         work->open[i]->first_transfer = work->transfer_count;
-        work->open[i]->transfer_count = replicas[i];
-        for (; replicas[i] > 0; replicas[i]--) {
+        work->open[i]->transfer_count = granted[i].replica_count;
+        for (; granted[i].replica_count > 0; granted[i].replica_count--) {
             mc_wire_place_read(reader, &place);
-            add_transfer(work, work->open[i], &place, groups[i]);
+            add_transfer(work, work->open[i], &place, &granted[i]);
             work->open[i]->unsure = place.generation - place.replica;
         }
     }
@@ -560,7 +561,8 @@ static int check_item(const struct mc_store *store, const struct mc_put_item *it
 }
 
 /* Codes that stand for several things: which it was. */
-static void tell_refusal(const struct mc_store *store, const struct mc_put_item *item)
+static void tell_refusal(const struct mc_store *store, const struct mc_put_item *item,
+                         const struct mc_replicate_config *config)
 {
     unsigned long long length = item->parts == NULL ? 0 : mc_parts_length(item->parts, item->part_count);
     if (item->result == MC_ERR_NO_AVAILABLE_HANDLE)
@@ -572,6 +574,11 @@ static void tell_refusal(const struct mc_store *store, const struct mc_put_item 
         mc_log_limited(WARNING, "a value of 0 bytes is not put (INVALID_PARAMS)");
     else if (item->result == MC_ERR_INVALID_PARAMS && store->local_buffer_size == 0)
         mc_log_limited(WARNING, "nothing is put: this store was set up with local_buffer_size 0 (INVALID_PARAMS)");
+    else if (item->result == MC_ERR_INVALID_PARAMS && config != NULL && config->soft_pin_ttl_ms > 0)
+        mc_log_limited(WARNING,
+                       "a value is not put (INVALID_PARAMS): its soft pin of %llu ms may be longer than the master's "
+                       "--max_kv_soft_pin_ttl",
+                       (unsigned long long)config->soft_pin_ttl_ms);
 }
 
 /* Of full keys. */
@@ -600,7 +607,7 @@ static int put_full(struct mc_store *store, struct mc_put_item *items, size_t co
     for (size_t i = 0; i < count && rc == 0; i++) {
         rc = items[i].result;
         if (rc < 0 && expected == 0)
-            tell_refusal(store, &items[i]);
+            tell_refusal(store, &items[i], config);
     }
     return rc;
 }

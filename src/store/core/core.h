@@ -45,7 +45,8 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     uint64_t lease_ttl_ms;          /* 10000: remove without force answers -706 so long after a get; bound on a reader's
                                        protection from eviction */
     uint64_t client_ttl_ms;         /* 10000; a member is gone after it, but not before depart_ms */
-    uint64_t soft_pin_ttl_ms;       /* 1800000 */
+    uint64_t soft_pin_ttl_ms;       /* 1800000: of soft pins that do not say for how long; 0: these are none */
+    uint64_t soft_pin_max_ms;       /* 86400000: who wants a longer one is refused */
     double eviction_high_watermark; /* 1: part of a segment's capacity that may be used and being cleared; but a small
                                        reserve stays free (MC_RESERVE) */
     double eviction_ratio; /* 0: once above the watermark, evict down to watermark - ratio, in steps bounded by what the
@@ -217,7 +218,7 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(rotten_reports) X(rotten_replicas) X(epochs_doubted) X(owners_stuck) X(reports_refuted) X(foreign_refused)        \
     X(offload_begun) X(offload_done) X(offload_failed) X(offload_skipped) X(promotion_begun) X(promotion_done)         \
     X(promotion_failed) X(promotion_admitted) X(promotion_rare) X(promotion_capped) X(offload_ahead) X(offload_late)     \
-    X(disk_lost)
+    X(disk_lost) X(soft_pins_expired)
 /* clang-format on */
 struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;

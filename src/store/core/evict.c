@@ -13,6 +13,7 @@
 #include "store/core/list.h"
 #include "store/core/miss.h"
 #include "store/core/offload.h"
+#include "store/core/pin.h"
 #include "store/core/place.h"
 #include "store/core/recover.h"
 #include "store/core/replica.h"
@@ -135,16 +136,6 @@ static uint32_t any_that_may_go(const struct mc_core *core, const struct mc_segm
 /* The slot to evict next, or MC_NODE_NONE. */
 static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, struct passing *passing)
 {
-    for (uint32_t soft = segment->soft.head; soft != MC_NODE_NONE; soft = segment->soft.head) {
-        /* A soft pin that has run out was not used for all its time: it is older than anything unpinned is likely to
-         * be. */
-        const struct mc_node *node = mc_segment_node(segment, soft);
-        if (core->now_ms / 1000 < mc_node_object(node)->soft_until_s || is_kept(core, node) ||
-            mc_account_is_owed(core, mc_node_object(node)))
-            break;
-        if (!is_turned(core, mc_node_object(node)))
-            return soft;
-    }
     uint32_t slot = oldest(core, segment, core->config.policy, segment->normal.count + segment->proven.count, passing);
     if (slot == MC_NODE_NONE)
         slot = any_that_may_go(core, segment, passing);
@@ -172,8 +163,7 @@ static bool may_go(const struct mc_core *core, const struct mc_group *group, con
     if (!object->visible || object->hard || (object->live == 1 && mc_object_on_disk(core, object).segment != NULL) ||
         (mc_core_counts(core) && mc_account_is_owed(core, object)))
         return false; /* of what lies on a disk alone nothing can go */
-    if (object->soft && core->now_ms / 1000 < object->soft_until_s &&
-        !(group->going_soft && core->config.allow_evict_soft_pinned))
+    if (object->soft && !(group->going_soft && core->config.allow_evict_soft_pinned))
         return false;
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         if (at.segment->state != MC_SEGMENT_OK || is_kept(core, mc_segment_node(at.segment, at.slot)))
@@ -290,7 +280,7 @@ enum going { GOES_NEVER, GOES_LATER, GOES };
 /* May it go for another of its tenant? */
 static enum going goes_for_own(const struct mc_core *core, const struct mc_object *object, bool soft)
 {
-    if (object->hard || (object->soft && core->now_ms / 1000 < object->soft_until_s && !soft))
+    if (object->hard || (object->soft && !soft))
         return GOES_NEVER;
     if (!object->visible) /* it is being put */
         return GOES_LATER;
@@ -329,6 +319,7 @@ bool mc_evict_own(struct mc_core *core, struct mc_account *account, const struct
     bool any_later = false;
     if (!is_above(account, bytes, objects))
         return true;
+    (void)mc_pins_expire(core);
     core->evictions_left -= count;
     core->leaving = MC_GONE_EVICTED_QUOTA;
     mc_account_puts(core, mc_object_key(account->oldest)); /* it is not kept from itself */
@@ -359,6 +350,7 @@ static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t
 {
     struct passing passing = {MC_EVICT_SKIPS_MAX, MC_EVICT_SPARES_MAX, MC_EVICT_OWED_MAX};
     uint64_t evicted = 0;
+    (void)mc_pins_expire(core);
     core->leaving = MC_GONE_EVICTED;
     while (*count > 0 && evicted < units) {
         uint32_t slot = candidate(core, segment, &passing);

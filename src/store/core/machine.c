@@ -20,6 +20,7 @@ struct mc_core_config mc_core_config_default(void)
         .lease_ttl_ms = 10000,
         .client_ttl_ms = 10000,
         .soft_pin_ttl_ms = 1800000,
+        .soft_pin_max_ms = 86400000,
         .eviction_high_watermark = 1,
         .eviction_ratio = 0,
         .policy = mc_eviction_default(),
@@ -49,6 +50,7 @@ static void free_tables(struct mc_core *core)
     free(core->ended_well);
     free(core->gone_bits);
     mc_groups_destroy(&core->groups);
+    mc_pins_destroy(&core->pins);
     mc_ghosts_destroy(&core->ghosts);
     mc_reuse_destroy(&core->reuse);
 }
@@ -419,6 +421,7 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms)
     more |= mc_waits_tick(core);
     more |= work_busy_segment(core);
     more |= mc_evict_groups(core);
+    more |= mc_pins_expire(core);
     more |= mc_recover_tick(core);
     more |= flush(core);
     if (more)
@@ -427,7 +430,9 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms)
         core->wake_ms = core->now_ms + MC_TICK_IDLE_MS;
     else
         core->wake_ms = core->now_ms + MC_TICK_BUSY_MS;
-    uint64_t due_ms = mc_segments_due(core);
+    uint64_t due_ms = mc_pins_due(core);
+    core->wake_ms = due_ms < core->wake_ms ? due_ms : core->wake_ms;
+    due_ms = mc_segments_due(core);
     core->wake_ms = due_ms < core->wake_ms ? due_ms : core->wake_ms;
     due_ms = mc_core_is_departing(core) ? UINT64_MAX : mc_jobs_due(core);
     core->wake_ms = due_ms < core->wake_ms ? due_ms : core->wake_ms;

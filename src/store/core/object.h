@@ -45,11 +45,11 @@ struct mc_object {
     uint64_t readers : 10;        /* gets in progress */
     uint64_t successor : 1;       /* not in the table: takes the place of the key's value when it is whole */
     uint64_t clearing : 5;        /* replicas of this key whose CLEARED is awaited */
-    uint64_t lease_until_ms : 40; /* 0: its value was not read since it was put */
+    uint64_t lease_until_ms : 40; /* 0: its value was not read since it was put. Until it is visible: see pin.h */
     uint64_t key_length : 11;
     uint64_t live : 5;    /* replicas that are live */
     uint64_t granted : 5; /* replicas that are being written */
-    uint64_t hard : 1, soft : 1;
+    uint64_t hard : 1, soft : 1; /* soft: evicted only when nothing else can be */
     uint64_t visible : 1; /* readers may find it: nothing granted is left, at least one is live */
     uint32_t first_slot;  /* the first replica; the chain goes on in the nodes; MC_NODE_NONE = none */
     uint16_t first_segment;
@@ -59,9 +59,9 @@ struct mc_object {
     uint8_t moving : 1;  /* it is being stored on a disk, or loaded from one: core->moves knows where */
     uint8_t met : 1;     /* its value may have been read somewhere else than where it lies now, or was one before it */
     uint32_t serial;     /* of this life of the memory */
-    uint32_t soft_until_s; /* until then it is evicted only when nothing else can be; of a successor: serial of the
-                              object that it is to replace; of one that is being put: not 0 when the key may not get an
-                              earlier value if this one fails; of one that waits: since when, ms */
+    uint32_t soft_until; /* when it is `soft`, in ticks of pin.h; of a successor: serial of the object that it is to
+                            replace; of one that is being put: not 0 when the key may not get an earlier value if this
+                            one fails; of one that waits: since when, ms */
     uint8_t key[];
 };
 _Static_assert(sizeof(struct mc_object) == 32, "counted in the bytes per object");

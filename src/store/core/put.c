@@ -8,6 +8,7 @@
 #include "store/core/member.h"
 #include "store/core/miss.h"
 #include "store/core/offload.h"
+#include "store/core/pin.h"
 #include "store/core/place.h"
 #include "store/core/put.h"
 #include "store/core/recover.h"
@@ -172,7 +173,7 @@ static enum mc_replace first_value(const struct mc_core *core, struct mc_object 
 {
     if (object->remains == 0)
         return MC_REPLACE_DONE;
-    object->soft_until_s = (uint32_t)core->now_ms;
+    object->soft_until = (uint32_t)core->now_ms;
     return MC_REPLACE_WAITS;
 }
 
@@ -230,7 +231,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
         enum mc_gone leaving = core->leaving;
         core->leaving = how == GRANT_CUT ? MC_GONE_EXPIRED : MC_GONE_FAILED;
         /* Nothing was ever there: what may not come back is what might not before, too. */
-        mc_object_vanish(core, object, object->soft_until_s != 0 ? UINT64_MAX : 0, NULL);
+        mc_object_vanish(core, object, object->soft_until != 0 ? UINT64_MAX : 0, NULL);
         core->leaving = leaving;
     }
     put_settle(core, put);
@@ -301,6 +302,7 @@ struct start { /* one message at work */
     struct mc_placement placement;
     uint32_t replica_count, flags;
     uint64_t expected; /* version that is to be replaced, 0 = any */
+    uint64_t pin_ms;   /* of a soft pin */
     uint32_t places;   /* written to core->scratch */
 };
 
@@ -430,6 +432,23 @@ static int32_t admit(struct mc_core *core, const struct start *start, const stru
     return code;
 }
 
+/* The soft pin of what was begun, and what its owner is told of it. left_ms: of that of the value before it. What is
+ * but another place of that value, or is not to change its pin, has its deadline. */
+static void wish_pin(const struct mc_core *core, const struct start *start, uint64_t left_ms, struct mc_object *object,
+                     struct mc_wire_granted *granted)
+{
+    uint32_t pin_flags = start->flags & (MC_PUT_SOFT_PIN | MC_PUT_KEEP_PIN);
+    if (object->hard)
+        return;
+    if (start->expected != 0 || pin_flags == MC_PUT_KEEP_PIN) {
+        granted->pin_ms = left_ms;
+        mc_pin_wish_left(core, object, left_ms);
+    } else if (object->soft) {
+        granted->pin_ms = start->pin_ms;
+        mc_pin_wish(object, start->pin_ms);
+    }
+}
+
 /* 0 and what was granted, or the item's code. */
 static int32_t put_item(struct mc_core *core, struct start *start, const struct mc_wire_put_start_item *item,
                         uint32_t index, struct mc_wire_granted *granted)
@@ -467,6 +486,7 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
         return code;
     /* Kept also when the value that is to be replaced is what has to make room. */
     uint64_t group = item->group != 0 || object == NULL ? item->group : mc_object_group_id(object);
+    uint64_t left_ms = object != NULL && object->visible ? mc_pin_left_ms(core, object) : 0;
     uint32_t count = places_take(core, start, mc_extent_units(item->length, item->key.length), replicas);
     if (count == 0)
         return start->placement.hopeful || mc_recover_unsettled(core) || !mc_link_alone(&core->recovering)
@@ -486,6 +506,8 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     } else if (!replaces) {
         granted->group = mc_object_group_id(object);
     }
+    if (object != NULL)
+        wish_pin(core, start, left_ms, object, granted);
     for (uint32_t i = 0; i < count; i++)
         grant_add(core, start, object, replicas[i].segment, replicas[i].slot, index);
     core->statistics.put_start_partial += count < start->replica_count;
@@ -593,10 +615,12 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
     start.replica_count = head.replica_count == 0 ? 1 : head.replica_count;
     start.flags = head.flags;
     start.expected = head.expected;
+    start.pin_ms = head.pin_ms == 0 ? core->config.soft_pin_ttl_ms : head.pin_ms;
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out == NULL)
         return;
-    if (start.replica_count > MC_REPLICA_COUNT_MAX) {
+    bool is_pin_too_long = (head.flags & MC_PUT_SOFT_PIN) != 0 && head.pin_ms > core->config.soft_pin_max_ms;
+    if (start.replica_count > MC_REPLICA_COUNT_MAX || is_pin_too_long) {
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_INVALID_PARAMS);
         return;
     }

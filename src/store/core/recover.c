@@ -14,6 +14,7 @@
 #include "store/core/offload.h"
 #include "store/core/put.h"
 #include "store/core/recover.h"
+#include "store/core/pin.h"
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
@@ -353,6 +354,16 @@ static bool may_join(const struct mc_core *core, const struct mc_object *object,
            (segment->kind != MC_SEGMENT_DISK || mc_object_on_disk(core, object).segment == NULL);
 }
 
+/* An owner tells what is left of a pin; of one that knows no deadlines, or whose writer did not, it begins anew. */
+static void take_pin(const struct mc_core *core, struct mc_object *object, uint64_t left_ms)
+{
+    uint64_t most_ms = core->config.soft_pin_max_ms;
+    if (left_ms == 0)
+        mc_pin_wish(object, core->config.soft_pin_ttl_ms);
+    else
+        mc_pin_wish_left(core, object, left_ms < most_ms ? left_ms : most_ms);
+}
+
 /* The object that the entry may become a replica of, made or emptied if need be; NULL: the entry is refused. */
 static struct mc_object *claim(struct mc_core *core, const struct mc_segment *segment,
                                const struct mc_wire_inventory_item *item)
@@ -381,7 +392,10 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_segment *se
     }
     if (object != NULL && !mc_tombstone_lets(core, object, version))
         return NULL;
-    return mc_object_begin(core, object, item->key, item->length, item->flags, item->group);
+    object = mc_object_begin(core, object, item->key, item->length, item->flags, item->group);
+    if (object != NULL && object->soft)
+        take_pin(core, object, item->pin_ms);
+    return object;
 }
 
 static void merge_live(struct mc_core *core, struct mc_segment *segment, const struct mc_wire_inventory_item *item)

@@ -7,6 +7,7 @@
 #include "store/core/media.h"
 #include "store/core/member.h"
 #include "store/core/offload.h"
+#include "store/core/pin.h"
 #include "store/core/put.h"
 #include "store/core/replica.h"
 #include "store/core/segment.h"
@@ -369,7 +370,7 @@ static struct mc_object *begin_again(struct mc_core *core, struct mc_object *cel
     if (object == NULL || (group != 0 && object->roomy && !mc_group_join(&core->groups, object, group)))
         return NULL;
     mc_tombstone_revive(core, object);
-    object->soft_until_s = 1;
+    object->soft_until = 1;
     object->met = 1;
     return object;
 }
@@ -433,13 +434,27 @@ void mc_object_show(struct mc_core *core, struct mc_object *object)
     mc_assert(!object->visible && object->granted == 0 && object->live > 0);
     object->visible = 1;
     core->visible_count++;
+    object->soft_until = 0;
+    mc_pin_begin(core, object);
     core->soft_count += object->soft;
-    object->soft_until_s = object->soft ? (uint32_t)((core->now_ms + core->config.soft_pin_ttl_ms) / 1000) : 0;
     group_use(core, object);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         begin_to_age(core, at.segment, object, at.slot);
     if (mc_core_tells_media(core))
         mc_media_shown(core, object);
+}
+
+void mc_object_unpin(struct mc_core *core, struct mc_object *object)
+{
+    mc_assert(object->visible && object->soft);
+    core->soft_count--;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        if (!ages(at.segment, object))
+            continue;
+        mc_list_remove(at.segment, &at.segment->soft, at.slot);
+        core->config.policy->enter(core, at.segment, at.slot);
+    }
+    object->soft = 0;
 }
 
 void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
@@ -549,7 +564,7 @@ struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object
         return NULL;
     set_wishes(successor, length, flags);
     successor->successor = 1;
-    successor->soft_until_s = object->serial;
+    successor->soft_until = object->serial;
     return successor;
 }
 
@@ -581,7 +596,7 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
     enum mc_replace how = MC_REPLACE_STALE;
     struct mc_object *object = mc_objects_find(&core->objects, mc_object_key(successor));
     /* The serial alone proves nothing: the key may have got another object since. Its version is above ours then. */
-    bool same = object != NULL && object->visible && object->serial == successor->soft_until_s &&
+    bool same = object != NULL && object->visible && object->serial == successor->soft_until &&
                 mc_object_version(core, object) < first_version(core, successor) &&
                 (expected == 0 || (mc_object_version(core, object) == expected && !mc_jobs_will_meet(core, object))) &&
                 mc_object_clearable(core, object);
@@ -594,14 +609,19 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
         mc_group_end_reads(object);
         object->serial++; /* who reads the value before compares in vain */
         take_replicas(core, object, successor);
-        if (expected == 0) /* another value, which nobody has read; else it is the same at other places */
-            object->lease_until_ms = 0;
+        /* Another value, which nobody has read; else it is the same at other places. */
+        const struct mc_object before = {.lease_until_ms = expected == 0 ? 0 : object->lease_until_ms};
+        object->lease_until_ms = before.lease_until_ms;
+        if (object->soft)
+            mc_pin_wish_inherit(object, successor, before.lease_until_ms != 0);
         /* Who has read the new value must not meet the one before again, be it where a client remembers it or under the
          * master after us: so nobody reads it as long as an owner may have that one. */
         how = object->remains > 0 ? MC_REPLACE_WAITS : MC_REPLACE_DONE;
-        object->soft_until_s = (uint32_t)core->now_ms;
-        if (how == MC_REPLACE_DONE)
+        object->soft_until = (uint32_t)core->now_ms;
+        if (how == MC_REPLACE_DONE) {
             mc_object_appear(core, object);
+            object->lease_until_ms = before.lease_until_ms;
+        }
     } else {
         mc_object_unlive(core, successor, expected != 0);
     }
@@ -622,8 +642,6 @@ void mc_object_rejuvenate(struct mc_core *core, struct mc_object *object)
     const struct mc_group *group = mc_object_group(object);
     if (group != NULL)
         mc_object_membership(object)->touched = group->touched;
-    if (object->soft)
-        object->soft_until_s = (uint32_t)((core->now_ms + core->config.soft_pin_ttl_ms) / 1000);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
         if (!ages(at.segment, object))
             continue;

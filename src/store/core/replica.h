@@ -149,6 +149,8 @@ uint64_t mc_object_version_put(const struct mc_core *core, const struct mc_objec
 void mc_object_appear(struct mc_core *core, struct mc_object *object);
 /* The same without counting it as a put. */
 void mc_object_show(struct mc_core *core, struct mc_object *object);
+/* Its soft pin is over: it begins to age. */
+void mc_object_unpin(struct mc_core *core, struct mc_object *object);
 /* One more live replica of an object that is visible. */
 void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
 /* One live replica goes by itself; the object with it when it was the last, but another replica of an earlier epoch may
@@ -158,20 +160,21 @@ void mc_object_lose_replica(struct mc_core *core, struct mc_object *object, stru
 void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
 /* All its live replicas leave the object; is_copy: they show the value of another object of the key. */
 void mc_object_unlive(struct mc_core *core, struct mc_object *object, bool is_copy);
-/* It is used: its policy is told, its soft pin goes on, and its group is as young. */
+/* It is used: its policy is told, and its group is as young. */
 void mc_object_touch(struct mc_core *core, struct mc_object *object);
 /* The same for a member whose group was used. */
 void mc_object_rejuvenate(struct mc_core *core, struct mc_object *object);
 /* This master has sent a reader to its value since it was put. */
 static inline bool mc_object_was_read(const struct mc_object *object)
 {
-    return object->lease_until_ms != 0;
+    return object->visible && object->lease_until_ms != 0;
 }
 /* Protected from removal without force: it, or a member of its group, is or was read a moment ago. */
 static inline bool mc_object_is_leased(const struct mc_core *core, const struct mc_object *object)
 {
     const struct mc_group *group = mc_object_group(object);
-    return core->now_ms < object->lease_until_ms || (group != NULL && core->now_ms < group->lease_until_ms);
+    return (object->visible && core->now_ms < object->lease_until_ms) ||
+           (group != NULL && core->now_ms < group->lease_until_ms);
 }
 /* One on a disk, in whatever state that is; segment NULL: there is none. */
 struct mc_replica mc_object_on_disk(const struct mc_core *core, const struct mc_object *object);

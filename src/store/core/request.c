@@ -111,7 +111,7 @@ static void write_places(struct mc_core *core, struct mc_id reader, const struct
  * that is to clear something is cut off, nor for long: it may be stopped. */
 static int32_t waits_code(const struct mc_core *core, const struct mc_object *object)
 {
-    if ((uint32_t)core->now_ms - object->soft_until_s >= MC_REPLACE_HOPE_MS)
+    if ((uint32_t)core->now_ms - object->soft_until >= MC_REPLACE_HOPE_MS)
         return MC_ERR_REPLICA_IS_NOT_READY;
     for (uint32_t i = 0; i < core->segment_top; i++) {
         const struct mc_segment *segment = core->segments[i];

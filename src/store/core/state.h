@@ -23,6 +23,7 @@
 #include "store/core/list.h"
 #include "store/core/map.h"
 #include "store/core/object.h"
+#include "store/core/pin.h"
 #include "store/core/policy.h"
 #include "store/core/recover.h"
 #include "store/core/reuse.h"
@@ -81,6 +82,7 @@ struct mc_core {
 
     struct mc_objects objects;
     uint64_t visible_count, soft_count;
+    struct mc_pins pins;
     struct mc_groups groups;
     struct mc_ghosts ghosts;
     double fresh_part;               /* of all objects, see policy_s3fifo.c */

@@ -217,7 +217,7 @@ void mc_tombstone_revive(struct mc_core *core, struct mc_object *object)
     object->hard = 0;
     object->length = 0;
     object->lease_until_ms = 0;
-    object->soft_until_s = 0;
+    object->soft_until = 0;
     object->first_slot = MC_NODE_NONE;
     object->first_segment = 0;
 }

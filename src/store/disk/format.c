@@ -69,7 +69,7 @@ struct raw_entry {
     uint32_t length, crc, page, slot;
     uint16_t key_length;
     uint8_t block_shift, flags, marks;
-    uint8_t reserved[3];
+    uint8_t pin[3];
 };
 _Static_assert(sizeof(struct raw_entry) == MC_DISK_ENTRY_BYTES, "no holes");
 
@@ -88,6 +88,7 @@ void mc_disk_record_put(uint8_t *at, const struct mc_disk_record *record)
                             .key_length = entry->key_length,
                             .block_shift = entry->block_shift,
                             .flags = entry->flags,
+                            .pin = {entry->pin[0], entry->pin[1], entry->pin[2]},
                             .marks = record->is_copy ? MARK_COPY : 0};
     memcpy(at, &raw, sizeof(raw));
     memcpy(at + sizeof(raw), record->key, entry->key_length);
@@ -112,7 +113,8 @@ bool mc_disk_record_next(struct mc_reader *reader, uint64_t region_bytes, struct
                                            .crc = raw.crc,
                                            .key_length = raw.key_length,
                                            .block_shift = raw.block_shift,
-                                           .flags = raw.flags};
+                                           .flags = raw.flags,
+                                           .pin = {raw.pin[0], raw.pin[1], raw.pin[2]}};
     record->slot = raw.slot;
     record->page = raw.page;
     record->is_copy = (raw.marks & MARK_COPY) != 0;

@@ -40,6 +40,7 @@ static const struct metric metrics[] = {
     {GAUGE, "master_total_file_capacity_bytes", FROM(disk_capacity), "Bytes that all disks lend."},
     {GAUGE, "master_key_count", FROM(objects), "Objects that can be read."},
     {GAUGE, "master_soft_pin_key_count", FROM(soft_pinned), "Objects with a soft pin."},
+    {COUNTER, "mooncake_soft_pins_expired_total", FROM(soft_pins_expired), "Objects whose soft pin's time was over."},
     {GAUGE, "master_active_clients", FROM(members), "Members of the cluster."},
     {GAUGE, "mem_cache_nums_", FROM(objects), "Objects in memory."},
     {GAUGE, "file_cache_nums_", FROM(disk_objects), "Objects on disks."},

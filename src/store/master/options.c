@@ -31,7 +31,6 @@
 #define INTO(member) TO(mc_master_config, member)
 
 /* What to do instead, and why nothing is lost. */
-#define PIN "a soft pin lasts as long as default_kv_soft_pin_ttl says, from the last use, whatever a put asks for"
 #define STRATEGY                                                                                                       \
     "segments are drawn by their free space; a put chooses by preferred_segments and prefer_alloc_in_same_node"
 #define REPLICAS "put with replica_num, or copy what is hot with create_copy_task"
@@ -76,8 +75,8 @@ static const struct mc_option table[] = {
     NEEDLESS("enable_metadata_cleanup_on_timeout", BOOL, "false", "store nodes leave nothing at the metadata server, and an engine takes the place of a killed one of its name"),
 
     ROW("default_kv_lease_ttl", MS, "10000", "a get protects an object from remove and eviction for so long", SECTION("Objects"), LIMITS(0, DAY), INTO(core.lease_ttl_ms)),
-    ROW("default_kv_soft_pin_ttl", MS, "1800000", "a soft pin lasts so long", LIMITS(0, YEAR), INTO(core.soft_pin_ttl_ms)),
-    ABSENT(PIN, "max_kv_soft_pin_ttl", MS, "86400000", "longest soft pin that a put may ask for", LIMITS(0, YEAR)),
+    ROW("default_kv_soft_pin_ttl", MS, "1800000", "a soft pin of which the put does not say more lasts so long, however it is used", LIMITS(0, YEAR), INTO(core.soft_pin_ttl_ms)),
+    ROW("max_kv_soft_pin_ttl", MS, "86400000", "longest soft pin that a put may ask for; at least default_kv_soft_pin_ttl", LIMITS(0, YEAR), INTO(core.soft_pin_max_ms)),
     ROW("allow_evict_soft_pinned_objects", BOOL, "true", "evicts soft-pinned objects when nothing else can be evicted", INTO(core.allow_evict_soft_pinned)),
     ROW("eviction_policy", TEXT, "s3fifo", "what is evicted first", CHOICES("s3fifo|clock|lru")),
     ROW("eviction_ratio", REAL, "0", "part of the capacity that is evicted ahead above the high watermark; at least a reserve", LIMITS(0, 1), INTO(core.eviction_ratio)),
@@ -643,6 +642,10 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
     if (config->core.put_discard_ms >= (uint64_t)mc_options_int(options, "put_start_release_timeout_sec")) {
         snprintf(error, error_size,
                  "--put_start_discard_timeout_sec must be less than --put_start_release_timeout_sec");
+        return MC_ERR_INVALID_PARAMS;
+    }
+    if (config->core.soft_pin_ttl_ms > config->core.soft_pin_max_ms) {
+        snprintf(error, error_size, "--default_kv_soft_pin_ttl must not be more than --max_kv_soft_pin_ttl");
         return MC_ERR_INVALID_PARAMS;
     }
     const char *cluster = mc_options_text(options, "cluster_uuid");

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "store/segment/pin.h"
 #include "env/log.h"
 
 #include <inttypes.h>
@@ -54,15 +55,18 @@ static void on_entry(void *context, const struct mc_disk_content *content)
         chunk->capacity = capacity;
     }
     const struct mc_disk_entry *entry = &content->entry;
+    uint64_t pin_ms, now_ms = (entry->flags & MC_PIN_SAID) == 0 ? 0 : mc_clock_wall_ms();
+    uint8_t flags = mc_pin_read(entry->flags, entry->pin, now_ms, &pin_ms);
     chunk->items[chunk->count++] = (struct listed){
         .key_at = chunk->keys.length,
         .item = {.slot = content->slot,
                  .state = 1,
-                 .flags = entry->flags,
+                 .flags = flags,
                  .generation = entry->generation,
                  .length = entry->length,
                  .group = entry->group,
                  .version = entry->version,
+                 .pin_ms = pin_ms,
                  .key = {NULL, entry->key_length}},
     };
     mc_buffer_append(&chunk->keys, content->key, entry->key_length);

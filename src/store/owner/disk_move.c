@@ -6,6 +6,7 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"
+#include "store/segment/pin.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -92,8 +93,10 @@ static int copy_out(struct mc_move *move)
                                          .hash = {copy.hash_low, copy.hash_high},
                                          .crc = copy.crc,
                                          .key_length = copy.key_length,
-                                         .block_shift = copy.block_shift,
-                                         .flags = copy.flags};
+                                         .block_shift = copy.block_shift};
+    uint64_t pin_ms, is_pinned = copy.flags & MC_PIN_SAID; /* from one clock to the other */
+    uint8_t pins = mc_pin_read(copy.flags, copy.pin, is_pinned ? mc_clock_boot_ms() : 0, &pin_ms);
+    move->entry.flags = mc_pin_write(pins, pin_ms, is_pinned ? mc_clock_wall_ms() : 0, move->entry.pin);
     return 0;
 }
 
@@ -144,6 +147,7 @@ static int copy_in(struct mc_move *move)
     if (rc < 0)
         return rc;
     memcpy(mc_segment_memory_data(move->memory) + move->offset, move->buffer, bytes);
+    uint64_t pin_ms, now_ms = (entry->flags & MC_PIN_SAID) == 0 ? 0 : mc_clock_wall_ms();
     struct mc_wire_commit_item commit = {.slot = move->memory_slot,
                                          .crc = entry->crc,
                                          .generation = move->memory_generation,
@@ -153,9 +157,10 @@ static int copy_in(struct mc_move *move)
                                          .hash_high = entry->hash.high,
                                          .key_length = entry->key_length,
                                          .block_shift = entry->block_shift,
-                                         .flags = entry->flags,
+                                         .flags = mc_pin_read(entry->flags, entry->pin, now_ms, &pin_ms),
                                          .replica = move->replica,
                                          .group = entry->group};
+    commit.pin_ms = pin_ms;
     rc = mc_segment_memory_commit(move->memory, &commit);
     mc_segment_memory_write_end(move->memory, &write);
     return rc;

@@ -7,6 +7,7 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"
+#include "store/segment/pin.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -145,9 +146,10 @@ static void frame_write(struct mc_owner *owner)
             (void)mc_segment_memory_clear(owner->memory, item->slot, item->generation);
             continue;
         }
+        uint64_t pin_ms, now_ms = (item->flags & MC_PIN_SAID) == 0 ? 0 : mc_clock_boot_ms();
         struct mc_wire_inventory_item record = {.slot = item->slot,
                                                 .state = item->state,
-                                                .flags = item->flags,
+                                                .flags = mc_pin_read(item->flags, item->pin, now_ms, &pin_ms),
                                                 .replica = item->replica,
                                                 .generation = item->generation,
                                                 .offset = item->offset,
@@ -155,6 +157,7 @@ static void frame_write(struct mc_owner *owner)
                                                 .writer = item->writer,
                                                 .group = item->group,
                                                 .key = mc_span(item->key, item->state == 1 ? item->key_length : 0)};
+        record.pin_ms = pin_ms;
         mc_wire_inventory_item_write(&owner->out, &record);
         written++;
     }

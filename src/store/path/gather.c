@@ -217,6 +217,7 @@ void mc_commit_fill(struct mc_wire_commit_item *commit, const struct mc_transfer
                                            .flags = transfer->flags,
                                            .replica = transfer->replica,
                                            .group = transfer->group,
+                                           .pin_ms = transfer->pin_ms,
                                            .tag = transfer->place.tag};
 }
 

@@ -75,7 +75,7 @@ struct mc_transfer {
     uint64_t hash_low, hash_high; /* XXH3-128 of the key. READ: must equal the slot's. WRITE: goes into the slot */
     struct mc_span key;           /* WRITE only: stored behind the data */
     uint8_t flags, replica;       /* WRITE only: into the slot */
-    uint64_t group;               /* as well */
+    uint64_t group, pin_ms;       /* as well; pin_ms: what is left of a soft pin, 0: it is not said */
     uint64_t offset,
         length; /* READ: the range of the object that is wanted (0, object_length = all). WRITE: always all */
     const struct iovec *parts; /* scattered to or gathered from; together at least `length` bytes */

@@ -3,6 +3,7 @@
 #include "store/segment/memory_inside.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "store/segment/pin.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -277,6 +278,8 @@ int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_w
     if (commit->slot >= memory->file.slot_count || !mc_slot_is_sane(memory, &wanted))
         return MC_ERR_INVALID_PARAMS;
     struct mc_slot *slot = &memory->file.slots[commit->slot];
+    uint64_t now_ms = commit->pin_ms == 0 ? 0 : mc_clock_boot_ms();
+    uint8_t pin[3], flags = mc_pin_write(commit->flags, commit->pin_ms, now_ms, pin);
     int rc = 0;
     pthread_mutex_lock(&memory->lock);
     if (commit->generation <= generation_read(slot) || !is_of_our_master(memory, commit->generation)) {
@@ -290,7 +293,9 @@ int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_w
         __atomic_store_n(&slot->hash_high, commit->hash_high, __ATOMIC_RELEASE);
         __atomic_store_n(&slot->key_length, commit->key_length, __ATOMIC_RELEASE);
         __atomic_store_n(&slot->block_shift, commit->block_shift, __ATOMIC_RELEASE);
-        __atomic_store_n(&slot->flags, commit->flags, __ATOMIC_RELEASE);
+        __atomic_store_n(&slot->flags, flags, __ATOMIC_RELEASE);
+        for (unsigned i = 0; i < sizeof(pin); i++)
+            __atomic_store_n(&slot->pin[i], pin[i], __ATOMIC_RELEASE);
         __atomic_store_n(&slot->replica, commit->replica, __ATOMIC_RELEASE);
         __atomic_store_n(&slot->group, commit->group, __ATOMIC_RELEASE);
         atomic_store_explicit(&slot->state, (uint32_t)MC_SLOT_LIVE, memory_order_release);
@@ -410,6 +415,8 @@ bool mc_slot_read(const struct mc_slot *slot, uint64_t generation, struct mc_slo
                              .flags = __atomic_load_n(&slot->flags, __ATOMIC_ACQUIRE),
                              .replica = __atomic_load_n(&slot->replica, __ATOMIC_ACQUIRE),
                              .group = __atomic_load_n(&slot->group, __ATOMIC_ACQUIRE)};
+    for (unsigned i = 0; i < sizeof(copy->pin); i++)
+        copy->pin[i] = __atomic_load_n(&slot->pin[i], __ATOMIC_ACQUIRE);
     atomic_init(&copy->generation, generation);
     atomic_init(&copy->state, (uint32_t)MC_SLOT_LIVE);
     return state_read(slot) == MC_SLOT_LIVE && generation_read(slot) == generation;

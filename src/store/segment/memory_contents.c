@@ -75,6 +75,7 @@ static uint32_t live_collect(struct mc_segment_memory *memory, struct content_li
                                                   .slot = i,
                                                   .state = CONTENT_LIVE,
                                                   .flags = seen.flags,
+                                                  .pin = {seen.pin[0], seen.pin[1], seen.pin[2]},
                                                   .replica = seen.replica,
                                                   .group = seen.group,
                                                   .key_length = seen.key_length,

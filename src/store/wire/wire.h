@@ -41,7 +41,13 @@ enum mc_role { MC_ROLE_CALL = 0, MC_ROLE_HEARTBEAT = 1, MC_ROLE_OWNER = 2, MC_RO
 
 /* REPLACE: of PUT_START only: a value that is there stays readable until the new one is whole, then the new one takes
  * its place. With `expected` only the value of that version is replaced, else the item's code is STALE. */
-enum mc_put_flags { MC_PUT_HARD_PIN = 1, MC_PUT_SOFT_PIN = 2, MC_PUT_REPLACE = 4 };
+enum mc_put_flags {
+    MC_PUT_HARD_PIN = 1,
+    MC_PUT_SOFT_PIN = 2,
+    MC_PUT_REPLACE = 4,
+    MC_PUT_KEEP_PIN = 16, /* with REPLACE: a soft pin of the value that is replaced stays, with its deadline */
+};
+#define MC_PUT_PINS (MC_PUT_HARD_PIN | MC_PUT_SOFT_PIN)
 #define MC_FOUND_LEASED 8u /* beside the pins of what is found without a lease: somebody has one */
 enum mc_store_flags { MC_STORE_WAS_READ = 1 };
 enum mc_get_flags { MC_GET_NO_LEASE = 1, MC_GET_DISKS = 2 };

@@ -1,0 +1,133 @@
+"""Soft pins over real processes: a deadline of their own, which masters that follow, and disks, keep."""
+import contextlib
+import time
+
+import pytest
+
+from cluster import Master, wait_until
+from python_cluster import BUFFER, SLOW, MooncakeDistributedStore, ReplicateConfig
+from store_process import StoreProcess
+
+from mooncake.store import SoftPinAction
+
+INVALID = -600
+LONG_MS = 3_600_000
+
+
+def pin(ttl_ms=None, action=SoftPinAction.ENABLE):
+    config = ReplicateConfig()
+    config.soft_pin_action, config.soft_pin_ttl_ms = action, ttl_ms
+    return config
+
+
+@contextlib.contextmanager
+def opened(master):
+    """A store that lends nothing."""
+    store = MooncakeDistributedStore()
+    assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, BUFFER, "tcp", "", master.address) == 0
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def pinned(master):
+    return master.metrics()["master_soft_pin_key_count"]
+
+
+def expired(master):
+    return master.metrics()["mooncake_soft_pins_expired_total"]
+
+
+@pytest.mark.parametrize("action", ["put", "upsert"])
+def test_pin_ends_however_it_is_used(action):
+    with Master("--max_kv_soft_pin_ttl=2h") as master, opened(master) as store:
+        node = StoreProcess(master.address).start()
+        try:
+            put = store.put if action == "put" else store.upsert
+            wait_until(lambda: store.put("probe", b"v") == 0)
+            assert put("short", b"value", pin(300)) == 0
+            assert put("long", b"value", pin(LONG_MS)) == 0
+            assert put("none", b"value", pin(0)) == 0
+
+            def is_over():
+                assert store.get("short") == store.get("long") == b"value"
+                return expired(master) == 1
+            wait_until(is_over, 10 * SLOW)
+            assert pinned(master) == 1
+            assert put("longer", b"value", pin(2 * 3_600_000)) == 0
+            assert put("too long", b"value", pin(2 * 3_600_000 + 1)) == INVALID
+            assert store.is_exist("too long") == 0
+            assert pinned(master) == 2
+        finally:
+            node.stop()
+
+
+def test_upserts_and_pins():
+    with Master() as master, opened(master) as store:
+        node = StoreProcess(master.address).start()
+        try:
+            wait_until(lambda: store.put("k", b"first", pin(LONG_MS)) == 0)
+            assert store.upsert("k", b"second") == 0
+            assert pinned(master) == 1
+            assert store.upsert("k", b"third", pin(action=SoftPinAction.PRESERVE)) == 0
+            assert pinned(master) == 1
+            assert store.upsert("k", b"fourth", pin(action=SoftPinAction.DISABLE)) == 0
+            assert pinned(master) == 0
+            assert store.upsert("k", b"fifth", pin(LONG_MS)) == 0
+            assert pinned(master) == 1
+            assert store.upsert("k", b"sixth", pin(0)) == 0
+            assert pinned(master) == 0
+            assert store.get("k") == b"sixth"
+        finally:
+            node.stop()
+
+
+def test_masters_that_follow_know_deadlines():
+    """Neither forgotten, nor begun anew: the default would last for hours."""
+    with Master("--default_kv_soft_pin_ttl=5h") as master, opened(master) as store:
+        node = StoreProcess(master.address).start()
+        try:
+            wait_until(lambda: store.put("probe", b"v") == 0)
+            since = time.monotonic()
+            assert store.put("long", b"value", pin(LONG_MS)) == 0
+            assert store.put("short", b"value", pin(30_000 * SLOW)) == 0
+            assert store.put("first", b"first", pin(30_000 * SLOW)) == 0
+            assert store.upsert("first", b"value") == 0
+            assert pinned(master) == 3
+            master.kill()
+            master.start()
+            wait_until(lambda: master.metrics()["mooncake_recovered_objects_total"] == 4, 20 * SLOW)
+            if time.monotonic() - since < 25 * SLOW:  # else the machine is too slow to say
+                assert pinned(master) == 3
+            wait_until(lambda: pinned(master) == 1, 60 * SLOW)
+            assert store.get("short") == store.get("long") == store.get("first") == b"value"
+        finally:
+            node.stop()
+
+
+def test_disks_keep_deadlines(folder, monkeypatch):
+    """The values lie nowhere else when master and node are started again."""
+    monkeypatch.setenv("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", str(512 << 20))
+
+    def node():
+        store = MooncakeDistributedStore()
+        assert store.setup("127.0.0.1", "P2PHANDSHAKE", 16 << 20, 1 << 20, "tcp", "", master.address, enable_ssd_offload=True, ssd_offload_path=str(folder)) == 0
+        return store
+
+    with Master("--enable_offload", "--default_kv_soft_pin_ttl=5h") as master:
+        store = node()
+        wait_until(lambda: master.metrics()["mooncake_disks"] == 1)
+        since = time.monotonic()
+        wait_until(lambda: store.put("short", b"value", pin(30_000 * SLOW)) == 0)
+        assert store.put("long", b"value", pin(LONG_MS)) == 0
+        wait_until(lambda: master.metrics()["file_cache_nums_"] == 2, 20 * SLOW)
+        assert store.close() == 0
+        master.kill()
+        master.start()
+        store = node()
+        wait_until(lambda: store.get("short") == store.get("long") == b"value", 30 * SLOW)
+        if time.monotonic() - since < 25 * SLOW:
+            assert pinned(master) == 2
+        wait_until(lambda: pinned(master) == 1, 60 * SLOW)
+        assert store.close() == 0
