@@ -615,6 +615,7 @@ _Noreturn void sim_abort(void);
 WITHOUT_DEVICES(sim_gpu_note)
 WITHOUT_DEVICES(sim_gpu_forget)
 WITHOUT_DEVICES(sim_gpu_copy)
+WITHOUT_DEVICES(sim_staged_is_needed)
 WITHOUT_DEVICES(sim_staged_run)
 
 void (*sim_in_abort)(struct sim_process *process);

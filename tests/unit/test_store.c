@@ -835,6 +835,39 @@ static void silent_nodes_do_not_use_up_the_time_of_others(void **state)
     }
 }
 
+/* A call that ends before a silent node is given up: the others are not behind it. */
+static void a_silent_node_is_waited_for_beside_the_others(void **state)
+{
+    static char names[2][256], keys[2][16];
+    uint8_t back[2];
+    struct iovec parts[2];
+    struct mc_get_item items[2];
+    unsigned known = 0;
+    (void)state;
+    start_master(0);
+    struct process silent = start_node(16 * MIB);
+    struct mc_store *store = open_configured((struct mc_store_config){
+        .local_buffer_size = 1, .paths = "tcp", .call_timeout_ms = 600}); /* less than MC_STALL_NS */
+    put_elsewhere(store, keys[0], sizeof(keys[0]), names, &known);
+    struct process good = start_node(16 * MIB);
+    put_elsewhere(store, keys[1], sizeof(keys[1]), names, &known);
+    for (unsigned turn = 0; turn < 2; turn++) {
+        if (turn == 1)
+            kill(silent.pid, SIGSTOP);
+        for (unsigned i = 0; i < 2; i++) {
+            parts[i] = (struct iovec){&back[i], 1};
+            items[i] = (struct mc_get_item){.key = key_of(keys[i]), .parts = &parts[i], .part_count = 1};
+        }
+        (void)mc_store_get(store, items, 2, NULL, NULL);
+        assert_true(turn == 1 ? items[0].result < 0 : items[0].result == 1);
+        assert_int_equal(items[1].result, 1);
+    }
+    mc_store_close(store);
+    stop(&silent, SIGKILL);
+    stop(&good, SIGTERM);
+    stop(&master, SIGTERM);
+}
+
 static void a_master_that_comes_back_is_used_again(void **state)
 {
     char back[4];
@@ -972,6 +1005,7 @@ int main(int argument_count, char **arguments)
         cmocka_unit_test(a_pure_server_refuses_put_and_get),
         cmocka_unit_test(a_hundred_lives_leak_nothing),
         cmocka_unit_test(silent_nodes_do_not_use_up_the_time_of_others),
+        cmocka_unit_test(a_silent_node_is_waited_for_beside_the_others),
     };
     if (argument_count == 4 && strcmp(arguments[1], "node") == 0)
         return node_main(arguments[2], arguments[3]);

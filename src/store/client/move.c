@@ -42,6 +42,7 @@ struct moving {
     struct mc_haste *haste;
     struct mc_buffer *live;
     const struct mc_transfer *transfers; /* all of them */
+    bool failed;                         /* an owner has failed just now */
 };
 
 /* Did the group meet a path that does not work (as opposed to an object that is gone or rotten, to trouble of our own,
@@ -81,10 +82,12 @@ static void doubt(void *context)
 
 /* An owner that was only silent is not told of by who has heard no other one meanwhile: it may be his own cable. He has
  * doubted it already, so the master looks. An end of a connection, or a refusal, is a word of the peer's host. */
-static bool is_to_tell(struct mc_store *store, const struct mc_master_link *link, uint64_t start_ns)
+static bool is_to_tell(struct mc_store *store, const struct mc_master_link *link, uint64_t start_ns, bool is_beside)
 {
     bool was_silent = mc_clock_ns() - start_ns >= MC_STALL_NS / 2;
-    return link != NULL && (!was_silent || atomic_load(&mc_paths_counters(store->paths)->read_ns) > start_ns);
+    /* Those that were asked together with it have answered before the cable broke, if it did. */
+    uint64_t since_ns = is_beside ? start_ns + MC_STALL_NS / 2 : start_ns;
+    return link != NULL && (!was_silent || atomic_load(&mc_paths_counters(store->paths)->read_ns) > since_ns);
 }
 
 /* An owner has failed. Was it silent until then? */
@@ -158,7 +161,7 @@ static int find_path(const struct moving *moving, uint32_t segment, struct mc_pa
         return rc;
     }
     note_stall(moving, start_ns);
-    mc_store_report(store, is_to_tell(store, link, start_ns), epoch, &endpoint, NULL, rc);
+    mc_store_report(store, is_to_tell(store, link, start_ns, false), epoch, &endpoint, NULL, rc);
     *failed = true;
     return MC_ERR_TRANSFER_FAIL;
 }
@@ -183,62 +186,127 @@ static void end_stalled(struct mc_transfer **group, size_t count)
     }
 }
 
-/* True when the owner has failed just now. */
-static bool move_group(const struct moving *moving, struct mc_transfer **group, size_t count)
+/* One segment's transfers on their way. */
+struct move_part {
+    struct mc_path_batch group; /* the first, as it is what mc_path_run_all gives back */
+    struct moving *moving;
+    struct doubted doubted;
+    bool is_beside; /* others are moved at the same time */
+};
+
+/* What it has come to. The path's reference is given back. */
+static void part_end(struct move_part *part)
 {
-    struct mc_path *path = NULL;
-    uint32_t segment = group[0]->place.segment;
-    bool failed = false;
-    int rc = find_path(moving, segment, &path, &failed);
-    for (size_t i = 0; i < count && rc < 0; i++)
-        group[i]->result = rc;
-    if (rc < 0)
-        return failed;
-    struct doubted doubted = {moving->link, segment};
-    struct mc_run run = *moving->run;
-    if (moving->link != NULL) {
-        run.doubt = doubt;
-        run.doubt_context = &doubted;
-    }
-    run.patience_ns = patience_ns(moving, path, group, count);
-    uint64_t start_ns = mc_clock_ns();
-    mc_path_run(path, group, count, &run);
-    rc = path_failure(group, count, &run);
+    struct moving *moving = part->moving;
+    struct mc_path_batch *group = &part->group;
+    const struct mc_run *run = &group->run;
+    struct mc_path *path = group->path;
+    int rc = path_failure(group->transfers, group->count, run);
     if (rc < 0 && has_expired(moving, path)) {
         mc_path_drop(path);
     } else if (rc < 0) {
-        note_stall(moving, start_ns);
-        mc_store_report(moving->store, is_to_tell(moving->store, moving->link, start_ns), moving->epoch,
-                        &path->endpoint, path, rc);
-        if (moving->haste != NULL && run.patience_ns == 0 && mc_clock_ns() < run.deadline_ns)
-            end_stalled(group, count);
-    } else if (is_slow(group, count, &run)) {
-        mc_store_avoid(moving->store, moving->epoch, segment, MC_AVOID_SLOW, 0);
+        note_stall(moving, group->start_ns);
+        mc_store_report(moving->store, is_to_tell(moving->store, moving->link, group->start_ns, part->is_beside),
+                        moving->epoch, &path->endpoint, path, rc);
+        if (moving->haste != NULL && run->patience_ns == 0 && mc_clock_ns() < run->deadline_ns)
+            end_stalled(group->transfers, group->count);
+    } else if (is_slow(group->transfers, group->count, run)) {
+        mc_store_avoid(moving->store, moving->epoch, part->doubted.segment, MC_AVOID_SLOW, 0);
     }
     if (moving->live != NULL && path->transport->commits_here)
-        write_live(moving->live, group, count);
+        write_live(moving->live, group->transfers, group->count);
     mc_path_release(path);
-    return rc < 0;
+    moving->failed = moving->failed || rc < 0;
+}
+
+static void part_ended(struct mc_path_batch *group)
+{
+    part_end((struct move_part *)group);
+}
+
+/* Finds the way. False when there is none: then the results are set. */
+static bool part_begin(struct move_part *part, struct moving *moving, struct mc_transfer **group, size_t count)
+{
+    uint32_t segment = group[0]->place.segment;
+    *part = (struct move_part){
+        .group = {.transfers = group, .count = count, .run = *moving->run, .ended = part_ended},
+        .moving = moving,
+        .doubted = {moving->link, segment},
+    };
+    int rc = find_path(moving, segment, &part->group.path, &moving->failed);
+    for (size_t i = 0; i < count && rc < 0; i++)
+        group[i]->result = rc;
+    return rc == 0;
+}
+
+/* Just before it runs: how long its owner may be silent depends on what was waited for before. */
+static void part_arm(struct move_part *part)
+{
+    struct moving *moving = part->moving;
+    struct mc_run *run = &part->group.run;
+    if (moving->link != NULL) {
+        run->doubt = doubt;
+        run->doubt_context = &part->doubted;
+    }
+    run->patience_ns = patience_ns(moving, part->group.path, part->group.transfers, part->group.count);
+}
+
+static void part_run(struct move_part *part)
+{
+    part_arm(part);
+    part->group.start_ns = mc_clock_ns();
+    mc_path_run(part->group.path, part->group.transfers, part->group.count, &part->group.run);
+    part_end(part);
+}
+
+/* Those that can go at once do so. */
+static void parts_run(struct move_part *parts, size_t count)
+{
+    struct mc_path_batch *groups[MC_PATH_BATCHES_MAX];
+    for (size_t i = 0; i < count && count > 1; i++) {
+        part_arm(&parts[i]);
+        parts[i].is_beside = true;
+        groups[i] = &parts[i].group;
+    }
+    if (count > 1)
+        mc_path_run_all(groups, count);
+    else if (count == 1)
+        part_run(parts);
 }
 
 bool mc_store_move(struct mc_store *store, struct mc_master_link *link, uint64_t epoch, struct mc_transfer *transfers,
                    size_t count, const struct mc_run *run, struct mc_haste *haste, struct mc_transfer **scratch,
                    struct mc_buffer *live)
 {
-    const struct moving moving = {store, link, epoch, run, haste, live, transfers};
+    struct moving moving = {store, link, epoch, run, haste, live, transfers, false};
+    struct move_part parts[MC_PATH_BATCHES_MAX];
+    size_t part_count = 0;
     /* Segments are few: one pass per segment. `result` 1 marks what has not been moved yet. */
-    bool failed = false;
     for (size_t i = 0; i < count; i++)
         transfers[i].result = 1;
     for (size_t first = 0; first < count; first++) {
+        struct move_part *part = &parts[part_count];
         if (transfers[first].result != 1)
             continue;
         size_t group_count = 0;
         for (size_t i = first; i < count; i++) {
-            if (transfers[i].result == 1 && transfers[i].place.segment == transfers[first].place.segment)
+            if (transfers[i].result == 1 && transfers[i].place.segment == transfers[first].place.segment) {
                 scratch[group_count++] = &transfers[i];
+                transfers[i].result = 2; /* its way is looked for */
+            }
         }
-        failed |= move_group(&moving, scratch, group_count);
+        if (part_begin(part, &moving, scratch, group_count)) {
+            if (mc_path_runs_with_others(part->group.path, scratch, group_count))
+                part_count++;
+            else
+                part_run(part);
+        }
+        scratch += group_count;
+        if (part_count == MC_PATH_BATCHES_MAX) {
+            parts_run(parts, part_count);
+            part_count = 0;
+        }
     }
-    return failed;
+    parts_run(parts, part_count);
+    return moving.failed;
 }

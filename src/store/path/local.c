@@ -92,4 +92,4 @@ static bool local_is_ended(struct mc_path *path)
 }
 
 const struct mc_transport mc_transport_local = {"local",        0,    true, local_open, local_run, local_close,
-                                                local_is_ended, NULL, NULL, false};
+                                                local_is_ended, NULL, NULL, false,      NULL};

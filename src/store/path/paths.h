@@ -61,6 +61,17 @@ static inline void mc_path_run(struct mc_path *path, struct mc_transfer **transf
     else
         path->transport->run(path, transfers, count, run);
 }
+/* Can the batch be a group of mc_path_run_all? */
+static inline bool mc_path_runs_with_others(const struct mc_path *path, struct mc_transfer *const *transfers,
+                                            size_t count)
+{
+    return path->transport->run_all != NULL && (!mc_gpu_is_there() || !mc_staged_is_needed(transfers, count));
+}
+/* Moves groups of one transport at once, in this thread; at most MC_PATH_BATCHES_MAX. */
+static inline void mc_path_run_all(struct mc_path_batch **groups, size_t count)
+{
+    groups[0]->path->transport->run_all(groups, count);
+}
 /* Marks it broken and forgets it in the cache; open runs go on to their end. */
 void mc_path_drop(struct mc_path *path);
 /* Forgets every path to that segment (it was unmounted). */

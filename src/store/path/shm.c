@@ -444,4 +444,4 @@ static void shm_nudge(struct mc_path *path)
 }
 
 const struct mc_transport mc_transport_shm = {"shm",        1,         false, shm_open_path, shm_run, shm_close,
-                                              shm_is_ended, shm_nudge, NULL,  false};
+                                              shm_is_ended, shm_nudge, NULL,  false,         NULL};

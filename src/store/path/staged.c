@@ -403,6 +403,16 @@ static void run_devices(struct staged_run *staging)
     free(waves);
 }
 
+bool mc_staged_is_needed(struct mc_transfer *const *transfers, size_t count)
+{
+    struct mc_gpu_finder finder = {0};
+    for (size_t i = 0; i < count; i++) {
+        if (device_of(&finder, transfers[i]) >= 0)
+            return true;
+    }
+    return false;
+}
+
 void mc_staged_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
 {
     struct staged_run staging = {.path = path, .run = run};

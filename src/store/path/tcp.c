@@ -5,7 +5,7 @@
  * another lane as soon as it is late for that owner (base/pace.h), and again: a lane that was passed over keeps its
  * chance, and the one that was asked last watches. Only an owner that gave no sign of life on any lane for MC_STALL_NS
  * has failed. A lane whose answers nobody waits for any more is owed them: it rests until they have come. */
-#include "store/path/tcp_open.h"
+#include "store/path/tcp_pool.h"
 
 #include "env/clock.h"
 #include "env/thread.h"
@@ -16,12 +16,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define IDLE_MAX 8u               /* lanes kept per path */
-#define IDLE_TRUST_NS 10000000ull /* a lane that rested longer is looked at before it is used */
 #define ONE_LANE_BYTES (1u << 20) /* batches below use one lane */
 #define RUN_LANES_MAX 8u
-#define OWING_MAX 4u           /* lanes kept per path that are owed answers */
-#define OWING_NS 3000000000ull /* so long */
 #define WAIT_NS 100000000ull
 #define AWAY_NS 50000000ull /* a wait that ends so much too late: it was us who did not run */
 /* So often a question is asked again out of the owner's credit, which keeps the work of a slow one from growing (a
@@ -32,30 +28,15 @@
 #define REFUSALS 2u    /* by each address of an owner that is silent: it has ended */
 #define RESCUES_MAX 2u /* of lanes that broke, in a batch */
 #define JOBS_ON_STACK 16u
+#define POLLED_MAX (MC_TCP_LANES_MAX + MC_TCP_OPENINGS_MAX)
 #define BUSY_WAIT_NS 500000000ull /* a batch waits so long for a lane, then others may know a better place */
 #define BUSY_FIRST_NS 5000000ull  /* between tries to open one, doubling, half of it random */
 #define BUSY_LAST_NS 100000000ull
 
-struct waiter { /* one who waits for a lane: on its thread's stack, in its path's list */
-    struct mc_tcp_lane *lane;
-    struct waiter *next;
-};
-
-struct tcp_path {
-    struct mc_path path;
-    struct mc_tcp_address peers[MC_TCP_PEERS_MAX]; /* of the owner, found when the path was opened */
-    size_t peer_count;
-    struct mc_pace pace;
-    pthread_mutex_t lock;             /* guards the lists */
-    pthread_cond_t given;             /* a waiter got a lane */
-    struct waiter *waiting;           /* who came first is first, and gets the next lane that is given back */
-    struct mc_tcp_lane *idle, *owing; /* the one used last comes first */
-    struct mc_tcp_rest *resting;      /* idle for longer, the same order */
-    uint32_t idle_count, owing_count; /* idle_count: with those that rest */
-};
-
-struct tcp_batch { /* one mc_path_run */
-    struct tcp_path *tcp;
+struct tcp_batch { /* one mc_path_run, or a group of mc_path_run_all */
+    struct mc_tcp_path *tcp;
+    struct mc_transfer **transfers;
+    size_t count;
     struct mc_tcp_run run;
     struct mc_motion motion;
     struct mc_tcp_opener opener;
@@ -67,126 +48,14 @@ struct tcp_batch { /* one mc_path_run */
     bool doubted;
     bool was_reset; /* a lane was ended by the peer or its host */
     bool was_worse; /* a lane was silent, or what came was not our protocol */
+    bool is_beside; /* others run in the same thread: it must not wait for itself alone, and is put aside instead */
+    bool is_aside;
+    struct mc_tcp_job few[JOBS_ON_STACK], *many; /* `many` if they are more */
 };
 
 static uint64_t earliest(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
-}
-
-/* ---- the pool ---- */
-
-static bool is_usable(const struct mc_tcp_lane *lane)
-{
-    return mc_clock_ns() - lane->idle_since_ns < IDLE_TRUST_NS || mc_socket_is_silent(lane->fd);
-}
-
-/* Lock held. The idle lane that was used last; NULL: none, or no memory for it. */
-static struct mc_tcp_lane *idle_pop(struct tcp_path *tcp)
-{
-    struct mc_tcp_lane *lane = tcp->idle;
-    struct mc_tcp_rest *rest = tcp->resting;
-    if (lane != NULL) {
-        tcp->idle = lane->next;
-    } else if (rest != NULL) {
-        struct mc_tcp_rest *next = rest->next;
-        lane = mc_tcp_lane_wake(rest);
-        tcp->resting = lane != NULL ? next : rest;
-    }
-    tcp->idle_count -= lane != NULL;
-    return lane;
-}
-
-static void idle_give(struct tcp_path *tcp, struct mc_tcp_lane *lane)
-{
-    lane->idle_since_ns = mc_clock_ns();
-    pthread_mutex_lock(&tcp->lock);
-    struct waiter *first = tcp->waiting;
-    bool keep = first != NULL || tcp->idle_count < IDLE_MAX;
-    if (first != NULL) { /* not into the list: who gave it back would have it again before the other is awake */
-        tcp->waiting = first->next;
-        first->lane = lane;
-        pthread_cond_broadcast(&tcp->given);
-    } else if (keep) {
-        lane->next = tcp->idle;
-        tcp->idle = lane;
-        tcp->idle_count++;
-    }
-    pthread_mutex_unlock(&tcp->lock);
-    if (!keep)
-        mc_tcp_lane_close(tcp->path.paths, lane, false);
-}
-
-/* Looks what has come for lanes that are owed answers; `more` is one more of them, or NULL. */
-static void owing_settle(struct tcp_path *tcp, struct mc_tcp_lane *more)
-{
-    pthread_mutex_lock(&tcp->lock);
-    struct mc_tcp_lane *list = tcp->owing;
-    tcp->owing = NULL;
-    tcp->owing_count = 0;
-    pthread_mutex_unlock(&tcp->lock);
-    if (more != NULL) {
-        more->next = list;
-        list = more;
-    }
-    for (struct mc_tcp_lane *lane = list, *next; lane != NULL; lane = next) {
-        next = lane->next;
-        int rc = mc_tcp_lane_drain(lane);
-        if (rc > 0) {
-            idle_give(tcp, lane);
-            continue;
-        }
-        pthread_mutex_lock(&tcp->lock);
-        bool keep = rc == 0 && tcp->owing_count < OWING_MAX && mc_clock_ns() < lane->idle_since_ns + OWING_NS;
-        if (keep) {
-            lane->next = tcp->owing;
-            tcp->owing = lane;
-            tcp->owing_count++;
-        }
-        pthread_mutex_unlock(&tcp->lock);
-        if (!keep)
-            mc_tcp_lane_close(tcp->path.paths, lane, true);
-    }
-}
-
-static struct mc_tcp_lane *idle_take(struct tcp_path *tcp)
-{
-    for (bool settled = false;;) {
-        pthread_mutex_lock(&tcp->lock);
-        struct mc_tcp_lane *lane = idle_pop(tcp);
-        bool is_owed = tcp->owing != NULL;
-        pthread_mutex_unlock(&tcp->lock);
-        if (lane == NULL && is_owed && !settled) {
-            settled = true;
-            owing_settle(tcp, NULL);
-            continue;
-        }
-        if (lane == NULL || is_usable(lane))
-            return lane;
-        mc_tcp_lane_close(tcp->path.paths, lane, false);
-    }
-}
-
-/* Waits so long for a lane that another thread gives back. */
-static struct mc_tcp_lane *idle_wait(struct tcp_path *tcp, uint64_t until_ns)
-{
-    struct waiter self = {.lane = NULL}, **at = &tcp->waiting;
-    pthread_mutex_lock(&tcp->lock);
-    bool waits = tcp->idle_count == 0;
-    if (waits) {
-        while (*at != NULL)
-            at = &(*at)->next;
-        *at = &self;
-        while (self.lane == NULL && mc_monitor_wait(&tcp->lock, &tcp->given, until_ns) == 0)
-            continue;
-    }
-    if (waits && self.lane == NULL) {
-        for (at = &tcp->waiting; *at != &self;)
-            at = &(*at)->next;
-        *at = self.next;
-    }
-    pthread_mutex_unlock(&tcp->lock);
-    return self.lane != NULL ? self.lane : idle_take(tcp);
 }
 
 static void lane_join(struct tcp_batch *batch, struct mc_tcp_lane *lane)
@@ -224,150 +93,6 @@ static void lane_drop(struct tcp_batch *batch, size_t index, int code)
         return;
     }
     lane_end(batch, index, code);
-}
-
-/* ---- path ---- */
-
-static int tcp_open(struct mc_paths *paths, const struct mc_endpoint *endpoint, const struct mc_patience *patience,
-                    struct mc_path **path)
-{
-    if (endpoint->tcp_address[0] == 0)
-        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
-    struct tcp_path *tcp = calloc(1, sizeof(*tcp));
-    if (tcp == NULL)
-        return MC_ERR_NO_MEMORY;
-    mc_path_init(&tcp->path, &mc_transport_tcp, paths, endpoint);
-    struct mc_tcp_lane *lane = NULL;
-    struct mc_tcp_opener opener = {
-        .paths = paths, .endpoint = &tcp->path.endpoint, .peers = tcp->peers, .pace = &tcp->pace};
-    int rc = mc_tcp_resolve(endpoint->tcp_address, mc_tcp_open_until(patience), tcp->peers, MC_TCP_PEERS_MAX);
-    if (rc > 0) {
-        opener.peer_count = (size_t)rc;
-        rc = mc_tcp_opener_wait(&opener, mc_tcp_open_until(patience), &lane);
-        mc_tcp_opener_end(&opener);
-        tcp->peer_count = opener.peer_count;
-    }
-    if (rc < 0 &&
-        (rc != MC_ERR_BUSY || tcp->peer_count == 0)) { /* busy: runs wait for their turn, each by its deadline */
-        if (!mc_socket_is_own(rc))
-            mc_tcp_doubt(endpoint->tcp_address);
-        free(tcp);
-        return rc;
-    }
-    if (lane != NULL && mc_tcp_peer(lane->fd, &tcp->peers[0])) /* the address that works */
-        tcp->peer_count = 1;
-    mc_monitor_init(&tcp->lock, &tcp->given);
-    if (lane != NULL)
-        idle_give(tcp, lane);
-    *path = &tcp->path;
-    return 0;
-}
-
-static void lanes_close(struct mc_paths *paths, struct mc_tcp_lane *list)
-{
-    for (struct mc_tcp_lane *lane = list, *next; lane != NULL; lane = next) {
-        next = lane->next;
-        mc_tcp_lane_close(paths, lane, false);
-    }
-}
-
-static void rests_close(struct mc_paths *paths, struct mc_tcp_rest *rest)
-{
-    for (struct mc_tcp_rest *next; rest != NULL; rest = next) {
-        next = rest->next;
-        mc_paths_fd_close(paths, rest->fd_place);
-        free(rest);
-    }
-}
-
-static void tcp_close(struct mc_path *path)
-{
-    struct tcp_path *tcp = (struct tcp_path *)path;
-    lanes_close(path->paths, tcp->idle);
-    lanes_close(path->paths, tcp->owing);
-    rests_close(path->paths, tcp->resting);
-    pthread_cond_destroy(&tcp->given);
-    pthread_mutex_destroy(&tcp->lock);
-    free(tcp);
-}
-
-/* Its resting lanes have all been closed by the peer. One that runs has no part in it. */
-static bool tcp_is_ended(struct mc_path *path)
-{
-    struct tcp_path *tcp = (struct tcp_path *)path;
-    bool any_open = false;
-    pthread_mutex_lock(&tcp->lock);
-    for (struct mc_tcp_lane *lane = tcp->idle; lane != NULL && !any_open; lane = lane->next)
-        any_open = is_usable(lane);
-    for (struct mc_tcp_rest *rest = tcp->resting; rest != NULL && !any_open; rest = rest->next)
-        any_open = mc_socket_is_silent(rest->fd);
-    bool is_ended = tcp->idle_count > 0 && !any_open;
-    pthread_mutex_unlock(&tcp->lock);
-    return is_ended;
-}
-
-/* Lock held. Lanes that were not used for MC_LANE_SETTLE_MS give their buffers back. */
-static void idle_settle(struct tcp_path *tcp, uint64_t now_ns)
-{
-    struct mc_tcp_lane **at = &tcp->idle;
-    struct mc_tcp_rest *rests = NULL, **last = &rests;
-    while (*at != NULL && now_ns - (*at)->idle_since_ns < MC_LANE_SETTLE_MS * 1000000ull)
-        at = &(*at)->next;
-    while (*at != NULL) { /* all behind it have rested longer still */
-        struct mc_tcp_lane *next = (*at)->next;
-        struct mc_tcp_rest *rest = mc_tcp_lane_settle(*at);
-        if (rest == NULL)
-            break;
-        *at = next;
-        *last = rest;
-        last = &rest->next;
-    }
-    *last = tcp->resting;
-    tcp->resting = rests;
-}
-
-static void tcp_rest(struct mc_path *path, uint64_t now_ns)
-{
-    struct tcp_path *tcp = (struct tcp_path *)path;
-    owing_settle(tcp, NULL);
-    pthread_mutex_lock(&tcp->lock);
-    idle_settle(tcp, now_ns);
-    struct mc_tcp_rest **at = &tcp->resting;
-    while (*at != NULL && now_ns - (*at)->idle_since_ns < MC_LANE_IDLE_MS * 1000000ull)
-        at = &(*at)->next;
-    struct mc_tcp_rest *old = *at;
-    *at = NULL;
-    for (const struct mc_tcp_rest *rest = old; rest != NULL; rest = rest->next)
-        tcp->idle_count--;
-    pthread_mutex_unlock(&tcp->lock);
-    rests_close(path->paths, old);
-}
-
-/* One that a small frame could not be sent on is found broken by whoever takes it. */
-static void fd_nudge(int fd, const struct mc_buffer *frame)
-{
-    if (mc_socket_send_small(fd, frame->data, frame->length) < 0)
-        (void)shutdown(fd, SHUT_RDWR);
-}
-
-/* The lane that the commit went over rests, or another thread sends on it. */
-static void tcp_nudge(struct mc_path *path)
-{
-    struct tcp_path *tcp = (struct tcp_path *)path;
-    uint8_t bytes[MC_PATH_NUDGE_BYTES];
-    struct mc_buffer out = {.data = bytes, .capacity = sizeof(bytes)};
-    bool any = false;
-    mc_path_nudge_write(&out);
-    pthread_mutex_lock(&tcp->lock);
-    for (struct mc_tcp_lane *lane = tcp->idle; lane != NULL; lane = lane->next) {
-        if (!mc_tcp_is_unconfirmed(lane->fd))
-            continue;
-        fd_nudge(lane->fd, &out);
-        any = true;
-    }
-    if (!any && tcp->idle != NULL) /* the owner has it; what it told the master may be lost */
-        fd_nudge(tcp->idle->fd, &out);
-    pthread_mutex_unlock(&tcp->lock);
 }
 
 /* ---- a batch ---- */
@@ -446,7 +171,7 @@ static void lanes_start(struct tcp_batch *batch)
     size_t wanted = lanes_wanted(batch);
     struct mc_tcp_lane *lane;
     batch->run.heard_ns = mc_clock_ns();
-    while (batch->run.lane_count < wanted && (lane = idle_take(batch->tcp)) != NULL)
+    while (batch->run.lane_count < wanted && (lane = mc_tcp_idle_take(batch->tcp)) != NULL)
         lane_join(batch, lane);
     for (size_t count = batch->run.lane_count; count < wanted; count++) {
         if (mc_tcp_opener_begin(&batch->opener) < 0)
@@ -534,35 +259,47 @@ static void lane_woken(struct tcp_batch *batch, struct mc_tcp_lane *lane)
     lane->progress_ns = batch->run.heard_ns = mc_clock_ns();
 }
 
-static void lanes_poll(struct tcp_batch *batch, uint64_t left_ns)
+static bool is_polled(const struct mc_tcp_lane *lane)
 {
-    struct pollfd fds[MC_TCP_LANES_MAX + MC_TCP_OPENINGS_MAX];
-    struct mc_tcp_lane *polled[MC_TCP_LANES_MAX], *ready;
+    return lane->state == MC_TCP_READY;
+}
+
+/* Fills one entry for each lane that can move and each that is on its way; how many. */
+static size_t lanes_poll(const struct tcp_batch *batch, struct pollfd *fds)
+{
     size_t count = 0;
     for (size_t i = 0; i < batch->run.lane_count; i++) {
         struct mc_tcp_lane *lane = batch->run.lanes[i];
-        if (lane->state != MC_TCP_READY)
-            continue;
-        fds[count] =
-            (struct pollfd){.fd = lane->fd, .events = (short)(POLLIN | (mc_tcp_lane_is_sending(lane) ? POLLOUT : 0))};
-        polled[count++] = lane;
+        if (is_polled(lane))
+            fds[count++] = (struct pollfd){.fd = lane->fd,
+                                           .events = (short)(POLLIN | (mc_tcp_lane_is_sending(lane) ? POLLOUT : 0))};
     }
     mc_tcp_opener_poll(&batch->opener, fds + count);
-    struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
-    if (ppoll(fds, (nfds_t)(count + batch->opener.count), &left, NULL) <= 0)
-        return;
-    for (size_t i = 0; i < count; i++) {
-        if (fds[i].revents != 0)
-            lane_woken(batch, polled[i]);
+    return count + batch->opener.count;
+}
+
+/* After a poll of these entries. */
+static void lanes_polled(struct tcp_batch *batch, const struct pollfd *fds)
+{
+    struct mc_tcp_lane *ready;
+    for (size_t i = 0; i < batch->run.lane_count; i++) {
+        if (is_polled(batch->run.lanes[i]) && fds++->revents != 0)
+            lane_woken(batch, batch->run.lanes[i]);
     }
-    if (batch->opener.count == 0 || (ready = mc_tcp_opener_step(&batch->opener, fds + count)) == NULL)
+    if (batch->opener.count == 0 || (ready = mc_tcp_opener_step(&batch->opener, fds)) == NULL)
         return;
     if (!is_any_ready(batch)) /* to connect has its time, and so has what follows */
         batch->run.heard_ns = mc_clock_ns();
     if (batch->run.lane_count < MC_TCP_LANES_MAX)
         lane_join(batch, ready);
     else
-        idle_give(batch->tcp, ready);
+        mc_tcp_idle_give(batch->tcp, ready);
+}
+
+static bool poll_until(struct pollfd *fds, size_t count, uint64_t left_ns)
+{
+    struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
+    return ppoll(fds, (nfds_t)count, &left, NULL) > 0;
 }
 
 /* The clock went on without us: nobody was silent meanwhile. */
@@ -594,7 +331,9 @@ static uint64_t lanes_wait(struct tcp_batch *batch, bool busy)
             MC_ERR_RPC_TIMEOUT)
             lane_woken(batch, only);
     } else {
-        lanes_poll(batch, until_ns - now_ns);
+        struct pollfd fds[POLLED_MAX];
+        if (poll_until(fds, lanes_poll(batch, fds), until_ns - now_ns))
+            lanes_polled(batch, fds);
     }
     now_ns = mc_clock_ns();
     lanes_excuse(batch, until_ns, now_ns);
@@ -611,7 +350,7 @@ static struct mc_tcp_lane *spare_find(struct tcp_batch *batch, bool fresh)
     }
     if (batch->run.lane_count == MC_TCP_LANES_MAX)
         return NULL;
-    struct mc_tcp_lane *lane = fresh ? NULL : idle_take(batch->tcp);
+    struct mc_tcp_lane *lane = fresh ? NULL : mc_tcp_idle_take(batch->tcp);
     if (lane != NULL)
         lane_join(batch, lane);
     else if (batch->opener.count == 0)
@@ -719,11 +458,11 @@ static void lanes_end(struct tcp_batch *batch, int code)
         }
         (void)lane_leave(batch, 0);
         if (mc_tcp_lane_is_idle(lane)) {
-            idle_give(batch->tcp, lane);
+            mc_tcp_idle_give(batch->tcp, lane);
             continue;
         }
         lane->idle_since_ns = mc_clock_ns();
-        owing_settle(batch->tcp, lane);
+        mc_tcp_owing_settle(batch->tcp, lane);
     }
     mc_tcp_opener_end(&batch->opener);
 }
@@ -746,7 +485,7 @@ static bool batch_queue(struct tcp_batch *batch)
     }
     while (now_ns < batch->busy_until_ns) {
         uint64_t wait_ns = batch->busy_wait_ns / 2 + mc_random_u64() % (batch->busy_wait_ns / 2);
-        struct mc_tcp_lane *lane = idle_wait(batch->tcp, earliest(now_ns + wait_ns, batch->busy_until_ns));
+        struct mc_tcp_lane *lane = mc_tcp_idle_wait(batch->tcp, earliest(now_ns + wait_ns, batch->busy_until_ns));
         batch->busy_wait_ns = earliest(batch->busy_wait_ns * 2, BUSY_LAST_NS);
         batch->opener.error = 0;
         batch->opener.begun = 0;
@@ -766,6 +505,10 @@ static bool batch_queue(struct tcp_batch *batch)
  * connection for one of its transfers, not for all. */
 static bool batch_reopen(struct tcp_batch *batch)
 {
+    if (batch->opener.error == MC_ERR_BUSY && batch->is_beside) {
+        batch->is_aside = true;
+        return true;
+    }
     if (batch->opener.error == MC_ERR_BUSY && batch_queue(batch))
         return true;
     if (batch->opener.error == MC_ERR_RPC_FAIL && batch->was_reset && !batch->reopened) {
@@ -786,28 +529,34 @@ static bool batch_reopen(struct tcp_batch *batch)
     return mc_tcp_opener_begin(&batch->opener) == 0 || batch_reopen(batch);
 }
 
+/* Moves what can be moved. False when it is over. */
+static bool batch_move(struct tcp_batch *batch, bool *busy)
+{
+    bool can_open = batch->opener.count > 0 && !mc_tcp_opener_is_refused(&batch->opener);
+    if (batch->run.open > 0 && !is_any_ready(batch) && !can_open && !batch_reopen(batch))
+        batch_fail(batch, batch->error);
+    *busy = lanes_move(batch);
+    return batch->run.open > 0;
+}
+
+/* After a wait. False when it is over. */
+static bool batch_check(struct tcp_batch *batch, uint64_t now_ns)
+{
+    int rc = lanes_check(batch, now_ns);
+    if (rc == 0)
+        rc = mc_motion_look(&batch->motion);
+    if (rc == MC_ERR_RPC_TIMEOUT && batch->busy_until_ns != 0 && batch->run.lane_count == 0)
+        rc = MC_ERR_BUSY; /* its time went by in the queue */
+    if (rc < 0)
+        batch_fail(batch, rc);
+    return rc == 0;
+}
+
 static void batch_run(struct tcp_batch *batch)
 {
-    lanes_start(batch);
-    while (batch->run.open > 0) {
-        bool can_open = batch->opener.count > 0 && !mc_tcp_opener_is_refused(&batch->opener);
-        if (!is_any_ready(batch) && !can_open && !batch_reopen(batch)) {
-            batch_fail(batch, batch->error);
-            return;
-        }
-        bool busy = lanes_move(batch);
-        if (batch->run.open == 0)
-            return;
-        int rc = lanes_check(batch, lanes_wait(batch, busy));
-        if (rc == 0)
-            rc = mc_motion_look(&batch->motion);
-        if (rc == MC_ERR_RPC_TIMEOUT && batch->busy_until_ns != 0 && batch->run.lane_count == 0)
-            rc = MC_ERR_BUSY; /* its time went by in the queue */
-        if (rc < 0) {
-            batch_fail(batch, rc);
-            return;
-        }
-    }
+    bool busy;
+    while (batch_move(batch, &busy) && batch_check(batch, lanes_wait(batch, busy)))
+        continue;
 }
 
 static bool is_lost_write(const struct mc_transfer *transfer)
@@ -815,16 +564,21 @@ static bool is_lost_write(const struct mc_transfer *transfer)
     return transfer->kind == MC_TRANSFER_WRITE && transfer->result == MC_ERR_TRANSFER_FAIL;
 }
 
+static bool has_lost_writes(const struct tcp_batch *batch)
+{
+    bool lost = false;
+    for (size_t i = 0; i < batch->run.count; i++)
+        lost = lost || is_lost_write(batch->run.jobs[i].transfer);
+    return lost && batch->was_reset && !batch->was_worse &&
+           !atomic_load_explicit(&batch->tcp->path.broken, memory_order_acquire);
+}
+
 /* A connection that is reset under a WRITE says less than a failed READ, which was asked for again: an owner may give
  * the place of one that rested away just then, and lives. Nobody else can finish the WRITE, but the owner can be asked
  * whether it is there; who answers has not failed, only this grant is spent. */
 static void writes_judge(struct tcp_batch *batch)
 {
-    size_t lost = 0;
-    for (size_t i = 0; i < batch->run.count; i++)
-        lost += is_lost_write(batch->run.jobs[i].transfer);
-    if (lost == 0 || !batch->was_reset || batch->was_worse ||
-        atomic_load_explicit(&batch->tcp->path.broken, memory_order_acquire))
+    if (!has_lost_writes(batch))
         return;
     struct mc_tcp_lane *lane;
     struct mc_tcp_opener opener = batch->opener; /* has ended: only what it is made of counts */
@@ -835,7 +589,7 @@ static void writes_judge(struct tcp_batch *batch)
     int rc = mc_tcp_opener_wait(&opener, earliest(deadline_ns, stall_ns), &lane);
     mc_tcp_opener_end(&opener);
     if (rc == 0)
-        idle_give(batch->tcp, lane);
+        mc_tcp_idle_give(batch->tcp, lane);
     if (rc == 0 || rc == MC_ERR_BUSY)
         rc = MC_ERR_STALE;
     else if (!mc_socket_is_own(rc) && (rc != MC_ERR_RPC_TIMEOUT || stall_ns <= deadline_ns))
@@ -845,46 +599,172 @@ static void writes_judge(struct tcp_batch *batch)
             batch->run.jobs[i].transfer->result = rc;
 }
 
-static void tcp_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
+/* False when it is over. */
+static bool batch_begin(struct tcp_batch *batch, struct mc_path *path, struct mc_transfer **transfers, size_t count,
+                        const struct mc_run *run)
 {
-    struct mc_tcp_job few[JOBS_ON_STACK], *many = NULL;
-    struct mc_scratch *scratch;
-    struct tcp_path *tcp = (struct tcp_path *)path;
-    struct tcp_batch batch = {.tcp = tcp,
-                              .run = {.paths = path->paths, .pace = &tcp->pace},
-                              .opener = {.paths = path->paths,
-                                         .endpoint = &path->endpoint,
-                                         .peers = tcp->peers,
-                                         .peer_count = tcp->peer_count,
-                                         .pace = &tcp->pace}};
+    struct mc_tcp_path *tcp = (struct mc_tcp_path *)path;
+    *batch = (struct tcp_batch){.tcp = tcp,
+                                .transfers = transfers,
+                                .count = count,
+                                .run = {.paths = path->paths, .motion = &batch->motion, .pace = &tcp->pace},
+                                .opener = {.paths = path->paths,
+                                           .endpoint = &path->endpoint,
+                                           .peers = tcp->peers,
+                                           .peer_count = tcp->peer_count,
+                                           .pace = &tcp->pace}};
     int code = 0;
     if (mc_paths_is_forked(path->paths)) {
         mc_path_fail_all(transfers, count, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
-        return;
+        return false;
     }
-    mc_motion_start(&batch.motion, run, path->paths->verify);
-    batch.run.motion = &batch.motion;
-    batch.run.scratch = scratch = mc_scratch_get();
-    batch.run.jobs = count <= JOBS_ON_STACK ? few : (many = malloc(count * sizeof(*many)));
-    if (scratch == NULL || batch.run.jobs == NULL)
+    mc_motion_start(&batch->motion, run, path->paths->verify);
+    batch->run.scratch = mc_scratch_get();
+    batch->run.jobs = count <= JOBS_ON_STACK ? batch->few : (batch->many = malloc(count * sizeof(*batch->many)));
+    if (batch->run.scratch == NULL || batch->run.jobs == NULL)
         code = MC_ERR_NO_MEMORY;
     if (code == 0)
-        code = jobs_start(&batch, transfers, count);
+        code = jobs_start(batch, transfers, count);
     if (code < 0) {
         mc_path_fail_all(transfers, count, code);
-    } else if (mc_motion_look(&batch.motion) < 0) {
-        batch_fail(&batch, MC_ERR_RPC_TIMEOUT);
-    } else {
-        batch_run(&batch);
-        lanes_end(&batch, MC_ERR_TRANSFER_FAIL);
-        writes_judge(&batch);
+        return false;
     }
-    free(batch.tables);
-    free(many);
-    mc_path_account(path, transfers, count);
-    if (count > 0 && transfers[0]->kind == MC_TRANSFER_READ && transfers[0]->result == 0)
-        atomic_store_explicit(&path->paths->counters.read_ns, batch.run.heard_ns, memory_order_relaxed);
+    if (mc_motion_look(&batch->motion) < 0)
+        batch_fail(batch, MC_ERR_RPC_TIMEOUT);
+    else
+        lanes_start(batch);
+    return batch->run.open > 0;
 }
 
-const struct mc_transport mc_transport_tcp = {"tcp",        2,         false,    tcp_open, tcp_run, tcp_close,
-                                              tcp_is_ended, tcp_nudge, tcp_rest, true};
+/* Nothing is under way any more. */
+static void batch_end(struct tcp_batch *batch)
+{
+    struct mc_path *path = &batch->tcp->path;
+    free(batch->tables);
+    free(batch->many);
+    if (mc_paths_is_forked(path->paths))
+        return;
+    mc_path_account(path, batch->transfers, batch->count);
+    if (batch->count > 0 && batch->transfers[0]->kind == MC_TRANSFER_READ && batch->transfers[0]->result == 0)
+        atomic_store_explicit(&path->paths->counters.read_ns, batch->run.heard_ns, memory_order_relaxed);
+}
+
+static void tcp_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
+{
+    struct tcp_batch batch;
+    if (batch_begin(&batch, path, transfers, count, run))
+        batch_run(&batch);
+    lanes_end(&batch, MC_ERR_TRANSFER_FAIL);
+    writes_judge(&batch);
+    batch_end(&batch);
+}
+
+/* ---- several batches in one thread, each with another owner ---- */
+
+struct tcp_all { /* one mc_path_run_all */
+    struct mc_path_batch **groups;
+    struct tcp_batch *batches; /* one each */
+    size_t count, open;
+    uint16_t under_way[MC_PATH_BATCHES_MAX]; /* the first `open` of them: which */
+    uint64_t aside_ns[MC_PATH_BATCHES_MAX];  /* since when it is put aside; 0: it is not */
+};
+
+/* It is over, or put aside: what waits for that owner alone comes when nobody else has to wait with it. */
+static void all_leave(struct tcp_all *all, size_t at)
+{
+    size_t index = all->under_way[at];
+    struct tcp_batch *batch = &all->batches[index];
+    all->under_way[at] = all->under_way[--all->open];
+    if (!batch->is_aside) {
+        lanes_end(batch, MC_ERR_TRANSFER_FAIL);
+        batch->is_aside = has_lost_writes(batch);
+    }
+    if (batch->is_aside) {
+        all->aside_ns[index] = mc_clock_ns();
+        return;
+    }
+    batch_end(batch);
+    all->groups[index]->ended(all->groups[index]);
+}
+
+/* What was put aside, one after the other. */
+static void all_aside(struct tcp_all *all)
+{
+    for (size_t i = 0; i < all->count; i++) {
+        struct tcp_batch *batch = &all->batches[i];
+        if (all->aside_ns[i] == 0)
+            continue;
+        batch->is_beside = false;
+        all->groups[i]->start_ns += mc_clock_ns() - all->aside_ns[i];
+        batch_run(batch);
+        lanes_end(batch, MC_ERR_TRANSFER_FAIL);
+        writes_judge(batch);
+        batch_end(batch);
+        all->groups[i]->ended(all->groups[i]);
+    }
+}
+
+/* All move what they can, then all wait for the first that can go on. */
+static void all_turn(struct tcp_all *all, struct pollfd *fds)
+{
+    size_t first[MC_PATH_BATCHES_MAX], count = 0;
+    uint64_t now_ns, until_ns = UINT64_MAX;
+    bool any_busy = false, busy = false;
+    for (size_t i = all->open; i > 0; i--) { /* backwards: one that leaves is replaced by one that had its turn */
+        struct tcp_batch *batch = &all->batches[all->under_way[i - 1]];
+        bool goes_on = batch_move(batch, &busy);
+        if (!goes_on || batch->is_aside)
+            all_leave(all, i - 1);
+        else /* one whose last lane broke looks for another at once */
+            any_busy = any_busy || busy || batch->run.lane_count + batch->opener.count == 0;
+    }
+    now_ns = mc_clock_ns();
+    for (size_t i = 0; i < all->open; i++) {
+        struct tcp_batch *batch = &all->batches[all->under_way[i]];
+        until_ns = earliest(until_ns, wait_until_ns(batch, now_ns));
+        first[i] = count;
+        count += lanes_poll(batch, fds + count);
+    }
+    until_ns = any_busy ? now_ns : later(now_ns, until_ns);
+    bool any = all->open > 0 && poll_until(fds, count, until_ns - now_ns);
+    for (size_t i = 0; any && i < all->open; i++)
+        lanes_polled(&all->batches[all->under_way[i]], fds + first[i]);
+    now_ns = mc_clock_ns();
+    for (size_t i = all->open; i > 0; i--) {
+        struct tcp_batch *batch = &all->batches[all->under_way[i - 1]];
+        lanes_excuse(batch, until_ns, now_ns);
+        if (!batch_check(batch, now_ns))
+            all_leave(all, i - 1);
+    }
+}
+
+static void tcp_run_all(struct mc_path_batch **groups, size_t count)
+{
+    struct tcp_all all = {.groups = groups, .count = count};
+    struct pollfd *fds = malloc(count * POLLED_MAX * sizeof(*fds));
+    all.batches = malloc(count * sizeof(*all.batches));
+    mc_assert(count <= MC_PATH_BATCHES_MAX);
+    for (size_t i = 0; i < count; i++) {
+        struct mc_path_batch *group = groups[i];
+        group->start_ns = mc_clock_ns();
+        if (fds == NULL || all.batches == NULL) { /* one after the other needs less */
+            tcp_run(group->path, group->transfers, group->count, &group->run);
+            group->ended(group);
+            continue;
+        }
+        bool goes_on = batch_begin(&all.batches[i], group->path, group->transfers, group->count, &group->run);
+        all.batches[i].is_beside = true;
+        all.under_way[all.open++] = (uint16_t)i;
+        if (!goes_on)
+            all_leave(&all, all.open - 1);
+    }
+    while (all.open > 0)
+        all_turn(&all, fds);
+    all_aside(&all);
+    free(all.batches);
+    free(fds);
+}
+
+const struct mc_transport mc_transport_tcp = {
+    "tcp", 2,          false, mc_tcp_open, tcp_run, mc_tcp_close, mc_tcp_is_ended, mc_tcp_nudge, mc_tcp_rest_lanes,
+    true,  tcp_run_all};

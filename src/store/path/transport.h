@@ -114,6 +114,19 @@ struct mc_run { /* how a batch is run */
 struct mc_path;
 struct mc_paths;
 
+#define MC_PATH_BATCHES_MAX 64u /* owners that one thread moves bytes with at a time */
+
+/* What goes over one path, of several that are run at once. */
+struct mc_path_batch {
+    struct mc_path *path;
+    struct mc_transfer **transfers;
+    size_t count;
+    struct mc_run run;
+    uint64_t start_ns; /* out: when it began, less the time for which it was put aside for others */
+    /* Every result is set: called in the same thread, as soon as it is so, while others may still be under way. */
+    void (*ended)(struct mc_path_batch *group);
+};
+
 /* Of who opens a path. Who has not answered by soon_ns is dead or stopped; one of this machine that is seen to run has
  * until deadline_ns: an overloaded machine has not let it answer. */
 struct mc_patience {
@@ -143,6 +156,10 @@ struct mc_transport {
     /* Lets go of what was not used for long (NULL: holds nothing). While others may run on it. */
     void (*rest)(struct mc_path *path, uint64_t now_ns);
     bool has_patience; /* `run` knows patience_ns; else an owner has all its time */
+    /* Moves the groups, at most MC_PATH_BATCHES_MAX, all at once: their questions go out first, then answers are taken
+     * as they come. What one of them waits for is not waited for by another; what only waits (for a place at an owner,
+     * for its word after a reset) comes last. NULL: they are run one after the other. */
+    void (*run_all)(struct mc_path_batch **groups, size_t count);
 };
 
 struct mc_path { /* first member of each transport's own struct */
@@ -156,6 +173,8 @@ struct mc_path { /* first member of each transport's own struct */
 void mc_path_release(struct mc_path *path);
 /* Moves the batch over the path, also where parts lie in a device's memory; any others are moved as they are. */
 void mc_staged_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run);
+/* Do any parts lie there? */
+bool mc_staged_is_needed(struct mc_transfer *const *transfers, size_t count);
 
 struct mc_paths_counters {
     _Atomic uint64_t path_bytes[4];
