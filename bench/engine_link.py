@@ -16,8 +16,9 @@ class Link:
 
     near_address, far_address = "10.231.87.1", "10.231.87.2"
 
-    def __init__(self, build, force_own=False):
+    def __init__(self, build, force_own=False, loss_per_million=LOSS_PER_MILLION):
         self.build = pathlib.Path(build)
+        self.loss_per_million = loss_per_million
         self.force_own = force_own
         self.names = [f"mc-link-{os.getpid()}-{side}" for side in ("a", "b")]
         self.near, self.far = (["ip", "netns", "exec", name] for name in self.names)
@@ -40,7 +41,7 @@ class Link:
         a, b = self.names
         if not self._do("ip", "link", "add", "link0", "netns", a, "type", "veth", "peer", "name", "link0", "netns", b, check=False):
             return False
-        words = ("root", "netem", "delay", f"{DELAY_US}us", "loss", f"{LOSS_PER_MILLION / 10_000}%")
+        words = ("root", "netem", "delay", f"{DELAY_US}us", "loss", f"{self.loss_per_million / 10_000}%")
         if all(self._do("tc", "-n", name, "qdisc", "add", "dev", "link0", *words, check=False) for name in self.names):
             self.kind = "tc netem"
             return True
@@ -52,7 +53,7 @@ class Link:
         self.switch = Switch(self.folder.name, build=self.build)
         for name, address in zip(self.names, (self.near_address, self.far_address)):
             self.switch.add(int(address.rsplit(".", 1)[1]), f"/run/netns/{name}", "link0")
-        self.switch.rule("*", "*", delay_ms=DELAY_US / 1000, loss=LOSS_PER_MILLION / 1e6)
+        self.switch.rule("*", "*", delay_ms=DELAY_US / 1000, loss=self.loss_per_million / 1e6)
         self.kind = "own relay"
 
     def __enter__(self):
