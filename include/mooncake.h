@@ -178,7 +178,7 @@ struct mc_replicate_config {
     uint32_t preferred_segment_count;
     const char *const *preferred_segments; /* names (mc_store_hostname of their owner), tried first in this order */
     bool with_hard_pin;                    /* never evicted */
-    bool with_soft_pin;     /* evicted only when nothing else can be, for soft_pin_ttl_ms */
+    bool with_soft_pin;                    /* evicted only when nothing else can be, for soft_pin_ttl_ms */
     bool prefer_same_node;  /* after the preferred segments: all of the call in one segment, of the caller's machine if
                                there is room */
     const uint64_t *groups; /* mc_group() for each key of the call, NULL = none. A read of one object protects its
@@ -187,7 +187,7 @@ struct mc_replicate_config {
     uint64_t soft_pin_ttl_ms; /* of with_soft_pin, from when the value can be read; no use of it makes that longer.
                                  0 = the master's default_kv_soft_pin_ttl; more than its max_kv_soft_pin_ttl:
                                  MC_ERR_INVALID_PARAMS */
-    bool drop_soft_pin; /* an upsert without with_soft_pin keeps the pin that the value before it had, with its
+    bool drop_soft_pin;       /* an upsert without with_soft_pin keeps the pin that the value before it had, with its
                            deadline; not with this */
 };
 /* The number of a group's name; 0 for length 0, which is no group. */

@@ -25,10 +25,10 @@ void oracle_put_end(uint32_t put, int rc);
 void oracle_put_hide(uint32_t put);
 void oracle_put_show(uint32_t put);
 void oracle_put_wishes(uint32_t put, const struct mc_replicate_config *config);
-struct oracle_pin { /* the soft pin that a put has asked for */
-    uint64_t ms;                /* 0: none */
+struct oracle_pin {            /* the soft pin that a put has asked for */
+    uint64_t ms;               /* 0: none */
     uint64_t start_ns, end_ns; /* of the put; end SIM_NEVER: it has not succeeded yet */
-    bool is_upsert;             /* it may have kept that of the value before */
+    bool is_upsert;            /* it may have kept that of the value before */
 };
 /* False: of so short a value it is not known. */
 bool oracle_put_pin(uint32_t put, struct oracle_pin *pin);

@@ -13,7 +13,7 @@
 
 struct fake_slot {
     uint64_t group;
-    uint64_t pin_ms; /* what it tells of its pin */
+    uint64_t pin_ms;                     /* what it tells of its pin */
     uint64_t generation, offset, length; /* generation: of the live replica, or everything up to it is refused */
     char key[24];
     uint8_t flags, replica, state; /* 0 empty, 1 live, 2 somebody writes */

@@ -47,7 +47,7 @@
 #define MC_SLICE_EVICTIONS 1024u
 #define MC_SLICE_FRAMES 4u
 #define MC_SLICE_CHUNKS 16u
-#define MC_SLICE_PINS 1024u       /* soft pins whose deadline has passed */
+#define MC_SLICE_PINS 1024u      /* soft pins whose deadline has passed */
 #define MC_SLICE_WAITS 1024u     /* removals answered for one message; the rest is answered by ticks */
 #define MC_EVICT_ITEM_MAX 256u   /* evictions that one item of a put may cause */
 #define MC_EVICT_INPUT_MAX 2048u /* that one message may cause; the rest is done by ticks */

@@ -47,11 +47,11 @@ struct mc_object {
     uint64_t clearing : 5;        /* replicas of this key whose CLEARED is awaited */
     uint64_t lease_until_ms : 40; /* 0: its value was not read since it was put. Until it is visible: see pin.h */
     uint64_t key_length : 11;
-    uint64_t live : 5;    /* replicas that are live */
-    uint64_t granted : 5; /* replicas that are being written */
+    uint64_t live : 5;           /* replicas that are live */
+    uint64_t granted : 5;        /* replicas that are being written */
     uint64_t hard : 1, soft : 1; /* soft: evicted only when nothing else can be */
-    uint64_t visible : 1; /* readers may find it: nothing granted is left, at least one is live */
-    uint32_t first_slot;  /* the first replica; the chain goes on in the nodes; MC_NODE_NONE = none */
+    uint64_t visible : 1;        /* readers may find it: nothing granted is left, at least one is live */
+    uint32_t first_slot;         /* the first replica; the chain goes on in the nodes; MC_NODE_NONE = none */
     uint16_t first_segment;
     uint8_t tombstone;   /* 0 = none, see tombstone.c, which uses length, lease, hard and first_* in its own way */
     uint8_t remains : 5; /* of `clearing`, those whose value somebody may have read */

@@ -45,7 +45,7 @@ struct mc_disk_entry {
     uint32_t length;     /* bytes, not 0: no region is larger */
     uint32_t crc;        /* of the only block, or of the block table */
     uint16_t key_length;
-    uint8_t block_shift; /* mc_block_shift(length) */
+    uint8_t block_shift;   /* mc_block_shift(length) */
     uint8_t flags, pin[3]; /* as in a slot, but for the clock: store/segment/pin.h */
 };
 struct mc_disk_place {

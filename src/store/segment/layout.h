@@ -52,10 +52,10 @@ struct mc_slot {
     uint64_t hash_low, hash_high; /* XXH3-128 of the key */
     uint16_t key_length;
     uint8_t block_shift;
-    uint8_t flags;       /* enum mc_put_flags, and more of pin.h: so that pins survive the master */
-    uint8_t replica;     /* generation - replica = version of the object, the same in all its replicas */
-    uint8_t pin[3];      /* when its soft pin ends: pin.h */
-    uint64_t group;      /* of the object, 0 = none: so that groups survive the master. Zero in slots of before it */
+    uint8_t flags;   /* enum mc_put_flags, and more of pin.h: so that pins survive the master */
+    uint8_t replica; /* generation - replica = version of the object, the same in all its replicas */
+    uint8_t pin[3];  /* when its soft pin ends: pin.h */
+    uint64_t group;  /* of the object, 0 = none: so that groups survive the master. Zero in slots of before it */
 };
 _Static_assert(sizeof(struct mc_slot) == 64, "a slot is one cache line");
 

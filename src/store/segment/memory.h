@@ -141,7 +141,7 @@ struct mc_content { /* one thing that lies in the data */
     uint64_t group;
     struct mc_id writer; /* of WRITING */
     uint32_t slot;
-    uint8_t state; /* 1 live, 2 somebody may still be writing there */
+    uint8_t state;                  /* 1 live, 2 somebody may still be writing there */
     uint8_t flags, replica, pin[3]; /* flags, pin: as in the slot, see pin.h */
     uint16_t key_length;
     const uint8_t *key; /* in the data memory; valid while the slot is not cleared */
