@@ -192,6 +192,20 @@ def test_strangers():
         owner.close()
 
 
+def test_who_says_nothing_is_let_go():
+    with Master(*ON) as master, socket.create_connection(("127.0.0.1", port_of(master)), 60) as silent:
+        subscriber = Subscriber(port_of(master))
+        greeting = b""
+        while more := silent.recv(4096):
+            greeting += more
+        assert len(greeting) == 64 and greeting[:1] == b"\xff"
+        owner = FakeOwner(master.port, "127.0.0.1:9")
+        owner.put([b"a"], 4096)
+        assert subscriber.events(1)[0]["object_key"] == "a", "who has said what it wants stays"
+        subscriber.close()
+        owner.close()
+
+
 def test_without_a_place_it_serves_all_the_same():
     with Master("--enable_kv_events=true", "--kv_events_bind_endpoint=ipc:///tmp/x") as master:
         wait_until(lambda: "kv_events_bind_endpoint is not tcp://HOST:PORT" in master.log(), 30, "the warning")

@@ -2,6 +2,7 @@
 #include "store/master/kv_zmq.h"
 
 #include "base/error.h"
+#include "env/clock.h"
 #include "env/log.h"
 #include "env/socket.h"
 #include "env/thread.h"
@@ -9,6 +10,7 @@
 
 #include <endian.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,10 +21,11 @@
 
 #define RING_BYTES (UINT64_C(16) << 20) /* of messages, for all subscribers */
 #define SUBSCRIBERS_MAX 4096u
-#define IN_MAX 1024u /* of a frame that comes: of what subscribers say nothing is longer */
-#define OUT_MAX 256u /* of what is no message: greeting, READY, PONG */
-#define LOOK_MS 5    /* for new events, while somebody wants them */
-#define IDLE_MS 200  /* else, for the end */
+#define IN_MAX 1024u                   /* of a frame that comes: of what subscribers say nothing is longer */
+#define OUT_MAX 256u                   /* of what is no message: greeting, READY, PONG */
+#define LOOK_MS 5                      /* for new events, while somebody wants them */
+#define IDLE_MS 200                    /* else, for the end */
+#define SHAKE_NS UINT64_C(10000000000) /* so long a subscriber may take until it has said who it is */
 #define TURN_EVENTS 64
 #define GREETING_BYTES 64u
 
@@ -34,6 +37,7 @@ struct subscriber {
     bool is_greeted, is_ready, is_blocked, is_over;
     unsigned wants; /* how often it has subscribed to all topics */
     uint64_t at;    /* where it is in the ring */
+    uint64_t came_ns;
     size_t in_length, out_length, out_at;
     uint8_t in[IN_MAX + 16], out[OUT_MAX];
 };
@@ -222,6 +226,8 @@ static void come(struct mc_kv_zmq *zmq)
     static const uint8_t greeting[GREETING_BYTES] = {
         [0] = 0xff, [8] = 1, [9] = 0x7f, [10] = 3, [12] = 'N', [13] = 'U', [14] = 'L', [15] = 'L'};
     int fd = accept4(zmq->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE)) /* who waits there would wake this thread again at once */
+        (void)poll(NULL, 0, LOOK_MS);
     if (fd < 0)
         return;
     struct subscriber *one = zmq->count < SUBSCRIBERS_MAX ? calloc(1, sizeof(*one)) : NULL;
@@ -230,6 +236,7 @@ static void come(struct mc_kv_zmq *zmq)
         return;
     }
     one->fd = fd;
+    one->came_ns = mc_clock_ns();
     one->next = zmq->first;
     zmq->first = one;
     zmq->count++;
@@ -238,12 +245,14 @@ static void come(struct mc_kv_zmq *zmq)
     flush(zmq, one);
 }
 
-/* Those that are over. */
+/* Those that are over, or have not said in time that they speak our protocol: their descriptors are the master's. */
 static void let_go(struct mc_kv_zmq *zmq, bool all)
 {
+    uint64_t now_ns = mc_clock_ns();
     for (struct subscriber **link = &zmq->first; *link != NULL;) {
         struct subscriber *one = *link;
-        if (!one->is_over && !all) {
+        bool is_late = !one->is_ready && now_ns - one->came_ns > SHAKE_NS;
+        if (!one->is_over && !is_late && !all) {
             link = &one->next;
             continue;
         }
