@@ -123,6 +123,7 @@ class Client:
 
     def exist(self):
         self.store.batch_is_exist(self.old())
+        self.store.longest_prefix(self.old())
         self.store.get_size(self.old()[0])
         self.store.batch_get_replica_desc(self.old())
 
