@@ -264,7 +264,7 @@ def test_stopped_peer_over_tcp(monkeypatch):
     near = Near()
     with Peer() as stopped, Peer() as other:
         assert near.engine.transfer_sync_write(stopped.target, near.address, stopped.address, 10) == 0
-        stopped.process.send_signal(signal.SIGSTOP)
+        hold_still(stopped.process.pid)
         batches = [near.engine.batch_transfer_async_read(stopped.target, [near.address], [stopped.address], [SIZE // 2]) for _ in range(12)]
         assert all(batch > 0 for batch in batches)
         start = time.monotonic()

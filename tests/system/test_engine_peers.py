@@ -175,7 +175,7 @@ def test_stopped_peers_end_by_their_deadline(monkeypatch, kind):
         with Peer() as other:
             for peer in stopped:
                 assert wait_for(peer.target, near.address, peer.address, 4096) == 0
-                peer.process.send_signal(signal.SIGSTOP)
+                hold_still(peer.process.pid)
 
             def call(peer):
                 start = time.monotonic()

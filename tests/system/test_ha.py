@@ -14,7 +14,7 @@ import time
 import pytest
 
 import secured
-from cluster import MASTER, SANITIZED, Master, wait_until
+from cluster import MASTER, SANITIZED, Master, hold_still, wait_until
 from etcd import Etcd
 from store_process import StoreProcess
 from wire import EXIST, EXIST_REPLY, HELLO, ROLE_CALL, Connection, Reader, data, frame, hello, record, records
@@ -196,7 +196,7 @@ def test_a_stopped_leader_is_silent_when_it_goes_on(etcd):
         client = Connection(leader.port, ROLE_CALL, os.urandom(16))
         exists(client)
         def stop(one):
-            one.process.send_signal(signal.SIGSTOP)
+            hold_still(one.process.pid)
         leader, successor = fail_over(masters, stop, 3)
         # It lies in the socket of the stopped one, which must not answer it.
         client.send(EXIST, record() + records([data(b"nothing")]))
@@ -291,7 +291,7 @@ def test_owners_leave_a_stopped_leader(etcd):
         wait_until(lambda: segments(leader), 10)
         note = etcd.text(DEPARTED)
         def stop(one):
-            one.process.send_signal(signal.SIGSTOP)
+            hold_still(one.process.pid)
         _leader, successor = fail_over(masters, stop, 3)
         start = time.monotonic()
         wait_until(lambda: segments(successor), 10)

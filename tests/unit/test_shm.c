@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "store/path/path.h"
 #include "store/path/paths.h"
+#include "hold_still.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -86,7 +87,7 @@ static void peer_fill(struct rig *rig)
     unsigned refused = 0;
     assert_int_equal(tell(rig, 0, 1, ++rig->generation, 5000), 0);
     wait_told(rig, 0, rig->generation);
-    assert_int_equal(kill(rig->peer, SIGSTOP), 0);
+    hold_still(rig->peer);
     /* One that comes too late may have been too slow itself, on a busy machine. */
     for (int i = 0; i < FULL_AFTER && refused < FULL_REFUSALS; i++) {
         int rc = tell(rig, 0, 1, ++rig->generation, 20);
@@ -157,7 +158,7 @@ static void frames_stay_whole(void **state)
     peer_start(&rig);
     assert_true(rig.endpoint.slot_count >= COUNT);
     for (int round = 0; round < 3; round++) {
-        assert_int_equal(kill(rig.peer, SIGSTOP), 0);
+        hold_still(rig.peer);
         assert_int_equal(pthread_create(&thread, NULL, continue_soon, &rig), 0);
         uint64_t until_ns = rig_deadline(300);
         while (mc_clock_ns() < until_ns) {

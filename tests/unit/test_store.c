@@ -2,6 +2,7 @@
  */
 #include "store/segment/memory.h"
 #include "store/client/owners.h"
+#include "hold_still.h"
 #include "store_prefix.h"
 #include "store_rig.h"
 
@@ -790,7 +791,7 @@ static void silent_nodes_do_not_use_up_the_time_of_others(void **state)
 
     memcpy(batches[1].keys, batch->keys, sizeof(batch->keys));
     for (unsigned i = 0; i < SILENT; i++)
-        kill(nodes[i].pid, SIGSTOP);
+        hold_still(nodes[i].pid);
     batches[1].store = open_client("tcp", 0);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, batch_get, &batches[i]), 0);
@@ -828,7 +829,7 @@ static void a_silent_node_is_waited_for_beside_the_others(void **state)
     put_elsewhere(store, keys[1], sizeof(keys[1]), names, &known);
     for (unsigned turn = 0; turn < 2; turn++) {
         if (turn == 1)
-            kill(silent.pid, SIGSTOP);
+            hold_still(silent.pid);
         for (unsigned i = 0; i < 2; i++) {
             parts[i] = (struct iovec){&back[i], 1};
             items[i] = (struct mc_get_item){.key = key_of(keys[i]), .parts = &parts[i], .part_count = 1};

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "store/path/path.h"
 #include "store/path/paths.h"
+#include "hold_still.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -151,7 +152,7 @@ static void stopped_owners_are_waited_for_together(void **state)
     sides_run(MC_TRANSFER_WRITE, PATIENT_MS);
     read_until_live();
     for (unsigned i = 0; i < OWNERS; i += 2)
-        assert_int_equal(kill(sides[i].rig.peer, SIGSTOP), 0);
+        hold_still(sides[i].rig.peer);
     sides_run(MC_TRANSFER_READ, PATIENT_MS);
     for (unsigned i = 0; i < OWNERS; i++) {
         bool is_stopped = i % 2 == 0;

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "transfer_engine_c.h"
+#include "hold_still.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -506,9 +507,7 @@ static void busy(void **state)
     world_open(&world);
     segment_id_t id = openSegment(world.near, name);
     assert_true(id > 0);
-    int stopped;
-    assert_int_equal(kill(child, SIGSTOP), 0);
-    assert_true(waitpid(child, &stopped, WUNTRACED) == child && WIFSTOPPED(stopped)); /* all its threads are */
+    hold_still(child);
     struct transfer_request entry = {OPCODE_READ, world.near_memory, id, address, SIZE};
     batch_id_t batch = allocateBatchID(world.near, 1);
     assert_int_equal(submitTransfer(world.near, batch, &entry, 1), 0);
