@@ -279,7 +279,8 @@ class Cluster:
             self.resolver.name(f"{pod.name}.{pod.domain}.{ZONE}" if pod.domain else pod.name, address)
 
     def publishes_at_once(self, pod):
-        return any(one["metadata"]["name"] == pod.domain and one["spec"].get("publishNotReadyAddresses") for one in self.services)
+        """Compose's network knows a container's name from its start on, cluster DNS that of a pod when it is ready, or as its service says."""
+        return pod.domain == "" or any(one["metadata"]["name"] == pod.domain and one["spec"].get("publishNotReadyAddresses") for one in self.services)
 
     def wait(self, condition, seconds, what):
         end = time.monotonic() + seconds

@@ -48,6 +48,7 @@ def play(cluster, services):
             if all(other in started for other in wanted):
                 started[name] = kubelet.Pod(cluster, name, template(name, left.pop(name)), domain="")
                 cluster.pods.append(started[name])
+                cluster.publish(started[name], started[name].address)
                 started[name].start()
         cluster.wait(lambda: all(pod.is_ready() for pod in cluster.pods), 60, "the services' health")
     body = json.dumps({"key": "greeting", "value": "hello"}).encode()
