@@ -273,7 +273,7 @@ bool mc_json_is_again(struct mc_span object, const struct mc_json_cursor *member
 void mc_json_where(struct mc_span text, const struct mc_json_cursor *cursor, int *line, int *column)
 {
     *line = *column = 1;
-    for (const char *at = text.data; at < cursor->at; at++) {
+    for (const char *at = scan_of(text).at; at < cursor->at; at++) {
         *line += *at == '\n';
         *column = *at == '\n' ? 1 : *column + 1;
     }

@@ -159,6 +159,7 @@ def test_unmount_with_grace(service, master):
     ("mount", {"size": 1, "protocol": 5}, 400, "Invalid protocol or location, must be a string"),
     ("mount", {"size": 1, "protocol": "pigeon"}, 500, "Allocate and mount failed, ret=-600"),
     ("mount", "x", 400, "Malformed JSON body: line 1 column 1"),
+    ("mount", None, 400, "Malformed JSON body: line 1 column 1"),
     ("unmount", {}, 400, "Missing segment_ids"),
     ("unmount", {"segment_ids": []}, 400, "Missing segment_ids"),
     ("unmount", {"segment_ids": "nonsense"}, 500, "Unmount and free failed, ret=-1"),

@@ -39,10 +39,14 @@ static void nothing_that_lies_nowhere(void **state)
 {
     struct mc_json_cursor cursor;
     struct mc_span value;
+    int line, column;
     (void)state;
     assert_int_equal(mc_json_open(mc_span(NULL, 0), '{', &cursor), MC_ERR_PROTOCOL);
     assert_ptr_equal(cursor.at, cursor.start);
     assert_string_equal(cursor.problem, "an object was expected");
+    mc_json_where(mc_span(NULL, 0), &cursor, &line, &column);
+    assert_int_equal(line, 1);
+    assert_int_equal(column, 1);
     assert_int_equal(mc_json_find(mc_span(NULL, 0), "a", &value), MC_ERR_PROTOCOL);
 }
 
