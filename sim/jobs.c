@@ -94,7 +94,7 @@ void sim_job_do(struct sim_worker *worker)
 static struct sim_drain { /* a segment, from when on nothing is placed there */
     uint32_t number;
     uint64_t generation;
-} sim_drains[64];
+} sim_drains[256];
 static uint32_t drain_count, wished; /* wished: owners, by bits */
 
 static void on_wish(void *argument)
@@ -131,6 +131,19 @@ static bool is_wished(const struct mc_core_segment *segment)
     return false;
 }
 
+/* A segment has one entry, of its last drain. Later masters give numbers anew, and have the places of those before. */
+static void drain_began(uint32_t number, uint64_t generation)
+{
+    uint32_t at = 0;
+    while (at < drain_count && sim_drains[at].number != number &&
+           sim_drains[at].generation >> MC_EPOCH_SHIFT == generation >> MC_EPOCH_SHIFT)
+        at++;
+    mc_assert(at < sizeof(sim_drains) / sizeof(sim_drains[0]));
+    sim_drains[at] = (struct sim_drain){number, generation};
+    if (at == drain_count)
+        drain_count++;
+}
+
 void sim_drains_apply(struct mc_core *core)
 {
     struct segment_list segments;
@@ -142,9 +155,8 @@ void sim_drains_apply(struct mc_core *core)
         if (segment->draining == is_wished(segment))
             continue;
         (void)mc_core_drain(core, mc_span(segment->name, strlen(segment->name)), !segment->draining);
-        if (!segment->draining && drain_count < sizeof(sim_drains) / sizeof(sim_drains[0]))
-            sim_drains[drain_count++] =
-                (struct sim_drain){segment->number, (core->epoch << MC_EPOCH_SHIFT) + core->counter};
+        if (!segment->draining)
+            drain_began(segment->number, (core->epoch << MC_EPOCH_SHIFT) + core->counter);
     }
 }
 
@@ -152,11 +164,7 @@ void oracle_check_drains(const struct mc_core *core)
 {
     for (uint32_t i = 0; i < drain_count; i++) {
         const struct mc_segment *segment = mc_segment_find(core, sim_drains[i].number);
-        bool is_latest = true;
-        for (uint32_t k = i + 1; k < drain_count; k++)
-            is_latest &= sim_drains[k].number != sim_drains[i].number;
-        if (segment == NULL || !segment->drain || !is_latest ||
-            sim_drains[i].generation >> MC_EPOCH_SHIFT != core->epoch)
+        if (segment == NULL || !segment->drain || sim_drains[i].generation >> MC_EPOCH_SHIFT != core->epoch)
             continue;
         for (uint32_t slot = 0; slot < segment->space.node_fresh; slot++) {
             const struct mc_node *node = mc_segment_node(segment, slot);
