@@ -245,6 +245,8 @@ ENDINGS = {
 
 @pytest.mark.parametrize("name", ENDINGS)
 def test_an_interpreter_ends_with_everything_open(tmp_path, master, node, name):
+    if cluster.SANITIZED and "fork" in name:
+        pytest.skip("gcc 12's AddressSanitizer does not take its allocator's locks before a fork: the child waits for what no thread of its own holds")
     begun = time.monotonic()
     assert run(tmp_path, master, textwrap.dedent(ENDINGS[name])) == ""
     assert time.monotonic() - begun < 15 * SLOW
