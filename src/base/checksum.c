@@ -318,7 +318,7 @@ static void choose(void)
     for (size_t i = 0; wanted != NULL && i < KERNEL_COUNT; i++)
         if (strcmp(wanted, kernels[i]->name) == 0)
             first = i;
-    while (!kernels[first]->is_possible()) /* the last one always is */
+    while (first + 1 < KERNEL_COUNT && !kernels[first]->is_possible()) /* the last one always is */
         first++;
     atomic_store_explicit(&chosen, kernels[first], memory_order_release);
 }

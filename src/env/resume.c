@@ -171,8 +171,10 @@ struct ssl_session_st *mc_resume_take(const struct mc_openssl *ssl, struct mc_re
     bool is_near = false;
     for (unsigned i = 1; resume != NULL && !is_near && i <= MC_RESUME_KEPT_MAX; i++) { /* the newest first */
         struct kept *at = &resume->places[(resume->next - i) % MC_RESUME_KEPT_MAX];
-        if (at->session != NULL && at->until <= time(NULL))
+        if (at->session != NULL && at->until <= time(NULL)) {
             empty(ssl, at);
+            continue;
+        }
         if (at->session == NULL || strcmp(at->name, name) != 0)
             continue;
         is_near = strcmp(at->address, address) == 0;

@@ -635,7 +635,7 @@ bool mc_socket_peer_is_near(int fd)
 {
     char peer[INET6_ADDRSTRLEN], ours[INET6_ADDRSTRLEN];
     uint16_t port;
-    struct sockaddr_storage address;
+    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
     socklen_t length = sizeof(address);
     if (getsockname(fd, (struct sockaddr *)&address, &length) == 0 && address.ss_family == AF_UNIX)
         return true;

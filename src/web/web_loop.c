@@ -41,6 +41,7 @@ static void list_add(struct mc_web_list *list, struct mc_web_connection *one, en
 
 static void list_remove(struct mc_web_list *list, struct mc_web_connection *one)
 {
+    mc_assert((one->older == NULL) == (list->oldest == one));
     *(one->older != NULL ? &one->older->newer : &list->oldest) = one->newer;
     *(one->newer != NULL ? &one->newer->older : &list->newest) = one->older;
     list->count--;

@@ -311,7 +311,7 @@ static struct mc_master_link *link_new(struct mc_store *store, int fd)
 
 static int link_connect(struct mc_store *store, uint64_t deadline_ns, struct mc_master_link **made)
 {
-    struct mc_wire_hello_reply reply;
+    struct mc_wire_hello_reply reply = {0};
     int fd = mc_master_greet(store, MC_ROLE_CALL, true, deadline_ns, &reply);
     if (fd < 0)
         return fd;

@@ -296,8 +296,9 @@ static void evict_one_own(struct mc_core *core, struct mc_object *object, uint32
 {
     struct mc_group *group = mc_object_group(object);
     struct mc_replica at = mc_replica_first(core, object);
-    while (at.segment->kind != MC_SEGMENT_MEMORY) /* one lies there: it is in the list */
+    while (at.segment != NULL && at.segment->kind != MC_SEGMENT_MEMORY)
         at = mc_replica_next(core, at);
+    mc_assert(at.segment != NULL); /* one lies in memory: it is in the list */
     if (group != NULL) {
         (void)evict_group(core, group, at.segment, at.slot, count);
     } else {

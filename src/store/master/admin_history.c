@@ -130,7 +130,7 @@ void mc_view_events(const struct mc_view *view, struct mc_web_request *request)
 {
     struct mc_buffer text = {.may_fail = true}, asked = {.may_fail = true};
     struct mc_json_writer writer = {.out = &text};
-    uint64_t since, limit, last = 0;
+    uint64_t since = 0, limit = 0, last = 0;
     size_t count = 0, from = 0;
     bool is_since = mc_http_parameter(request, "since", &asked);
     bool is_good = mc_http_number(request, "since", 0, UINT64_MAX, &since) &&

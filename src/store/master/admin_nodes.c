@@ -121,6 +121,7 @@ static void row_add(struct node_row *row, const struct mc_core_segment *segment,
 static size_t rows_make(const struct all_segments *all, struct node_row *rows)
 {
     size_t count = 0;
+    mc_assert(rows != NULL);
     for (size_t i = 0; i < all->total; i++) {
         const struct mc_core_segment *segment = all->sorted[i];
         if (count == 0 || !mc_id_equal(rows[count - 1].owner, segment->owner))
@@ -261,6 +262,7 @@ static void reply_rows(struct mc_web_request *request, const struct node_wish *w
     struct mc_buffer text = {.may_fail = true};
     struct mc_json_writer writer = {.out = &text};
     size_t found = rows_find(rows, total, &wish->find);
+    mc_assert(rows != NULL);
     qsort(rows, found, sizeof(rows[0]), wish->compare);
     mc_json_begin(&writer, NULL, '{');
     mc_json_add_bool(&writer, "success", true);

@@ -227,7 +227,8 @@ static bool put_entry(struct mc_metadata_store *metadata, struct value_entry *en
 
 static bool has_value(const struct value_entry *entry, const void *value, size_t length)
 {
-    return entry->value_length == length && memcmp(entry->bytes + entry->key_length, value, length) == 0;
+    return entry->value_length == length &&
+           (length == 0 || memcmp(entry->bytes + entry->key_length, value, length) == 0);
 }
 
 /* This host itself, in whatever way it is written. */

@@ -120,6 +120,7 @@ static const char *entry_read(struct quota_file *file, const yaml_node_t *map, s
     struct mc_span name = scalar_of(member_of(file, map, "name"));
     if (!mc_tenant_is_name(name))
         return "a tenant's name has 1 to 63 characters that can be printed, the first is no '_'";
+    mc_assert(name.data != NULL);
     *entry = (struct mc_quota_entry){.quota = {.bytes = 0}};
     memcpy(entry->name, name.data, name.length);
     for (size_t i = 0; i < sizeof(amounts) / sizeof(amounts[0]); i++) {

@@ -701,9 +701,13 @@ void mc_connection_adopt(struct mc_serve *serve, struct mc_serve_connection *con
 static void greeter_drop(struct mc_serve *serve)
 {
     struct mc_serve_connection *one = serve->greeters.first;
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it takes the one that was closed before for the first one still */
     while (one != NULL && !mc_socket_is_silent(one->fd))
         one = one->next;
-    mc_connection_close(one != NULL ? one : serve->greeters.first);
+    if (one == NULL)
+        one = serve->greeters.first;
+    mc_assert(one != NULL);
+    mc_connection_close(one);
 }
 
 /* A sixth more than the guests' places are for both, so that other descriptors of the process stay free. */

@@ -137,7 +137,7 @@ int mc_preface_prove(int fd, enum mc_preface_port port, const char *whom, uint64
                      bool (*is_useless)(void *context), void *context)
 {
     struct mc_preface_auth auth = {.magic = AUTH_MAGIC, .port = (uint8_t)port};
-    struct mc_preface_challenge challenge;
+    struct mc_preface_challenge challenge = {0};
     struct mc_preface_proof proof = {.magic = PROOF_MAGIC};
     struct mc_key key;
     uint8_t expected[MC_KEY_SECRET_BYTES];
