@@ -374,7 +374,7 @@ def test_leader_and_etcds_leader_die_together(etcd):
             member = etcd.leader()
             leader.kill()
             etcd.kill(member)
-        fail_over(masters, kill_both, 6)
+        fail_over(masters, kill_both, 10)
 
 
 def test_without_etcd_nobody_serves_and_with_it_again(etcd):
