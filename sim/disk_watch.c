@@ -125,6 +125,16 @@ static void on_lost(void *context, const struct mc_disk_place *lost, size_t coun
     open->config.lost(open->config.context, lost, count);
 }
 
+/* What lies beyond a smaller size is cut off as soon as the disk is opened, and its process may end before it is ready. */
+static void doubt_cut_off(const struct mc_disk *disk)
+{
+    for (uint32_t i = 0; i < place_count; i++) {
+        bool is_cut_off = mc_id_equal(places[i].disk, mc_disk_id(disk)) && places[i].region >= disk->region_count;
+        if (is_cut_off && places[i].fate == THERE)
+            places[i].fate = IN_DOUBT;
+    }
+}
+
 int sim_disk_open(const struct mc_disk_config *config, struct mc_disk **disk, char *error, size_t error_size)
 {
     struct open *open = sim_allocate(sizeof(*open));
@@ -135,8 +145,10 @@ int sim_disk_open(const struct mc_disk_config *config, struct mc_disk **disk, ch
     watched.ready = on_ready;
     watched.lost = on_lost;
     int rc = mc_disk_open(&watched, disk, error, error_size);
-    if (rc == 0)
+    if (rc == 0) {
         open->disk = *disk;
+        doubt_cut_off(*disk);
+    }
     return rc;
 }
 
