@@ -125,7 +125,7 @@ static void on_lost(void *context, const struct mc_disk_place *lost, size_t coun
     open->config.lost(open->config.context, lost, count);
 }
 
-/* What lies beyond a smaller size is cut off as soon as the disk is opened, and its process may end before it is ready. */
+/* What lies beyond a smaller size is cut off when the disk is opened, and its process may end before it is ready. */
 static void doubt_cut_off(const struct mc_disk *disk)
 {
     for (uint32_t i = 0; i < place_count; i++) {
