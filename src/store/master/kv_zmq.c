@@ -7,6 +7,7 @@
 #include "env/socket.h"
 #include "env/thread.h"
 #include "store/master/server.h"
+#include "store/master/zmtp.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -21,15 +22,11 @@
 
 #define RING_BYTES (UINT64_C(16) << 20) /* of messages, for all subscribers */
 #define SUBSCRIBERS_MAX 4096u
-#define IN_MAX 1024u                   /* of a frame that comes: of what subscribers say nothing is longer */
 #define OUT_MAX 256u                   /* of what is no message: greeting, READY, PONG */
 #define LOOK_MS 5                      /* for new events, while somebody wants them */
 #define IDLE_MS 200                    /* else, for the end */
 #define SHAKE_NS UINT64_C(10000000000) /* so long a subscriber may take until it has said who it is */
 #define TURN_EVENTS 64
-#define GREETING_BYTES 64u
-
-enum { FRAME_MORE = 1, FRAME_LONG = 2, FRAME_COMMAND = 4 };
 
 struct subscriber {
     struct subscriber *next;
@@ -39,7 +36,7 @@ struct subscriber {
     uint64_t at;    /* where it is in the ring */
     uint64_t came_ns;
     size_t in_length, out_length, out_at;
-    uint8_t in[IN_MAX + 16], out[OUT_MAX];
+    uint8_t in[MC_ZMTP_IN_MAX], out[OUT_MAX];
 };
 
 struct mc_kv_zmq {
@@ -127,11 +124,8 @@ static void ring_add(struct mc_kv_zmq *zmq, const void *bytes, size_t length)
 
 /* ---- what subscribers say ---- */
 
-/* A topic that they want, or no more; ours is empty. */
-static void subscribe(struct mc_kv_zmq *zmq, struct subscriber *one, bool is_wanted, size_t topic_length)
+static void subscribe(struct mc_kv_zmq *zmq, struct subscriber *one, bool is_wanted)
 {
-    if (topic_length > 0)
-        return;
     if (is_wanted && one->wants++ == 0) {
         one->at = zmq->end;
         zmq->wanting++;
@@ -140,68 +134,40 @@ static void subscribe(struct mc_kv_zmq *zmq, struct subscriber *one, bool is_wan
     }
 }
 
-static bool begins(const uint8_t *body, size_t length, const char *name)
-{
-    size_t size = strlen(name);
-    return length > size && body[0] == size && memcmp(body + 1, name, size) == 0;
-}
-
-static void take_command(struct mc_kv_zmq *zmq, struct subscriber *one, const uint8_t *body, size_t length)
-{
-    if (begins(body, length, "READY")) {
-        one->is_ready = true;
-    } else if (begins(body, length, "SUBSCRIBE")) {
-        subscribe(zmq, one, true, length - 10);
-    } else if (begins(body, length, "CANCEL")) {
-        subscribe(zmq, one, false, length - 7);
-    } else if (begins(body, length, "PING") && length >= 7 && length - 7 <= 16) {
-        /* While messages are under way they say that we are there. */
-        uint8_t pong[32] = {FRAME_COMMAND, (uint8_t)(length - 2), 4, 'P', 'O', 'N', 'G'};
-        memcpy(pong + 7, body + 7, length - 7);
-        if (one->wants == 0 || one->at == zmq->end)
-            say(one, pong, length);
-    } else if (begins(body, length, "ERROR")) {
-        one->is_over = true;
-    }
-}
-
-/* One frame at the beginning of what came; how many bytes it has, 0: it is not whole. */
-static size_t take_frame(struct mc_kv_zmq *zmq, struct subscriber *one)
-{
-    const uint8_t *in = one->in;
-    size_t head = one->in_length > 0 && (in[0] & FRAME_LONG) != 0 ? 9 : 2;
-    if (one->in_length < head)
-        return 0;
-    uint64_t length = in[1];
-    if (head == 9) {
-        memcpy(&length, in + 1, sizeof(length));
-        length = be64toh(length);
-    }
-    if (length > IN_MAX || (in[0] & ~(FRAME_MORE | FRAME_LONG | FRAME_COMMAND)) != 0) {
-        one->is_over = true;
-        return 0;
-    }
-    if (one->in_length < head + length)
-        return 0;
-    const uint8_t *body = in + head;
-    if ((in[0] & FRAME_COMMAND) != 0)
-        take_command(zmq, one, body, (size_t)length);
-    else if (one->is_ready && length > 0 && body[0] <= 1)
-        subscribe(zmq, one, body[0] == 1, (size_t)length - 1);
-    return head + (size_t)length;
-}
-
-static size_t take_greeting(struct subscriber *one)
+/* One word at the beginning of what came; how many bytes it has, 0: it is not whole, or the last one. */
+static size_t take_word(struct mc_kv_zmq *zmq, struct subscriber *one)
 {
     static const uint8_t ready[] = "\4\31\5READY\13Socket-Type\0\0\0\3PUB";
-    static const char null[20] = "NULL";
-    if (one->in_length < GREETING_BYTES)
-        return 0;
-    one->is_over =
-        one->in[0] != 0xff || one->in[9] != 0x7f || one->in[10] < 3 || memcmp(one->in + 12, null, sizeof(null)) != 0;
-    one->is_greeted = true;
-    say(one, ready, sizeof(ready) - 1);
-    return GREETING_BYTES;
+    uint8_t pong[MC_ZMTP_PONG_MAX];
+    enum mc_zmtp_word word;
+    struct mc_span argument;
+    size_t used = mc_zmtp_take(one->in, one->in_length, one->is_greeted, &word, &argument);
+    switch (word) {
+    case MC_ZMTP_GREETED:
+        one->is_greeted = true;
+        say(one, ready, sizeof(ready) - 1);
+        break;
+    case MC_ZMTP_READY:
+        one->is_ready = true;
+        break;
+    case MC_ZMTP_SUBSCRIBE:
+    case MC_ZMTP_CANCEL:
+        if (one->is_ready && argument.length == 0) /* the topic; ours is empty */
+            subscribe(zmq, one, word == MC_ZMTP_SUBSCRIBE);
+        break;
+    case MC_ZMTP_PING:
+        /* While messages are under way they say that we are there. */
+        if (one->wants == 0 || one->at == zmq->end)
+            say(one, pong, mc_zmtp_pong(pong, argument));
+        break;
+    case MC_ZMTP_WRONG:
+    case MC_ZMTP_ERROR:
+        one->is_over = true;
+        break;
+    case MC_ZMTP_OTHER:
+        break;
+    }
+    return used;
 }
 
 static void receive(struct mc_kv_zmq *zmq, struct subscriber *one)
@@ -213,7 +179,7 @@ static void receive(struct mc_kv_zmq *zmq, struct subscriber *one)
     }
     one->in_length += (size_t)got;
     for (size_t used = 1; used > 0 && !one->is_over;) {
-        used = one->is_greeted ? take_frame(zmq, one) : take_greeting(one);
+        used = take_word(zmq, one);
         one->in_length -= used;
         memmove(one->in, one->in + used, one->in_length);
     }
@@ -223,7 +189,7 @@ static void receive(struct mc_kv_zmq *zmq, struct subscriber *one)
 
 static void come(struct mc_kv_zmq *zmq)
 {
-    static const uint8_t greeting[GREETING_BYTES] = {
+    static const uint8_t greeting[MC_ZMTP_GREETING_BYTES] = {
         [0] = 0xff, [8] = 1, [9] = 0x7f, [10] = 3, [12] = 'N', [13] = 'U', [14] = 'L', [15] = 'L'};
     int fd = accept4(zmq->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE)) /* who waits there would wake this thread again at once */
@@ -271,10 +237,10 @@ static void publish(struct mc_kv_zmq *zmq, const struct mc_kv_event *events, siz
     struct mc_buffer payload = {.may_fail = true};
     uint64_t number = htobe64(++zmq->number);
     size_t unparsed = mc_kv_batch_write(&payload, &zmq->form, events, count);
-    uint8_t head[21] = {FRAME_MORE, 0, FRAME_MORE, 8};
+    uint8_t head[21] = {MC_ZMTP_MORE, 0, MC_ZMTP_MORE, 8};
     memcpy(head + 4, &number, 8);
     uint64_t length = htobe64(payload.length);
-    head[12] = FRAME_LONG;
+    head[12] = MC_ZMTP_LONG;
     memcpy(head + 13, &length, 8);
     if (!payload.failed && payload.length < RING_BYTES / 4) { /* else the number leaps */
         ring_add(zmq, head, sizeof(head));
