@@ -190,6 +190,28 @@ static void test_made_when_nobody_brought_one(void **state)
     finish(&world, empty, NULL);
 }
 
+/* While a master stands still, or its machine sleeps, nobody can come: its window is longer by that. */
+static void test_the_window_waits_while_we_stand_still(void **state)
+{
+    struct world world;
+    (void)state;
+    struct fake_owner *empty = fake(NODE_A), *late = node_with(NODE_B, "k", BYTES_B), *all[] = {empty, late};
+    begin(&world, NEXT_EPOCH, NONE);
+    assert_int_equal(come(&world, empty, A), 0);
+    world_pass(&world, SECOND_MS);
+    world.now += 3600 * SECOND_MS;
+    world_settle(&world, 10);
+    assert_true(mc_recover_open(world.core));
+    assert_false(mc_core_asks_for_cluster(world.core));
+    late->contact_ms = world.now;
+    assert_int_equal(come(&world, late, B), 0);
+    pass(&world, 5000, all, 2);
+    assert_int_equal(found(&world, late, "k"), BYTES_B);
+    pass(&world, 60000, all, 2);
+    assert_true(is_settled_as(&world, B));
+    finish(&world, empty, late);
+}
+
 /* Row 5: a stray node comes first, the right ones after it. Nothing of theirs is lost, and they decide. */
 static void test_a_stray_that_comes_first_does_not_decide(void **state)
 {
@@ -341,6 +363,7 @@ int main(void)
         cmocka_unit_test(test_settled_takes_the_empty_and_the_silent),
         cmocka_unit_test(test_open_and_of_one_mind),
         cmocka_unit_test(test_made_when_nobody_brought_one),
+        cmocka_unit_test(test_the_window_waits_while_we_stand_still),
         cmocka_unit_test(test_a_stray_that_comes_first_does_not_decide),
         cmocka_unit_test(test_a_stray_waits_for_the_many),
         cmocka_unit_test(test_a_tie_is_not_broken),

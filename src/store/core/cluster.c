@@ -166,8 +166,7 @@ static void say_torn(struct mc_core *core, const struct tally *tally)
         "store nodes bring contents of %u clusters, and no note says which this is: %s; more than half of them "
         "decide %s. Take away the nodes that do not belong here, or start the master with --cluster_uuid",
         tally->known, core->veiled ? "nothing is offered" : "those of the fewer wait",
-        core->now_ms < core->config.recovery_window_ms ? "at the end of the recovery window"
-                                                       : "as soon as they are more than half");
+        mc_recover_waits(core) ? "at the end of the recovery window" : "as soon as they are more than half");
 }
 
 void mc_cluster_tick(struct mc_core *core)
@@ -184,7 +183,7 @@ void mc_cluster_tick(struct mc_core *core)
     veil(core, core->torn && !mc_id_equal(most(&tally), core->leading));
     if (core->torn)
         say_torn(core, &tally);
-    if (core->now_ms < core->config.recovery_window_ms)
+    if (mc_recover_waits(core))
         return;
     if (!mc_id_is_zero(most(&tally)))
         settle(core, most(&tally), MC_CLUSTER_BROUGHT);

@@ -22,6 +22,11 @@
 
 #include <stdlib.h>
 
+bool mc_recover_waits(const struct mc_core *core)
+{
+    return mc_core_life_ms(core) < core->config.recovery_window_ms;
+}
+
 bool mc_recover_open(const struct mc_core *core)
 {
     return !core->recovery_over;
@@ -30,8 +35,8 @@ bool mc_recover_open(const struct mc_core *core)
 /* The window is over, and so is the recovery of whatever began within it, however long that took. */
 static void end_when_over(struct mc_core *core)
 {
-    if (core->recovery_over || core->earlier_count > 0 || core->now_ms < core->config.recovery_window_ms ||
-        core->torn || core->now_ms < core->join_until_ms)
+    if (core->recovery_over || core->earlier_count > 0 || mc_recover_waits(core) || core->torn ||
+        core->now_ms < core->join_until_ms)
         return;
     core->recovery_over = true;
     core->evidence_count = 0;

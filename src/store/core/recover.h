@@ -72,6 +72,8 @@ bool mc_recover_is_of_age(const struct mc_core *core);
 bool mc_recover_tick(struct mc_core *core);
 void mc_recover_lost(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_recover_rotten(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* The recovery window is not over. While our own process is stopped nobody can come, so that time does not count. */
+bool mc_recover_waits(const struct mc_core *core);
 /* Contents of earlier epochs may still come: what goes must be remembered. */
 bool mc_recover_open(const struct mc_core *core);
 /* The segment is gone, or offered: nothing that earlier masters did counts for it. */
