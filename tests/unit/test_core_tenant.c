@@ -179,7 +179,9 @@ static void off_a_removal_meets_all(void **state)
 static uint64_t removed_by_shell(struct world *world, uint64_t owner, const char *tenant, bool force)
 {
     uint64_t id = 0, count = 0;
-    assert_int_equal(mc_core_remove_all(world->core, mc_span_string(tenant), force, &id), 0);
+    struct mc_scope scope;
+    assert_true(mc_scope_make(&scope, mc_span_string(tenant)));
+    assert_int_equal(mc_core_remove_all(world->core, tenant[0] == 0 ? NULL : &scope, force, &id), 0);
     world_settle(world, 1000);
     if (mc_core_removal(world->core, id, false, &count) == 1) {
         world_owner_obeys(world, owner);
@@ -204,7 +206,6 @@ static void the_shell_removes_a_tenants_or_all(void **state)
     for (size_t i = 0; i < 4; i++)
         assert_int_equal(world_put(&world, any, store.owner, keys[i], SMALL), 0);
     assert_int_equal(removed_by_shell(&world, store.owner, "green", true), 0);
-    assert_int_equal(mc_core_remove_all(world.core, mc_span_string("_blue"), true, &id), MC_ERR_INVALID_PARAMS);
     assert_int_equal(removed_by_shell(&world, store.owner, "blue", true), 2);
     assert_int_equal(removed_by_shell(&world, store.owner, "default", true), 1);
     assert_int_equal(statistics_of(&world).objects, 1);
@@ -212,11 +213,11 @@ static void the_shell_removes_a_tenants_or_all(void **state)
     assert_int_equal(removed_by_shell(&world, store.owner, "", true), 2);
     /* So many at a time; who gives up leaves the rest, and makes room. */
     assert_int_equal(world_put(&world, any, store.owner, "k", SMALL), 0);
-    for (first = 0; mc_core_remove_all(world.core, mc_span_string(""), true, &id) == 0; number++)
+    for (first = 0; mc_core_remove_all(world.core, NULL, true, &id) == 0; number++)
         first = first == 0 ? id : first;
     assert_int_equal(number, MC_REMOVALS_MAX);
     assert_int_equal(mc_core_removal(world.core, first, true, &count), 0);
-    assert_int_equal(mc_core_remove_all(world.core, mc_span_string(""), true, &id), 0);
+    assert_int_equal(mc_core_remove_all(world.core, NULL, true, &id), 0);
     for (uint64_t i = 1; i < number; i++)
         assert_int_equal(mc_core_removal(world.core, first + i, true, &count), 0);
     assert_int_equal(mc_core_removal(world.core, id, true, &count), 0);
@@ -224,6 +225,105 @@ static void the_shell_removes_a_tenants_or_all(void **state)
     assert_int_equal(statistics_of(&world).objects, 1); /* nobody wanted it any more */
     assert_int_equal(world.core->job_count, 0);
     assert_int_equal(mc_core_removal(world.core, 0, false, &count), MC_ERR_STALE);
+    world_close_all(&world);
+}
+
+/* ---- stamps ---- */
+
+#define LLAMA "llama-llama-llam"
+#define MAMBA "mamba-mamba-mamb"
+#define WITH(stamp, key) "\1\2" stamp key
+
+static uint64_t client_with(struct world *world, uint64_t node, const char *tenant, const char *stamp)
+{
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, node, FIRST_LIFE);
+    hello.tenant = mc_span_string(tenant);
+    memcpy(&hello.stamp, stamp, sizeof(hello.stamp));
+    uint64_t connection = world_connect(world);
+    int32_t code = world_greet(world, connection, &hello).code;
+    mc_assert(code == 0);
+    return connection;
+}
+
+/* Who has a stamp removes what has the same one; who has none, and an administrator, remove all. */
+static void removals_meet_their_stamp_alone(void **state)
+{
+    struct world world;
+    uint64_t id, count;
+    struct mc_scope scope;
+    struct mc_id stamp;
+    (void)state;
+    for (unsigned with_tenants = 0; with_tenants < 2; with_tenants++) {
+        if (with_tenants)
+            open_tenants(&world);
+        else
+            open_without(&world);
+        struct world_store store = world_store(&world, NODE_A, MIB, "a");
+        uint64_t llama = client_with(&world, 20, "", LLAMA), mamba = client_with(&world, 21, "", MAMBA);
+        uint64_t plain = world_client(&world, 22);
+        static const char *const keys[] = {WITH(LLAMA, "one"), WITH(LLAMA, "two"), WITH(MAMBA, "one"), "one", "two"};
+        for (size_t i = 0; i < 5; i++)
+            assert_int_equal(world_put(&world, llama, store.owner, keys[i], SMALL), 0);
+        assert_int_equal(remove_all(&world, &store, mamba, "^two$"), 0);
+        assert_int_equal(remove_all(&world, &store, llama, "llama"), 0); /* a pattern sees no stamp */
+        assert_int_equal(remove_all(&world, &store, llama, "^one$"), 1);
+        assert_int_equal(world_exist(&world, mamba, keys[2]) + world_exist(&world, plain, "one"), 2);
+        assert_int_equal(remove_all(&world, &store, plain, "^one$"), 2);
+        assert_int_equal(world_put(&world, mamba, store.owner, keys[2], SMALL), 0);
+        assert_int_equal(remove_all(&world, &store, mamba, NULL), 1);
+        assert_int_equal(world_exist(&world, llama, keys[1]) + world_exist(&world, plain, "two"), 2);
+        memcpy(&stamp, LLAMA, sizeof(stamp));
+        assert_true(mc_scope_make(&scope, mc_span_string("")));
+        mc_scope_stamp(&scope, stamp);
+        assert_int_equal(mc_core_remove_all(world.core, &scope, true, &id), 0);
+        world_settle(&world, 1000);
+        (void)world_owner_obeys(&world, store.owner);
+        world_settle(&world, 1000);
+        assert_int_equal(mc_core_removal(world.core, id, false, &count), 0);
+        assert_int_equal(count, 1);
+        assert_int_equal(world_exist(&world, plain, "two"), 1);
+        assert_int_equal(world_put(&world, llama, store.owner, keys[1], SMALL), 0);
+        assert_int_equal(remove_all(&world, &store, plain, NULL), 2);
+        world_close_all(&world);
+    }
+}
+
+/* What is there with another stamp, or without one, is a miss of its own kind; an own past of the key counts first. */
+static void a_miss_by_its_stamp(void **state)
+{
+    struct world world;
+    char stamp[17];
+    (void)state;
+    open_tenants(&world);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    uint64_t llama = client_with(&world, 20, "", LLAMA), mamba = client_with(&world, 21, "", MAMBA);
+    uint64_t plain = world_client(&world, 22), blue = client_with(&world, 23, "blue", LLAMA);
+    assert_int_equal(world_put(&world, llama, store.owner, WITH(LLAMA, "k"), SMALL), 0);
+    assert_int_equal(world_put(&world, plain, store.owner, "p", SMALL), 0);
+    assert_int_equal(world_exist(&world, mamba, WITH(MAMBA, "k")), 0);
+    assert_int_equal(world_exist(&world, mamba, WITH(MAMBA, "p")), 0);
+    assert_int_equal(world_exist(&world, plain, "k"), 0);
+    assert_int_equal(statistics_of(&world).misses[MC_GONE_STAMP], 3);
+    assert_int_equal(world_exist(&world, mamba, WITH(MAMBA, "other")), 0);
+    assert_int_equal(world_exist(&world, blue, "\1blue\1\1\2" LLAMA "k"), 0); /* of another tenant */
+    assert_int_equal(world_put(&world, mamba, store.owner, WITH(MAMBA, "k"), SMALL), 0);
+    assert_int_equal(remove_all(&world, &store, mamba, "^k$"), 1);
+    assert_int_equal(world_exist(&world, mamba, WITH(MAMBA, "k")), 0);
+    assert_int_equal(statistics_of(&world).misses[MC_GONE_STAMP], 3);
+    assert_int_equal(statistics_of(&world).misses[MC_GONE_NEVER], 2);
+    assert_int_equal(statistics_of(&world).misses[MC_GONE_REMOVED], 1);
+    /* So many stamps are looked under: those that were used last. */
+    for (unsigned i = 0; i < MC_STAMPS_MAX; i++) {
+        (void)snprintf(stamp, sizeof(stamp), "stamp-%010u", i);
+        (void)client_with(&world, 100 + i, "", stamp);
+        bool is_known = i < MC_STAMPS_MAX - 1;
+        assert_int_equal(world_exist(&world, plain, "k"), 0);
+        assert_int_equal(statistics_of(&world).misses[MC_GONE_STAMP], is_known ? 4 + i : 3 + i);
+    }
+    assert_int_equal(world.core->known_stamp_count, MC_STAMPS_MAX);
+    (void)client_with(&world, 20, "", LLAMA);
+    assert_int_equal(world_exist(&world, plain, "k"), 0);
+    assert_int_equal(statistics_of(&world).misses[MC_GONE_STAMP], 4 + MC_STAMPS_MAX - 1);
     world_close_all(&world);
 }
 
@@ -562,6 +662,8 @@ int main(void)
         cmocka_unit_test(removals_meet_their_own_alone),
         cmocka_unit_test(off_a_removal_meets_all),
         cmocka_unit_test(the_shell_removes_a_tenants_or_all),
+        cmocka_unit_test(removals_meet_their_stamp_alone),
+        cmocka_unit_test(a_miss_by_its_stamp),
         cmocka_unit_test(groups_of_one_name_are_two),
         cmocka_unit_test(who_has_no_quota_puts_nothing),
         cmocka_unit_test(a_tenant_makes_room_among_its_own),

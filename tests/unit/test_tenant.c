@@ -65,6 +65,45 @@ static void keys_say_whose_they_are(void **state)
     assert_int_equal(mc_key_scope(mc_span(NULL, 0)).length, 0);
 }
 
+static void stamps(void **state)
+{
+    struct mc_scope scope;
+    struct mc_id stamp = mc_stamp_of(BYTES("llama, fp8")), found;
+    uint8_t key[MC_TENANT_NAME_MAX + 2 + MC_STAMP_LENGTH + 1];
+    (void)state;
+    assert_true(mc_id_is_zero(mc_stamp_of(mc_span(NULL, 0))));
+    assert_false(mc_id_is_zero(stamp));
+    assert_true(mc_id_equal(stamp, mc_stamp_of(BYTES("llama, fp8"))));
+    assert_false(mc_id_equal(stamp, mc_stamp_of(BYTES("llama, fp16"))));
+    static const char *const tenants[] = {"", "blue",
+                                          "a23456789012345678901234567890123456789012345678901234567890123"};
+    for (size_t i = 0; i < 3; i++) {
+        struct mc_span name = mc_span_string(tenants[i]);
+        assert_true(mc_scope_make(&scope, name));
+        struct mc_scope tenant = scope;
+        mc_scope_stamp(&scope, stamp);
+        assert_int_equal(scope.length, tenant.length + MC_STAMP_LENGTH);
+        assert_true(mc_span_equal(mc_scope_name(&scope), name));
+        memcpy(key, scope.bytes, scope.length);
+        key[scope.length] = 'k';
+        struct mc_span full = mc_span(key, scope.length + 1u);
+        assert_true(mc_key_stamp(full, &found) && mc_id_equal(found, stamp));
+        assert_true(mc_span_equal(mc_key_scope(full), mc_scope_span(&tenant)));
+        assert_true(mc_span_equal(mc_key_tenant(full), i == 0 ? BYTES("default") : name));
+        assert_true(mc_span_equal(mc_key_local(full), BYTES("k")));
+        assert_true(mc_scope_has(&scope, full) && mc_scope_has(&tenant, full));
+        assert_false(mc_key_stamp(mc_span(key, scope.length), &found)); /* no key is left */
+        assert_false(mc_scope_has(&scope, mc_span(key, scope.length)));
+        mc_scope_stamp(&scope, mc_stamp_of(BYTES("another")));
+        assert_int_equal(scope.length, tenant.length + MC_STAMP_LENGTH);
+        assert_false(mc_scope_has(&scope, full));
+        mc_scope_stamp(&scope, (struct mc_id){0, 0});
+        assert_true(mc_span_equal(mc_scope_span(&scope), mc_scope_span(&tenant)));
+    }
+    assert_false(mc_key_stamp(BYTES("\0\1short"), &found));
+    assert_false(mc_key_stamp(BYTES("a key of more than eighteen bytes"), &found));
+}
+
 static void groups_of_tenants_are_others(void **state)
 {
     struct mc_scope a, b, none = {.length = 0};
@@ -82,6 +121,7 @@ int main(void)
         cmocka_unit_test(names),
         cmocka_unit_test(scopes),
         cmocka_unit_test(keys_say_whose_they_are),
+        cmocka_unit_test(stamps),
         cmocka_unit_test(groups_of_tenants_are_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

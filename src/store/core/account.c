@@ -83,7 +83,7 @@ static struct mc_account *account_take(struct mc_accounts *accounts, struct mc_s
         free(account);
         return NULL;
     }
-    account->scope.length = (uint8_t)scope.length;
+    account->scope.length = account->scope.tenant = (uint8_t)scope.length;
     if (scope.length > 0)
         memcpy(account->scope.bytes, scope.data, scope.length);
     struct mc_account **bucket = (struct mc_account **)(uintptr_t)bucket_of(accounts, scope);

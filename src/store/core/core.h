@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "store/core/gone.h"
+#include "store/wire/tenant.h"
 #include "store/wire/version.h"
 
 #include <stdbool.h>
@@ -315,9 +316,9 @@ size_t mc_core_disks_off(const struct mc_core *core, struct mc_core_disks_off *l
  */
 size_t mc_core_drain(struct mc_core *core, struct mc_span name, bool on);
 
-/* Removes everything, or all objects of a tenant (its name; "" all tenants'). 0 and *id, a number that no other core of
- * ours gives; MC_ERR_INVALID_PARAMS: that is no name; MC_ERR_BUSY: not now. */
-int mc_core_remove_all(struct mc_core *core, struct mc_span tenant, bool force, uint64_t *id);
+/* Removes everything (NULL), or all objects of a tenant, or of one stamp of it. 0 and *id, a number that no other core
+ * of ours gives; MC_ERR_BUSY: not now. */
+int mc_core_remove_all(struct mc_core *core, const struct mc_scope *scope, bool force, uint64_t *id);
 /* 1: it is at work; 0: it has removed *count, and is forgotten with that, as with an error; MC_ERR_STALE: there is none
  * of that number. is_given_up: it stops and is forgotten. */
 int mc_core_removal(struct mc_core *core, uint64_t id, bool is_given_up, uint64_t *count);

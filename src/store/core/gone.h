@@ -16,6 +16,7 @@
     X(FAILED, "put_failed")           /* its writer or owner gave up */                                                \
     X(EXPIRED, "put_expired")         /* its writer died, or took too long */                                          \
     X(NEVER, "never_stored")          /* or too long ago */                                                            \
+    X(STAMP, "other_stamp")           /* it is there, but with another stamp */                                        \
     X(COMING, "being_put")                                                                                             \
     X(AWAY, "node_away") /* it is there, but nobody that has it answers just now */
 enum mc_gone {

@@ -261,12 +261,12 @@ void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, c
     remove_start(core, connection, frame->request_id, head.force != 0, NULL);
 }
 
-int mc_core_remove_all(struct mc_core *core, struct mc_span tenant, bool force, uint64_t *id)
+int mc_core_remove_all(struct mc_core *core, const struct mc_scope *scope, bool force, uint64_t *id)
 {
-    struct mc_job wanted = {.force = force, .is_scoped = tenant.length > 0};
+    struct mc_job wanted = {.force = force, .is_scoped = scope != NULL};
     struct mc_removal *removal = core->removals;
-    if (!mc_scope_make(&wanted.scope, tenant))
-        return MC_ERR_INVALID_PARAMS;
+    if (scope != NULL)
+        wanted.scope = *scope;
     while (removal < core->removals + MC_REMOVALS_MAX && removal->id != 0)
         removal++;
     if (removal == core->removals + MC_REMOVALS_MAX || mc_recover_unsettled(core))
@@ -309,7 +309,7 @@ static bool is_meant(const struct mc_job *job, const struct mc_object *object)
     return !job->is_scoped || mc_scope_has(&job->scope, mc_object_key(object));
 }
 
-/* Does the job's pattern match the key, of which it sees what its tenant does? */
+/* Does the job's pattern match the key, of which it sees what its users do? */
 static bool matches(struct mc_core *core, struct mc_job *job, const struct mc_object *object, uint64_t *steps)
 {
     if (!is_meant(job, object))
@@ -318,7 +318,9 @@ static bool matches(struct mc_core *core, struct mc_job *job, const struct mc_ob
         return true;
     struct mc_span key = mc_object_key(object);
     *steps += MC_STEPS_SEARCH;
-    int rc = mc_regex_search(job->regex, job->is_scoped ? mc_key_local(key) : key, steps);
+    struct mc_id stamp;
+    bool is_whole = !job->is_scoped && !mc_key_stamp(key, &stamp);
+    int rc = mc_regex_search(job->regex, is_whole ? key : mc_key_local(key), steps);
     if (rc < 0 && !job->too_costly) {
         job->too_costly = true;
         mc_core_log(core, MC_CORE_LOG_WARNING,

@@ -111,6 +111,7 @@
 #define MC_EPOCH_LATEST (3ull << 34)
 #define MC_TOMBSTONES_MAX (4u << 20)
 #define MC_GONE_BITS (1ull << 27)    /* beyond that: 16 MiB */
+#define MC_STAMPS_MAX 16u            /* that a miss is looked for under */
 #define MC_ENDED_WELL_MAX (1u << 23) /* placements back of which it is known whether their put ended well */
 _Static_assert(MC_COUNTER_END == 1ull << 40, "a node has so many bits of a generation's counter");
 #define MC_SLICE_TOMBSTONES 2048u

@@ -8,6 +8,7 @@
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/member.h"
+#include "store/core/miss.h"
 #include "store/core/put.h"
 #include "store/core/recover.h"
 #include "store/core/replica.h"
@@ -270,10 +271,10 @@ static struct mc_member *member_of(struct mc_core *core, const struct mc_wire_he
 
 /* Whose keys it names: its key says so, never a stranger. Only without keys whoever says a name has it. NULL, or why it
  * is refused. */
-static const char *take_tenant(const struct mc_core *core, struct mc_connection *connection, struct mc_span name)
+static const char *take_scope(struct mc_core *core, struct mc_connection *connection, const struct mc_wire_hello *hello)
 {
     struct mc_scope said;
-    if (!mc_scope_make(&said, name))
+    if (!mc_scope_make(&said, hello->tenant))
         return "what it says to be its tenant is no name";
     bool is_same = mc_span_equal(mc_scope_span(&said), mc_scope_span(&connection->scope));
     bool means_nothing = !core->config.tenants && connection->scope.length == 0;
@@ -283,6 +284,8 @@ static const char *take_tenant(const struct mc_core *core, struct mc_connection 
         return "it says another tenant than its key does";
     unsigned rights = connection->key == 0 ? MC_RIGHTS_ALL : connection->rights;
     connection->is_kept = (rights & MC_RIGHT_NODE) == 0; /* a node moves the objects of all */
+    mc_scope_stamp(&connection->scope, hello->stamp);
+    mc_miss_stamp(core, hello->stamp);
     connection->is_scoped = core->config.tenants || connection->scope.length > 0 || connection->is_kept;
     return NULL;
 }
@@ -355,7 +358,7 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
         hello_refuse(core, connection, frame->request_id, MC_ERR_NOT_PERMITTED, "its key has no right to lend memory");
         return;
     }
-    const char *no_tenant = take_tenant(core, connection, hello.tenant);
+    const char *no_tenant = take_scope(core, connection, &hello);
     if (no_tenant != NULL) {
         hello_refuse(core, connection, frame->request_id, MC_ERR_NOT_PERMITTED, no_tenant);
         return;

@@ -63,8 +63,8 @@ struct mc_connection {
     uint64_t lossy_until_ms;   /* life time; so long they count */
     uint8_t role, rights;      /* rights: of enum mc_right, where there are keys */
     uint64_t key;              /* tells its key from others; 0: there are none */
-    struct mc_scope scope;     /* of its tenant */
-    bool is_scoped;            /* removals by pattern and of all are of its tenant's objects alone */
+    struct mc_scope scope;     /* of its tenant, and with its stamp */
+    bool is_scoped;            /* removals by pattern and of all are of that scope's objects alone */
     bool is_kept;              /* and it may name no keys of others */
     struct mc_id cluster;      /* of the contents that its hello speaks of; zero = there are none, or it does not say */
     struct mc_evidence said;   /* in its hello; counts from its next frame on. epoch 0: nothing */

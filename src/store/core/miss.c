@@ -59,6 +59,49 @@ bool mc_misses_may_look(struct mc_core *core)
     return core->misses_left > 0;
 }
 
+void mc_miss_stamp(struct mc_core *core, struct mc_id stamp)
+{
+    uint32_t at = 0;
+    if (mc_id_is_zero(stamp))
+        return;
+    while (at < core->known_stamp_count && !mc_id_equal(core->known_stamps[at], stamp))
+        at++;
+    core->known_stamp_count += at == core->known_stamp_count && at < MC_STAMPS_MAX;
+    at -= at == MC_STAMPS_MAX; /* the one that was used longest ago is forgotten */
+    memmove(core->known_stamps + 1, core->known_stamps, at * sizeof(stamp));
+    core->known_stamps[0] = stamp;
+}
+
+static bool is_there_with(const struct mc_core *core, struct mc_scope *scope, struct mc_id stamp, struct mc_span local)
+{
+    uint8_t other[MC_KEY_LENGTH_MAX];
+    mc_scope_stamp(scope, stamp);
+    if (scope->length + local.length > sizeof(other))
+        return false;
+    memcpy(other, scope->bytes, scope->length);
+    memcpy(other + scope->length, local.data, local.length);
+    const struct mc_object *object = mc_object_find(core, mc_span(other, scope->length + local.length));
+    return object != NULL && object->visible;
+}
+
+/* Has somebody put that key with another stamp of those that are known, or without one? */
+static bool has_other_stamp(const struct mc_core *core, struct mc_span key)
+{
+    struct mc_id own, none = {0, 0};
+    struct mc_span tenant = mc_key_scope(key), local = mc_key_local(key);
+    struct mc_scope scope = {.length = (uint8_t)tenant.length, .tenant = (uint8_t)tenant.length};
+    bool is_stamped = mc_key_stamp(key, &own), is_there = false;
+    if (core->known_stamp_count == 0 && !is_stamped)
+        return false;
+    memcpy(scope.bytes, tenant.data, tenant.length);
+    if (is_stamped)
+        is_there = is_there_with(core, &scope, none, local);
+    for (uint32_t i = 0; i < core->known_stamp_count && !is_there; i++)
+        if (!is_stamped || !mc_id_equal(core->known_stamps[i], own))
+            is_there = is_there_with(core, &scope, core->known_stamps[i], local);
+    return is_there;
+}
+
 static enum mc_gone why_of(const struct mc_core *core, struct mc_span key, struct mc_ghost *ghost)
 {
     const struct mc_object *object = mc_object_find(core, key);
@@ -68,7 +111,9 @@ static enum mc_gone why_of(const struct mc_core *core, struct mc_span key, struc
     if (object != NULL)
         return MC_GONE_COMING;
     *ghost = mc_ghosts_find(&core->ghosts, core->now_ms, mc_objects_hash(&core->objects, key));
-    return ghost->why == MC_GONE_NONE ? MC_GONE_NEVER : ghost->why;
+    if (ghost->why != MC_GONE_NONE)
+        return ghost->why;
+    return has_other_stamp(core, key) ? MC_GONE_STAMP : MC_GONE_NEVER;
 }
 
 void mc_miss_count(struct mc_core *core, struct mc_span key)

@@ -26,6 +26,9 @@ void mc_miss_refused(struct mc_core *core, struct mc_span key, int32_t code);
 /* A put of a key of the sample takes so many units. */
 void mc_miss_put(struct mc_core *core, uint64_t hash, uint64_t units);
 
+/* Somebody uses that stamp; zero: none. */
+void mc_miss_stamp(struct mc_core *core, struct mc_id stamp);
+
 /* May the misses of this request be looked into? Then each is counted. */
 bool mc_misses_may_look(struct mc_core *core);
 void mc_miss_count(struct mc_core *core, struct mc_span key);

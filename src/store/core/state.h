@@ -85,9 +85,11 @@ struct mc_core {
     struct mc_pins pins;
     struct mc_groups groups;
     struct mc_ghosts ghosts;
-    double fresh_part;               /* of all objects, see policy_s3fifo.c */
-    enum mc_gone leaving;            /* why what vanishes now does; LOST, but where somebody else sees to it */
-    uint64_t misses_left, misses_ms; /* see miss.h */
+    double fresh_part;                        /* of all objects, see policy_s3fifo.c */
+    enum mc_gone leaving;                     /* why what vanishes now does; LOST, but where somebody else sees to it */
+    uint64_t misses_left, misses_ms;          /* see miss.h */
+    struct mc_id known_stamps[MC_STAMPS_MAX]; /* of members, the last that said hello first; see miss.h */
+    uint32_t known_stamp_count;
     struct mc_reuse reuse;
     uint64_t reuse_capacity, reuse_changes; /* units of memory, when so much had changed there; 0: not known */
 

@@ -142,7 +142,7 @@ static void write_key(void *context, struct mc_span key, uint64_t length)
     (void)length;
     if (slice->is_scoped && !mc_scope_has(&slice->scope, key))
         return;
-    if (slice->is_scoped)
+    if (slice->is_scoped || mc_key_scope(key).length == 0)
         key = mc_key_local(key);
     const char *at = key.data;
     bool is_plain = memchr(at, '\n', key.length) == NULL && memchr(at, '\r', key.length) == NULL;

@@ -30,7 +30,8 @@ static void write_one_key(void *context, struct mc_span key, uint64_t length)
     struct keys_slice *slice = context;
     if (slice->is_scoped && !mc_scope_has(&slice->scope, key))
         return;
-    if (slice->is_scoped)
+    struct mc_span full = key;
+    if (slice->is_scoped || mc_key_scope(key).length == 0)
         key = mc_key_local(key);
     if (key.length < slice->prefix.length ||
         (slice->prefix.length > 0 && memcmp(key.data, slice->prefix.data, slice->prefix.length) != 0))
@@ -38,6 +39,7 @@ static void write_one_key(void *context, struct mc_span key, uint64_t length)
     mc_json_begin(slice->writer, NULL, '{');
     mc_http_json_add(slice->writer, "key", key.data, key.length);
     mc_json_add_number(slice->writer, "bytes", length);
+    mc_http_json_stamp(slice->writer, full);
     mc_json_end(slice->writer, '}');
     slice->left--;
 }

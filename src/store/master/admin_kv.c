@@ -29,17 +29,10 @@ static const char *medium_name(enum mc_core_medium medium)
 
 static void write_key(struct mc_json_writer *writer, struct mc_span key)
 {
-    struct mc_scope scope = {.length = 0};
-    struct mc_span before = mc_key_scope(key), local = mc_key_local(key);
-    if (before.length > 0 && before.length <= sizeof(scope.bytes)) {
-        scope.length = (uint8_t)before.length;
-        memcpy(scope.bytes, before.data, before.length);
-    }
-    struct mc_span name = mc_scope_name(&scope);
-    if (name.length == 0)
-        name = mc_span_string(MC_TENANT_DEFAULT);
+    struct mc_span name = mc_key_tenant(key), local = mc_key_local(key);
     mc_http_json_add(writer, "tenant_id", name.data, name.length);
     mc_http_json_add(writer, "object_key", local.data, local.length);
+    mc_http_json_stamp(writer, key);
 }
 
 /* ---- the status ---- */

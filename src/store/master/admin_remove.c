@@ -13,7 +13,8 @@
 
 struct removing {
     bool force;
-    char tenant[64]; /* "": all */
+    bool is_scoped; /* else all */
+    struct mc_scope scope;
     bool is_given_up;
     uint64_t id; /* 0: it has not begun */
     uint64_t count;
@@ -27,7 +28,8 @@ static void ask_remove(struct mc_core *core, void *argument)
         removing->rc = mc_core_removal(core, removing->id, removing->is_given_up, &removing->count);
         return;
     }
-    removing->rc = mc_core_remove_all(core, mc_span_string(removing->tenant), removing->force, &removing->id);
+    removing->rc =
+        mc_core_remove_all(core, removing->is_scoped ? &removing->scope : NULL, removing->force, &removing->id);
     if (removing->rc == 0)
         removing->rc = 1;
 }
@@ -57,13 +59,8 @@ void mc_remove_all(struct mc_server *server, struct mc_web_request *request)
 {
     struct removing removing = {.id = 0};
     struct mc_buffer force = {0}, text = {0};
-    struct mc_scope scope;
-    bool is_said;
-    if (!mc_http_scope(request, &scope, &is_said))
+    if (!mc_http_scope(request, &removing.scope, &removing.is_scoped))
         return;
-    struct mc_span name = scope.length == 0 ? mc_span_string(MC_TENANT_DEFAULT) : mc_scope_name(&scope);
-    if (is_said)
-        snprintf(removing.tenant, sizeof(removing.tenant), "%.*s", (int)name.length, (const char *)name.data);
     removing.force = mc_http_parameter(request, "force", &force) &&
                      (mc_span_equal(mc_span(force.data, force.length), mc_span_string("true")) ||
                       mc_span_equal(mc_span(force.data, force.length), mc_span_string("1")));

@@ -161,7 +161,7 @@ static bool tenant_named(struct mc_web_request *request, char name[64], bool *is
     struct mc_scope scope;
     if (!mc_http_scope(request, &scope, is_said))
         return false;
-    struct mc_span text = scope.length == 0 ? mc_span_string(MC_TENANT_DEFAULT) : mc_scope_name(&scope);
+    struct mc_span text = scope.tenant == 0 ? mc_span_string(MC_TENANT_DEFAULT) : mc_scope_name(&scope);
     snprintf(name, 64, "%.*s", (int)text.length, (const char *)text.data);
     return true;
 }

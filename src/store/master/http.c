@@ -103,6 +103,16 @@ void mc_http_json_add(struct mc_json_writer *writer, const char *name, const voi
     mc_buffer_free(&quoted);
 }
 
+void mc_http_json_stamp(struct mc_json_writer *writer, struct mc_span key)
+{
+    char text[MC_ID_TEXT_MAX];
+    struct mc_id stamp;
+    if (!mc_key_stamp(key, &stamp))
+        return;
+    mc_id_format(text, stamp);
+    mc_json_add_text(writer, "stamp", text);
+}
+
 /* ---- requests ---- */
 
 /* As forms write it: + is a space, %41 a byte; what begins none stays. */
@@ -156,14 +166,19 @@ bool mc_http_number(const struct mc_web_request *request, const char *name, uint
 bool mc_http_scope(struct mc_web_request *request, struct mc_scope *scope, bool *is_said)
 {
     struct mc_key key;
-    struct mc_buffer name = {.may_fail = true};
-    bool is_asked = mc_http_parameter(request, "tenant_id", &name);
+    struct mc_buffer name = {.may_fail = true}, stamp = {.may_fail = true};
+    bool is_asked = mc_http_parameter(request, "tenant_id", &name),
+         is_stamped = mc_http_parameter(request, "stamp", &stamp);
     (void)mc_keys_http_status_own(mc_head_find(&request->head, "Authorization"), 0, &key);
     struct mc_span who = key.tenant[0] != 0 ? mc_span_string(key.tenant) : mc_span(name.data, name.length);
     bool is_name = !name.failed && mc_scope_make(scope, who); /* else it would be everybody's */
+    is_name = is_name && !stamp.failed && stamp.length <= MC_STAMP_TEXT_MAX;
+    if (is_name)
+        mc_scope_stamp(scope, mc_stamp_of(mc_span(stamp.data, stamp.length)));
     if (is_said != NULL)
-        *is_said = key.tenant[0] != 0 || (is_asked && name.length > 0);
+        *is_said = key.tenant[0] != 0 || (is_asked && name.length > 0) || (is_stamped && stamp.length > 0);
     mc_buffer_free(&name);
+    mc_buffer_free(&stamp);
     if (!is_name)
         mc_http_reply_error(request, MC_ERR_INVALID_PARAMS);
     return is_name;

@@ -29,13 +29,16 @@ bool mc_http_body(struct mc_web_request *request, struct mc_web_bytes *body);
 /* Appends the decoded value of a parameter of the query; false when it is not there. */
 bool mc_http_parameter(const struct mc_web_request *request, const char *name, struct mc_buffer *value);
 /* Of the tenant that the request is about: that of its key, else the one of its parameter tenant_id, else the default
- * one. False after an answer: that is no name. is_said (may be NULL): one of these says it. */
+ * one; with the stamp of its parameter stamp (a text), or none. False after an answer: that is no name, or no stamp.
+ * is_said (may be NULL): one of these says it. */
 bool mc_http_scope(struct mc_web_request *request, struct mc_scope *scope, bool *is_said);
 /* Answers; the body is freed. */
 void mc_http_reply(struct mc_web_request *request, int code, const char *type, struct mc_buffer *body);
 void mc_http_reply_text(struct mc_web_request *request, int code, const char *type, const char *text);
 /* {"success":false,"error_code":-704,"error_message":"OBJECT_NOT_FOUND"} with the HTTP code that belongs to it. */
 void mc_http_reply_error(struct mc_web_request *request, int error);
+/* "stamp": what is left of it, 32 hex digits; nothing of a key without one. */
+void mc_http_json_stamp(struct mc_json_writer *writer, struct mc_span key);
 /* Appends a JSON string with its quotes; what is not UTF-8 becomes U+FFFD. */
 void mc_http_json_string(struct mc_buffer *out, const void *text, size_t length);
 /* The same as a member or element. */

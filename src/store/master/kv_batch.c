@@ -94,11 +94,7 @@ static bool hash_of(struct mc_span key, uint64_t *hash)
 
 static void put_tenant(struct mc_buffer *out, struct mc_span key)
 {
-    struct mc_span before = mc_key_scope(key); /* 0, name, 0 */
-    if (before.length > 2)
-        put_bytes(out, mc_span((const uint8_t *)before.data + 1, before.length - 2));
-    else
-        put_text(out, MC_TENANT_DEFAULT);
+    put_bytes(out, mc_key_tenant(key));
 }
 
 /* What only an engine knows. */
@@ -106,6 +102,20 @@ static void put_unknown(struct mc_buffer *out, const char *name)
 {
     put_text(out, name);
     put_nil(out);
+}
+
+/* The original has a salt of the whole master there: what the hashes of an engine's blocks depend on, beside tokens. */
+static void put_salt(struct mc_buffer *out, struct mc_span key)
+{
+    char text[MC_ID_TEXT_MAX];
+    struct mc_id stamp;
+    if (!mc_key_stamp(key, &stamp)) {
+        put_unknown(out, "additional_salt");
+        return;
+    }
+    mc_id_format(text, stamp);
+    put_text(out, "additional_salt");
+    put_text(out, text);
 }
 
 static void put_hashes(struct mc_buffer *out, const char *name, bool is_hash, uint64_t hash, bool is_signed)
@@ -122,7 +132,7 @@ static void put_where(struct mc_buffer *out, const struct mc_kv_form *form, cons
 {
     put_unknown(out, "model_name");
     put_unknown(out, "block_size");
-    put_unknown(out, "additional_salt");
+    put_salt(out, event->key);
     put_unknown(out, "lora_name");
     put_text(out, "tenant_id");
     put_tenant(out, event->key);
