@@ -142,6 +142,11 @@ struct mc_store_config {
     /* Whose objects it puts and finds, of a master with tenants (docs/security.md); NULL or "" = "default". Where there
      * are keys their tenant counts, and this is to be empty or the same. */
     const char *tenant;
+    /* What its values are made with, and are good for: model, weights, format, in any words of at most 1,024 bytes.
+     * What was put with one stamp is found with the same one only: with another, or without one, the key is not there,
+     * and the master counts that miss as "other_stamp". Keys are 18 bytes shorter at most. NULL or "" = as
+     * MC_STORE_STAMP says, or none. */
+    const char *stamp;
 };
 
 /* Joins the cluster. Returns at once (the segment is populated in the background). 0, or MC_ERR_RPC_FAIL when no master

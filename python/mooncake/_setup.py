@@ -136,7 +136,7 @@ def _http_port(values):
 
 
 def _join(store, values, from_dict):
-    texts = {name: _text(values, name) for name in ("local_hostname", "metadata_server", "protocol", "rdma_devices", "master_server_addr", "data_dir", "tenant_id")}
+    texts = {name: _text(values, name) for name in ("local_hostname", "metadata_server", "protocol", "rdma_devices", "master_server_addr", "data_dir", "tenant_id", "stamp")}
     sizes = {}
     for name in _SIZES:
         sizes[name] = _size(values, name, from_dict)
@@ -174,7 +174,7 @@ def _of_dict(config):
 
 
 def setup(self, local_hostname, metadata_server, global_segment_size, local_buffer_size, protocol, rdma_devices, master_server_addr, engine=None,
-          enable_ssd_offload=False, ssd_offload_path="", tenant_id="default", enable_client_http_server=False, client_http_port=9300, data_dir=None):
+          enable_ssd_offload=False, ssd_offload_path="", tenant_id="default", enable_client_http_server=False, client_http_port=9300, data_dir=None, stamp=""):
     """Joins a cluster; also setup(config) with one dict of the same names.
 
     local_hostname       "host" or "host:port" under which others reach this store; no port: a free one from 12300 to 14300
@@ -194,7 +194,11 @@ def setup(self, local_hostname, metadata_server, global_segment_size, local_buff
                          /health and /metrics over HTTP until close; port 0: a free one, which the log says. A port that is
                          taken costs a warning, not the store.
     data_dir             the segment lies in files there, best under /dev/shm, and outlives the process: the next store takes
-                         it up with its objects. None: environment MC_DATA_DIR; "": none. None of it is in the original.
+                         it up with its objects. None: environment MC_DATA_DIR; "": none. It is not in the original.
+    stamp                what the values are made with, and are good for: model, weights, format, in your words (1,024 bytes at
+                         most). Values that were put with another stamp, or without one, are not there for this store, and the
+                         master counts such misses as other_stamp. "": environment MC_STORE_STAMP, or none. It is not in the
+                         original.
 
     Sizes are int or text such as "3gb", "16 MB" (powers of 1024). In the dict every value may be a str, local_hostname and
     metadata_server must be there, sizes are 16 MB and the master 127.0.0.1:50051 when not given, unknown keys are warned of.

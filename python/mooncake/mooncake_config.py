@@ -110,6 +110,7 @@ _SETTINGS = (
     _Setting("enable_ssd_offload", _bool, False, ("enable_offload",), ("MOONCAKE_OFFLOAD_ENABLED", "MOONCAKE_ENABLE_SSD_OFFLOAD")),
     _Setting("ssd_offload_path", _text, "", (), ("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH",), True),
     _Setting("tenant_id", _text, "default", (), ("MOONCAKE_TENANT_ID",), True),
+    _Setting("stamp", _text, "", (), (), True),
     _Setting("enable_client_http_server", _bool, False, (), ("MOONCAKE_ENABLE_CLIENT_HTTP_SERVER",)),
     _Setting("client_http_port", _port, 9300, (), ("MOONCAKE_CLIENT_HTTP_PORT",)),
 )
@@ -138,6 +139,7 @@ class MooncakeConfig:
     tenant_id: str = "default"
     enable_client_http_server: bool = False
     client_http_port: int = 9300
+    stamp: str = ""
 
     def __post_init__(self):
         if not isinstance(self.protocol, str) or not self.protocol.strip():

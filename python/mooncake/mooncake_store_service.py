@@ -63,9 +63,10 @@ class MooncakeStoreService(StoreHandlers):
             "global_segment_size": config.global_segment_size, "local_buffer_size": config.local_buffer_size,
             "protocol": config.protocol, "rdma_devices": config.device_name, "master_server_addr": config.master_server_address,
             "enable_ssd_offload": config.enable_ssd_offload, "ssd_offload_path": config.ssd_offload_path, "tenant_id": config.tenant_id,
-            # Configurations made for former releases have neither.
+            # Configurations made for former releases have none of these.
             "enable_client_http_server": getattr(config, "enable_client_http_server", False),
             "client_http_port": getattr(config, "client_http_port", 9300),
+            "stamp": getattr(config, "stamp", ""),
         }
 
     async def start_store_service(self, max_wait_time: float = 60, shutdown_event: Optional[asyncio.Event] = None) -> bool:

@@ -206,6 +206,7 @@ class MooncakeDistributedStore:
         enable_client_http_server: bool = False,
         client_http_port: int = 9300,
         data_dir: Optional[str] = None,
+        stamp: str = "",
     ) -> int: ...
     @overload
     def setup(self, config: Dict[str, Any]) -> int: ...

@@ -92,9 +92,9 @@ PyObject *mc_py_store_open(PyObject *object, PyObject *args)
 {
     struct mc_store_config config = {.local_hostname = NULL};
     unsigned long long segment_size, buffer_size;
-    if (!PyArg_ParseTuple(args, "zzzzzzzzKK", &config.local_hostname, &config.metadata_server, &config.protocol,
+    if (!PyArg_ParseTuple(args, "zzzzzzzzzKK", &config.local_hostname, &config.metadata_server, &config.protocol,
                           &config.rdma_devices, &config.master_server_addr, &config.data_dir, &config.tenant,
-                          &config.disk_paths, &segment_size, &buffer_size))
+                          &config.stamp, &config.disk_paths, &segment_size, &buffer_size))
         return NULL;
     config.global_segment_size = segment_size;
     config.local_buffer_size = buffer_size;

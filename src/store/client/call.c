@@ -246,6 +246,13 @@ static int64_t removal(struct mc_store *store, mc_link_build *build, const void 
     int rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
+    if (!mc_id_is_zero(store->stamp) && atomic_load(&store->is_stamp_unknown)) {
+        mc_log_limited(WARNING,
+                       "nothing is removed: this master is of a release before stamps, and would remove objects "
+                       "of other stamps, too");
+        mc_store_leave(store);
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    }
     /* A sweep of millions of objects is long and still makes progress: the master answers when it is done. */
     uint64_t deadline_ns = mc_store_deadline(store, 0) + 60u * 1000000000ull;
     rc = mc_link_call(store, deadline_ns, build, context, MC_MESSAGE_COUNT_REPLY, &link, &reader);

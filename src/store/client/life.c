@@ -172,6 +172,21 @@ static uint32_t timeout_from_environment(void)
     return value < 0 ? 86400000u : (uint32_t)value; /* the original: negative = no limit */
 }
 
+static bool take_stamp(struct mc_store *store, const char *stamp)
+{
+    const char *text = stamp != NULL && stamp[0] != 0 ? stamp : mc_variable(MC_STORE_STAMP);
+    size_t length = text == NULL ? 0 : strlen(text);
+    if (length > MC_STAMP_TEXT_MAX) {
+        mc_log(ERROR, "the stamp has %zu bytes; %u are the most", length, MC_STAMP_TEXT_MAX);
+        return false;
+    }
+    store->stamp = mc_stamp_of(mc_span(text, length));
+    mc_scope_stamp(&store->scope, store->stamp);
+    if (length > 0)
+        mc_log(INFO, "only objects with the stamp \"%s\" are seen", text);
+    return true;
+}
+
 /* Checks the configuration and copies it; nothing else is touched but the limit of open files. */
 static int configure(struct mc_store *store, const struct mc_store_config *config, char *host, size_t host_size,
                      uint16_t *port, unsigned *allowed)
@@ -188,6 +203,8 @@ static int configure(struct mc_store *store, const struct mc_store_config *confi
                MC_TENANT_NAME_MAX);
         return MC_ERR_INVALID_PARAMS;
     }
+    if (!take_stamp(store, config->stamp))
+        return MC_ERR_INVALID_PARAMS;
     mc_file_limit_raise();
     int rc = take_protocol(store, config);
     if (rc == 0)

@@ -42,15 +42,17 @@ struct hello_said { /* with a HELLO_REPLY; text and leader by a master that refu
 
 /* Lock held. The first master that answers says whose keys this store's are, and that stays so: other masters, and
  * other keys, that say otherwise are none of ours. */
-static bool take_scope(struct mc_store *store, const struct mc_scope *said)
+static bool take_scope(struct mc_store *store, const struct mc_scope *tenant)
 {
+    struct mc_scope scope = *tenant, *said = &scope;
+    mc_scope_stamp(said, store->stamp);
     bool is_same = mc_span_equal(mc_scope_span(&store->scope), mc_scope_span(said));
     if (store->is_scope_settled && !is_same) {
         mc_log_limited(ERROR, "the master takes this process for tenant \"%.*s\", and it began as another: restart it",
                        (int)mc_scope_name(said).length, (const char *)mc_scope_name(said).data);
         return false;
     }
-    if (!is_same && said->length == 0)
+    if (!is_same && said->tenant == 0)
         mc_log(WARNING, "tenant_id changes nothing here: this master has no tenants (--enable_multi_tenants)");
     if (!is_same) /* calls read it without the lock, once it is settled */
         store->scope = *said;
@@ -109,6 +111,7 @@ static int met_master(struct mc_store *store, const char *address, const struct 
         mc_link_free(old);
     }
     atomic_store(&store->lease_ttl_ms, reply->lease_ttl_ms);
+    atomic_store(&store->is_stamp_unknown, (reply->features >> MC_FEATURE_STAMPS & 1) == 0);
     mc_master_age_told(store, reply->epoch, reply->age_ms, said->asked_ms);
     mc_master_heard(store, reply->epoch, reply->quiet == 0, said->frame_time);
     return 0;
@@ -135,7 +138,8 @@ static void hello_write(struct mc_store *store, struct mc_buffer *out, enum mc_r
                                   .host = store->host,
                                   .cluster = cluster,
                                   .holds = holds,
-                                  .tenant = mc_scope_name(&store->scope)};
+                                  .tenant = mc_scope_name(&store->scope),
+                                  .stamp = store->stamp};
     mc_wire_hello_sign(&hello);
     mc_wire_hello_frame(out, mc_frame_begin(out, MC_MESSAGE_HELLO, 1), &hello);
 }

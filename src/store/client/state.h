@@ -58,9 +58,12 @@ struct mc_store {
     struct mc_master_address master;
     uint64_t segment_size, local_buffer_size;
     bool only_asks; /* protocol rpc_only: it lends nothing */
-    /* What stands before its keys: of the tenant that it is to be, until the first master has said which it is. */
+    /* What stands before its keys: of the tenant that it is to be, until the first master has said which it is; and its
+     * stamp. */
     struct mc_scope scope;
-    bool is_scope_settled; /* changes under `lock`, once, before the first call */
+    struct mc_id stamp;            /* zero: none */
+    _Atomic bool is_stamp_unknown; /* to the master that was met last */
+    bool is_scope_settled;         /* changes under `lock`, once, before the first call */
     uint32_t call_timeout_ms;
     struct mc_id node, host;
     uint64_t incarnation;

@@ -47,6 +47,7 @@ static const struct setting {
     {"enable_ssd_offload", BOOL, AT(enable_ssd_offload), "false", true, {"enable_offload"}, {V(MOONCAKE_OFFLOAD_ENABLED), V(MOONCAKE_ENABLE_SSD_OFFLOAD)}},
     {"ssd_offload_path", TEXT, AT(ssd_offload_path), "", true, {0}, {V(MOONCAKE_OFFLOAD_FILE_STORAGE_PATH)}},
     {"tenant_id", TEXT, AT(tenant_id), "default", true, {0}, {V(MOONCAKE_TENANT_ID)}},
+    {"stamp", TEXT, AT(stamp), "", true, {0}, {V(MC_STORE_STAMP)}},
     {"enable_client_http_server", BOOL, AT(enable_client_http_server), "false", true, {0}, {V(MOONCAKE_ENABLE_CLIENT_HTTP_SERVER)}},
     {"client_http_port", PORT_NUMBER, AT(client_http_port), "9300", false, {0}, {V(MOONCAKE_CLIENT_HTTP_PORT)}},
 /* clang-format on */
@@ -119,6 +120,7 @@ static const struct mc_option rest_flags[] = {
     ROW("enable_ssd_offload", BOOL, "false", "objects are stored on disks of this node too, when the master says so (--enable_offload)"),
     ROW("ssd_offload_path", TEXT, "", "directories on these disks, separated by commas"),
     ROW("tenant_id", TEXT, "default", "whose objects its own puts and gets are about, of a master with tenants"),
+    ROW("stamp", TEXT, "", "model, weights and format of the values that its own puts and gets are about: with another stamp a key is not there"),
     ROW("enable_client_http_server", BOOL, "false", "also serves /health and /metrics on client_http_port"),
     ROW("client_http_port", INT, "9300", "see there; 0: the kernel chooses", PORT),
     LOG,

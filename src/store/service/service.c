@@ -282,6 +282,7 @@ static int run(struct service *service, char *error, size_t error_size)
         .global_segment_size = config->global_segment_size,
         .local_buffer_size = config->local_buffer_size,
         .tenant = config->tenant_id,
+        .stamp = config->stamp,
         .disk_paths = config->enable_ssd_offload && config->ssd_offload_path[0] != 0 ? config->ssd_offload_path : NULL};
     int rc = mc_secure_check(true, error, error_size);
     if (rc == 0)
