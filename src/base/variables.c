@@ -28,7 +28,6 @@
 #define SAY_CHOICE                                                                                                     \
     "a device is paired with one of the peer by fabric, subnet and name; MC_CUSTOM_TOPO_JSON says which is near what"
 #define SAY_MLX5 "ports of queue pairs are left to the driver; MC_NUM_QP_PER_EP makes more of them"
-#define SAY_PAGES "write always to /sys/kernel/mm/transparent_hugepage/shmem_enabled: segments are shared memory"
 #define SAY_HOT                                                                                                        \
     "clients keep no copies of their own: ask for more replicas (replica_num), or lend memory on that machine"
 #define SAY_FILES                                                                                                      \

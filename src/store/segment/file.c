@@ -2,12 +2,15 @@
 #include "store/segment/file.h"
 
 #include "base/checksum.h"
+#include "base/size.h"
 #include "store/segment/name.h"
+#include "store/segment/pages.h"
 #include "env/clock.h"
 #include "env/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/file.h>
@@ -45,6 +48,7 @@ int mc_segment_file_init(struct mc_segment_file *file, uint64_t capacity)
     if (capacity == 0 || capacity > MC_CAPACITY_MAX)
         return MC_ERR_INVALID_PARAMS;
     file->capacity = capacity;
+    file->page_bytes = MC_PAGE_BYTES;
     file->data_size = page_round(capacity + MC_EXTENT_SLACK);
     file->slot_count = mc_slot_count(capacity);
     file->index_size = page_round(MC_INDEX_SLOTS_AT + (uint64_t)file->slot_count * sizeof(struct mc_slot));
@@ -91,11 +95,13 @@ static void *map_private_to_process(int fd, uint64_t size)
 
 int mc_segment_file_map(struct mc_segment_file *file, int index_fd)
 {
-    file->data = map_private_to_process(file->data_fd, file->data_size);
+    if (file->data == NULL)
+        file->data = map_private_to_process(file->data_fd, file->data_size);
     file->header = map_private_to_process(index_fd, file->index_size);
     file->writers = map_private_to_process(file->writers_fd, MC_WRITERS_BYTES);
     if (file->data == NULL || file->header == NULL || file->writers == NULL)
         return MC_ERR_NO_MEMORY;
+    (void)madvise(file->data, file->data_size, MADV_HUGEPAGE); /* where shmem_enabled says advise; else in vain */
     file->slots = (struct mc_slot *)(void *)((uint8_t *)file->header + MC_INDEX_SLOTS_AT);
     return 0;
 }
@@ -137,20 +143,60 @@ void mc_segment_file_forked(struct mc_segment_file *file)
 
 /* ---- memfds ---- */
 
+/* Born with mode 0777, and the way through /proc to a passed descriptor obeys the mode: other users must stay out. */
+static int memfd_finish(int fd, uint64_t size)
+{
+    if (fd >= 0 && (fchmod(fd, 0600) != 0 || ftruncate(fd, (off_t)size) != 0)) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
 static int memfd_make(const char *name, uint64_t size)
 {
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
     if (fd < 0 && errno == EINVAL) /* the kernel is older than that flag */
         fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0)
-        return -1;
-    /* Born with mode 0777, and the way through /proc to a passed descriptor obeys the mode: other users must stay out.
-     */
-    if (fchmod(fd, 0600) != 0 || ftruncate(fd, (off_t)size) != 0) {
-        close(fd);
-        return -1;
+    return memfd_finish(fd, size);
+}
+
+/* Mapped, which is when the kernel promises all of its huge pages or none. */
+static bool data_make_huge(struct mc_segment_file *file, uint64_t page_bytes)
+{
+    uint64_t size = mc_pages_round(file->data_size, page_bytes);
+    int fd = memfd_finish(mc_pages_memfd("mooncake-data", page_bytes), size);
+    void *map = fd < 0 ? NULL : map_private_to_process(fd, size);
+    if (map == NULL) {
+        int error = errno;
+        if (fd >= 0)
+            close(fd);
+        errno = error;
+        return false;
     }
-    return fd;
+    file->data_fd = fd;
+    file->data = map;
+    file->data_size = size;
+    file->page_bytes = page_bytes;
+    return true;
+}
+
+static void data_make(struct mc_segment_file *file)
+{
+    uint64_t sizes[MC_PAGES_SIZES];
+    char text[32];
+    size_t count = mc_pages_wanted_here(file->data_size, sizes);
+    for (size_t i = 0; i < count; i++) {
+        if (data_make_huge(file, sizes[i])) {
+            mc_size_text(text, sizeof(text), sizes[i]);
+            mc_log(INFO, "the segment lies on %" PRIu64 " huge pages of %s", file->data_size / sizes[i], text);
+            return;
+        }
+        mc_pages_say_missing(sizes[i], file->data_size, errno);
+    }
+    file->data_fd = memfd_make("mooncake-data", file->data_size);
 }
 
 /* SEAL_SEAL: a peer that holds the descriptor could otherwise add a seal that keeps other peers from mapping it. */
@@ -183,7 +229,7 @@ int mc_segment_file_make(struct mc_segment_file *file, uint64_t capacity)
     if (rc < 0)
         return rc;
     int index = memfd_make("mooncake-index", file->index_size);
-    file->data_fd = memfd_make("mooncake-data", file->data_size);
+    data_make(file);
     file->writers_fd = memfd_make("mooncake-writers", MC_WRITERS_BYTES);
     if (index < 0 || file->data_fd < 0 || file->writers_fd < 0 || size_seal(file->data_fd) != 0 ||
         size_seal(file->writers_fd) != 0 || mc_segment_file_map(file, index) < 0)

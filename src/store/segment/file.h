@@ -17,6 +17,7 @@
 
 struct mc_segment_file {
     uint64_t capacity, data_size, index_size;
+    uint64_t page_bytes; /* of the data; more than MC_PAGE_BYTES: all of them were promised when it was mapped */
     uint32_t slot_count;
     bool is_named;
     int data_fd, index_fd, writers_fd; /* to be handed out; index_fd is read-only */

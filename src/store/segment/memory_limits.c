@@ -1,5 +1,6 @@
 /* What limits the size of a segment: the memory limit of this process's cgroup and what the machine has left. */
 #include "store/segment/memory_inside.h"
+#include "store/segment/pages.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -177,5 +178,10 @@ uint64_t mc_memory_capacity_in(const char *directory, uint64_t wanted, const str
         if (statfs(directory, &status) != 0 || status.f_type != TMPFS) /* files of a disk hold no memory */
             left.bytes = 0;
     }
-    return mc_memory_capacity_with(&left, wanted, limits, reason);
+    uint64_t capacity = mc_memory_capacity_with(&left, wanted, limits, reason);
+    bool is_named = directory != NULL && directory[0] != 0;
+    if (*reason == NULL || is_named || !mc_pages_have_room(wanted))
+        return capacity;
+    *reason = NULL;
+    return wanted & ~(uint64_t)(MC_PAGE_BYTES - 1);
 }

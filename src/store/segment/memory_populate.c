@@ -61,7 +61,7 @@ static bool populate_has_room(void)
 
 static void populate_count(struct mc_segment_memory *memory, uint64_t bytes)
 {
-    if (memory->file.is_named)
+    if (memory->file.is_named || memory->file.page_bytes > MC_PAGE_BYTES)
         return;
     atomic_fetch_add_explicit(&populated_here, bytes, memory_order_relaxed);
     memory->counted += bytes; /* second: a child that is forked in between takes off no more than was counted */
@@ -97,7 +97,8 @@ static void *populate_run(void *argument)
     uint64_t done = 0, due = progress_due(0), start_ns = mc_clock_ns();
     while (done < data_size && !atomic_load_explicit(&memory->stop, memory_order_relaxed)) {
         uint64_t bite = data_size - done < POPULATE_BITE ? data_size - done : POPULATE_BITE;
-        bool has_room = done == 0 || done % POPULATE_CHECK_EVERY != 0 || populate_has_room();
+        bool has_room = memory->file.page_bytes > MC_PAGE_BYTES || done == 0 || done % POPULATE_CHECK_EVERY != 0 ||
+                        populate_has_room();
         int error = has_room ? populate_bite(memory, done, bite) : ENOMEM;
         if (error != 0) {
             mc_log(ERROR,
