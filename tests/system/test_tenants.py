@@ -267,6 +267,35 @@ def test_a_tenant_lends_no_memory_and_sees_only_its_own(keys, tmp_path):
     assert b"%00blue%00mine" in bearer(master, made["admin"], "/get_all_keys")[1]
 
 
+REFUSED = re.compile("path shm to segment .*NOT_PERMITTED")
+
+
+def test_a_tenant_maps_no_memory(keys):
+    """Nothing tells tenants apart in what is mapped: they go by tcp, where their tags do. Who is of none maps it."""
+    master, made = keys
+    for name, is_refused in (("blue", True), ("plain", False)):
+        with Client(master, made[name], MC_LOG_LEVEL="DEBUG") as client:
+            assert client.put("big", name, 1 << 20) == 0
+            assert client.same("big", name, 1 << 20) is True
+            assert bool(REFUSED.search(client.said())) is is_refused, client.said()
+            assert "path tcp" not in client.said()  # it has not failed
+
+
+def test_tenants_map_memory_where_the_node_lets_them(keys):
+    master, made = keys
+    node = StoreProcess(master.address, MC_AUTH_TOKEN=made["node"].token, MC_TENANTS_MAP="yes").start()
+    try:
+        wait_until(lambda: len(bearer(master, made["admin"], "/get_all_segments")[1].split()) == 2)
+        with Client(master, made["blue"], MC_LOG_LEVEL="DEBUG") as blue:
+            wait_until(lambda: blue.put("k", "b", 1000) == 0)
+            names = [blue.put(f"k{i}", "b", 1 << 20) for i in range(16)]
+            assert names == [0] * 16 and all(blue.same(f"k{i}", "b", 1 << 20) for i in range(16))
+            refused = {line.split("to segment ")[1].split()[0].rstrip(":,") for line in blue.said().splitlines() if REFUSED.search(line)}
+            assert len(refused) == 1  # only of the other node
+    finally:
+        node.stop()
+
+
 # ---- removal over HTTP ----
 
 def remove_all(master, query="", method="POST", **headers):

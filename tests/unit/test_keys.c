@@ -381,6 +381,10 @@ static void tickets_name_their_holder(void **state)
         assert_true(mc_id_equal(node, read));
         assert_int_equal(rights, MC_RIGHT_READ);
         assert_int_equal(mark, told - 1);
+        mc_ticket_write(ticket, node, MC_RIGHTS_ALL | MC_TICKET_OF_TENANT, told - 1);
+        assert_true(mc_ticket_read(mc_span(ticket, sizeof(ticket)), &read, &rights, &mark));
+        assert_int_equal(rights, MC_RIGHTS_ALL | MC_TICKET_OF_TENANT);
+        assert_int_equal(mark, told - 1);
     }
     mc_ticket_secret(key, mc_span(ticket, sizeof(ticket)), secret);
     mc_ticket_secret(other, mc_span(ticket, sizeof(ticket)), again);

@@ -390,12 +390,17 @@ struct shown { /* a ticket and its secret */
     uint8_t ticket[MC_TICKET_BYTES], secret[MC_KEY_SECRET_BYTES];
 };
 
-static struct shown ticket_of(const uint8_t ticket_key[MC_KEY_SECRET_BYTES], unsigned mark)
+static struct shown ticket_with(unsigned rights, const uint8_t ticket_key[MC_KEY_SECRET_BYTES], unsigned mark)
 {
     struct shown shown;
-    mc_ticket_write(shown.ticket, writer, MC_RIGHT_READ | MC_RIGHT_WRITE, mark);
+    mc_ticket_write(shown.ticket, writer, rights, mark);
     mc_ticket_secret(ticket_key, mc_span(shown.ticket, sizeof(shown.ticket)), shown.secret);
     return shown;
+}
+
+static struct shown ticket_of(const uint8_t ticket_key[MC_KEY_SECRET_BYTES], unsigned mark)
+{
+    return ticket_with(MC_RIGHT_READ | MC_RIGHT_WRITE, ticket_key, mark);
 }
 
 static struct shown ticket_now(const struct side *side)
@@ -404,14 +409,14 @@ static struct shown ticket_now(const struct side *side)
 }
 
 /* A connection that shows it. draws: so many keys are drawn between question and proof. */
-static bool is_proved(struct side *side, const struct shown *shown, unsigned draws)
+static bool is_proved_by(struct side *side, const struct shown *shown, unsigned draws, bool is_unix)
 {
     struct mc_prover prover;
     struct mc_frame frame;
     char why[MC_PROOF_TEXT_MAX];
     size_t used;
     mc_lane_free(&side->lane);
-    mc_lane_init(&side->lane, &side->server, false, false);
+    mc_lane_init(&side->lane, &side->server, is_unix, is_unix);
     mc_prover_begin(&prover, mc_span(shown->ticket, sizeof(shown->ticket)), shown->secret, &side->out);
     assert_int_equal(say(side), 0);
     for (; draws > 0; draws--)
@@ -422,6 +427,11 @@ static bool is_proved(struct side *side, const struct shown *shown, unsigned dra
     side->lane.out.length = 0;
     assert_int_equal(say(side), 0);
     return side->lane.is_proved;
+}
+
+static bool is_proved(struct side *side, const struct shown *shown, unsigned draws)
+{
+    return is_proved_by(side, shown, draws, false);
 }
 
 static void test_tickets_expire(void **state)
@@ -450,6 +460,66 @@ static void test_tickets_expire(void **state)
     end(&side);
 }
 
+/* The first answer's code, which stands first in all of them. */
+static int answered(struct side *side, enum mc_message type)
+{
+    struct mc_frame frame = {0};
+    struct iovec parts[MC_LANE_PARTS_MAX];
+    int32_t code;
+    bool with_fds;
+    size_t used;
+    assert_int_equal(say(side), 0);
+    assert_true(mc_lane_output(&side->lane, parts, 65536, &with_fds) > 0);
+    assert_int_equal(mc_frame_parse(parts[0].iov_base, parts[0].iov_len, &frame, &used), 1);
+    assert_int_equal(frame.type, type);
+    assert_true(frame.body.length >= 2 + sizeof(code));
+    memcpy(&code, (const uint8_t *)frame.body.data + 2, sizeof(code)); /* behind the record's length */
+    assert_int_equal(with_fds, type == MC_MESSAGE_ATTACH_REPLY && code == 0);
+    assert_int_equal(mc_lane_sent(&side->lane, parts[0].iov_len), 0);
+    return code;
+}
+
+/* What a ticket of those rights is told when it asks for a link, and for the memory itself. */
+static void ask_for_all(struct side *side, unsigned rights, int link_code, int map_code)
+{
+    const struct shown shown =
+        ticket_with(rights, side->server.keys[side->server.key_mark].ticket, side->server.key_mark);
+    struct mc_wire_hello hello = {
+        .role = MC_ROLE_DATA, .node = writer, .nonce = mc_segment_memory_nonce(side->server.memory)};
+    mc_wire_hello_sign(&hello);
+    for (unsigned is_unix = 0; is_unix < 2; is_unix++) {
+        assert_true(is_proved_by(side, &shown, 0, is_unix));
+        side->lane.out.length = 0;
+        mc_wire_hello_frame(&side->out, mc_frame_begin(&side->out, MC_MESSAGE_HELLO, 1), &hello);
+        assert_int_equal(say(side), 0);
+        assert_true(side->lane.is_open);
+        side->lane.out.length = 0;
+        if (is_unix) {
+            mc_wire_none_frame(&side->out, mc_frame_begin(&side->out, MC_MESSAGE_ATTACH, 2), &(struct mc_wire_none){0});
+            assert_int_equal(answered(side, MC_MESSAGE_ATTACH_REPLY), map_code);
+        } else {
+            mc_wire_rdma_text_frame(&side->out, mc_frame_begin(&side->out, MC_MESSAGE_RDMA_OFFER, 2),
+                                    &(struct mc_wire_rdma_text){0});
+            assert_int_equal(answered(side, MC_MESSAGE_RDMA_ANSWER), link_code);
+        }
+    }
+}
+
+static void test_a_tenant_gets_no_memory(void **state)
+{
+    struct side side;
+    const unsigned both = MC_RIGHT_READ | MC_RIGHT_WRITE;
+    (void)state;
+    begin(&side);
+    side.server.wants_tickets = true;
+    ask_for_all(&side, both, MC_ERR_UNAVAILABLE_IN_CURRENT_MODE, 0); /* there is no RDMA here */
+    ask_for_all(&side, both | MC_TICKET_OF_TENANT, MC_ERR_NOT_PERMITTED, MC_ERR_NOT_PERMITTED);
+    side.server.tenants_map = true;
+    ask_for_all(&side, both | MC_TICKET_OF_TENANT, MC_ERR_UNAVAILABLE_IN_CURRENT_MODE, 0);
+    ask_for_all(&side, MC_RIGHT_READ | MC_TICKET_OF_TENANT, MC_ERR_NOT_PERMITTED, MC_ERR_NOT_PERMITTED);
+    end(&side);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -462,6 +532,7 @@ int main(void)
         cmocka_unit_test(test_who_knows_no_tags),
         cmocka_unit_test(test_the_key_before_is_good_and_no_other),
         cmocka_unit_test(test_tickets_expire),
+        cmocka_unit_test(test_a_tenant_gets_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

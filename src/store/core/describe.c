@@ -17,7 +17,9 @@ static struct mc_wire_segment_reply described(const struct mc_segment *segment, 
 {
     struct mc_span text = mc_span(ticket->text, segment->has_ticket_key ? sizeof(ticket->text) : 0);
     if (segment->has_ticket_key) {
-        mc_ticket_write(ticket->text, connection->member->id, connection->rights, segment->key_mark);
+        bool is_tenants = connection->key != 0 && mc_scope_name(&connection->scope).length > 0; /* its key says so */
+        mc_ticket_write(ticket->text, connection->member->id,
+                        connection->rights | (is_tenants ? MC_TICKET_OF_TENANT : 0), segment->key_mark);
         mc_ticket_secret(segment->ticket_key, text, ticket->secret);
     }
     return (struct mc_wire_segment_reply){

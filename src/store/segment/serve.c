@@ -374,6 +374,12 @@ fail:
     return MC_ERR_NO_MEMORY;
 }
 
+static bool tenants_map(void)
+{
+    const char *text = mc_variable(MC_TENANTS_MAP);
+    return text != NULL && (strcmp(text, "yes") == 0 || strcmp(text, "1") == 0 || strcmp(text, "true") == 0);
+}
+
 int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, uint16_t port, bool unix_allowed,
                     const struct mc_serve_hooks *hooks, struct mc_serve **result)
 {
@@ -384,6 +390,7 @@ int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, u
                                     .hooks = hooks == NULL ? (struct mc_serve_hooks){0} : *hooks};
     server.wants_tickets = mc_keys_are_wanted();
     server.wants_tags = server.wants_tickets || MC_SERVE_TAGS_ALWAYS;
+    server.tenants_map = tenants_map();
     mc_lane_keys_draw(&server);
     struct mc_serve *serve;
     int rc = mc_serve_make(&server, &serve), error = 0;

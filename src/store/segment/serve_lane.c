@@ -122,15 +122,24 @@ static int gate_handle(struct mc_serve_lane *lane, const struct mc_frame *frame)
     return 0;
 }
 
+/* All of the memory, mapped or by RDMA, where nothing looks at tags: not for who is of one tenant. */
+static bool is_kept_apart(const struct mc_serve_lane *lane, unsigned type)
+{
+    return (type == MC_MESSAGE_ATTACH || type == MC_MESSAGE_RDMA_OFFER) && (lane->rights & MC_TICKET_OF_TENANT) != 0 &&
+           !lane->server->tenants_map;
+}
+
 static bool may(const struct mc_serve_lane *lane, unsigned type)
 {
     unsigned needed = mc_right_needed(type);
     char address[MC_ADDRESS_MAX];
-    if (!lane->server->wants_tickets || (lane->rights & needed) == needed)
+    bool is_apart = is_kept_apart(lane, type);
+    if (!lane->server->wants_tickets || ((lane->rights & needed) == needed && !is_apart))
         return true;
     where(lane, address);
-    mc_log_limited(INFO, "a data connection of %s is refused a %s: its ticket has no right to that", address,
-                   mc_message_name(type));
+    mc_log_limited(INFO, "a data connection of %s is refused a %s: %s", address, mc_message_name(type),
+                   is_apart ? "its key is a tenant's, whose ways are tcp and tags (MC_TENANTS_MAP)"
+                            : "its ticket has no right to that");
     return false;
 }
 

@@ -39,6 +39,7 @@ struct mc_lane_server {                            /* what all lanes of a server
     void (*where)(const struct mc_serve_lane *lane, char text[MC_ADDRESS_MAX]); /* its other end, for a log. NULL: ? */
     bool wants_tickets;                                                         /* who comes has to prove one */
     bool wants_tags;             /* what is asked of places has to repeat their tag */
+    bool tenants_map;            /* who is of one tenant gets all of the memory, too, mapped or by RDMA */
     struct mc_lane_keys keys[2]; /* of both; by their mark */
     uint8_t key_mark;            /* of those that are told; the others are those before, */
     uint64_t key_number;         /* if this is above 1; it counts */
@@ -62,7 +63,7 @@ struct mc_serve_lane {
     bool is_unix, is_same_user;         /* is_same_user: unix only */
     bool is_open;                       /* hello was accepted */
     bool is_proved;                     /* it has a ticket, for the node that it says it is */
-    uint8_t rights;                     /* of that ticket */
+    uint8_t rights;                     /* of that ticket, with MC_TICKET_OF_TENANT */
     uint64_t key_number;                /* of the owner's key that it is of */
     struct mc_gate *gate;               /* while something is being proved */
     bool is_ending;                     /* hello was refused: close when the answer is sent */

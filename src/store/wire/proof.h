@@ -65,6 +65,7 @@ int mc_gate_take(struct mc_gate *gate, const struct mc_frame *frame, mc_gate_fin
  * tells a client that asks for the segment a ticket (who it is for, and what its holder may) and the ticket's secret,
  * which is an HMAC of it under that key. The client proves that secret to the owner, the ticket being its name. */
 #define MC_TICKET_BYTES 18u
+#define MC_TICKET_OF_TENANT 64u /* beside the rights: its holder is of one tenant, and has a part of the memory only */
 
 /* mark: 0 or 1, of the owner's key under which the secret is made. */
 void mc_ticket_write(uint8_t ticket[MC_TICKET_BYTES], struct mc_id node, unsigned rights, unsigned mark);
