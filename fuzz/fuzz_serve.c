@@ -1,7 +1,8 @@
 /* A data connection of an owner without its socket: bytes arrive in pieces of any size, answers leave in pieces of any
  * size. Input: byte 0: 1 = unix socket, 2 = hello was said already, 4 = payload goes through the window, 8 = a clear in
- * the middle, 16 = a new epoch in the middle; byte 1: size of the pieces; then the stream. Slot 1 holds an object with
- * several blocks, slot 2 a small one. */
+ * the middle, 16 = a new epoch in the middle, 32 = tags are wanted, which the peer cannot know: then no byte and no
+ * slot may change, and none is told; byte 1: size of the pieces; then the stream. Slot 1 holds an object with several
+ * blocks, slot 2 a small one. */
 #include "base/error.h"
 #include "store/segment/serve_lane.h"
 #include "env/log.h"
@@ -10,6 +11,8 @@
 
 #define CAPACITY (512u << 10)
 #define LARGE 200000u
+#define FILL 0xa5 /* of all bytes; no frame of an answer has this many in a row */
+#define FILL_RUN 64u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -41,6 +44,24 @@ static void hello_say(struct mc_serve_lane *lane, uint64_t nonce)
     mc_buffer_free(&out);
 }
 
+/* Is there a value's byte among those? */
+static bool has_contents(const struct iovec *part, size_t length)
+{
+    const uint8_t *bytes = part->iov_base;
+    unsigned run = 0;
+    for (size_t i = 0; i < length && run < FILL_RUN; i++)
+        run = bytes[i] == FILL ? run + 1 : 0;
+    return run >= FILL_RUN;
+}
+
+/* Nothing was written, committed or cleared by the peer. live: how many slots should be. */
+static void untouched_check(const struct mc_lane_server *server, uint32_t live)
+{
+    const uint8_t *data = mc_segment_memory_data(server->memory);
+    mc_assert(data[0] == FILL && memcmp(data, data + 1, CAPACITY - 1) == 0);
+    mc_assert(mc_segment_memory_live(server->memory) == live);
+}
+
 /* Takes away answers, at most `limit` bytes. Negative: the lane wants to be closed. */
 static int drain(struct mc_serve_lane *lane, size_t limit)
 {
@@ -55,6 +76,7 @@ static int drain(struct mc_serve_lane *lane, size_t limit)
             size_t now = parts[i].iov_len < limit - total ? parts[i].iov_len : limit - total;
             for (size_t j = 0; j < now; j += 61) /* what is said to be there can be read */
                 sum = (uint8_t)(sum + ((uint8_t *)parts[i].iov_base)[j]);
+            mc_assert(!lane->server->wants_tags || !has_contents(&parts[i], now));
             total += now;
         }
         if (total == 0)
@@ -94,10 +116,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 2)
         return 0;
     uint8_t flags = data[0];
+    bool is_late = false;
     size_t piece = data[1] == 0 ? 1 : (size_t)data[1] * 3, at = 2;
     mc_log_set_level(MC_LOG_ERROR);
     if (mc_segment_memory_create(CAPACITY, &server.memory) < 0)
         abort();
+    if (flags & 32) {
+        server.wants_tags = true;
+        server.key_number = 1;
+        memset(server.keys[0].tag, 0x5c, sizeof(server.keys[0].tag));
+        memset(mc_segment_memory_data(server.memory), FILL, CAPACITY);
+    }
     object_put(server.memory, 1, 0, LARGE);
     object_put(server.memory, 2, 256u << 10, 100);
     mc_lane_init(&lane, &server, flags & 1, flags & 1);
@@ -113,13 +142,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         at += taken > 0 ? (size_t)taken : 0;
         mc_assert(lane.queue_count <= MC_LANE_QUEUE_MAX &&
                   lane.in.length <= MC_LANE_BODY_MAX + MC_FRAME_HEADER_SIZE + 1024);
-        if ((flags & 8) && at > size / 2)
+        is_late = at > size / 2;
+        if ((flags & 8) && is_late)
             mc_assert(mc_segment_memory_clear(server.memory, 1, 5) == 0);
-        if ((flags & 16) && at > size / 2)
+        if ((flags & 16) && is_late)
             mc_segment_memory_set_epoch(server.memory, 1);
     }
     (void)drain(&lane, SIZE_MAX);
     mc_lane_free(&lane);
+    if (flags & 32)
+        untouched_check(&server, (flags & 8) && is_late ? 1 : 2);
     mc_segment_memory_release(server.memory);
     return 0;
 }

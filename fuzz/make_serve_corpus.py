@@ -7,7 +7,7 @@ import struct
 
 CORPUS = pathlib.Path(__file__).resolve().parent / "corpus" / "fuzz_serve"
 ATTACH, COMMIT, WRITE, READ, PING = 60, 62, 63, 64, 67
-UNIX, SAID_HELLO, WINDOW, CLEAR, EPOCH = 1, 2, 4, 8, 16
+UNIX, SAID_HELLO, WINDOW, CLEAR, EPOCH, TAGS = 1, 2, 4, 8, 16, 32
 
 
 def record(layout="", *values):
@@ -64,6 +64,9 @@ def main():
         "unknown": (SAID_HELLO, 40, frame(9999, record())),
         "byte_by_byte": (SAID_HELLO, 0, ping + write(9, 8, 64, b"abc") + commit((9, 8, 64, 3)) + read(9, 8, 0, 3)),
     }
+    for name in ("put", "put_by_window", "write_cleared", "read_large", "read_cleared", "commits", "commit_again", "attach_twice"):
+        flags, piece, stream = seeds[name]
+        seeds[f"{name}_without_a_tag"] = (flags | TAGS, piece, stream)
     CORPUS.mkdir(parents=True, exist_ok=True)
     for name, (flags, piece, stream) in seeds.items():
         (CORPUS / name).write_bytes(bytes((flags, piece)) + stream)
