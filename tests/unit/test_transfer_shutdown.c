@@ -217,6 +217,17 @@ static void test_peers_end(void **state)
     close(late);
 }
 
+static volatile sig_atomic_t has_released, has_drained;
+
+/* Engines are drained, and the program hears of it: not before the peer's work may end. */
+static void on_drained(int number)
+{
+    (void)number;
+    if (!has_released)
+        _exit(98);
+    has_drained = 1;
+}
+
 static uint64_t works; /* of RDMA devices, before the write that is under way when the signal comes */
 
 static void *end_meanwhile(void *argument)
@@ -227,6 +238,7 @@ static void *end_meanwhile(void *argument)
     if (kill(getpid(), SIGTERM) != 0)
         _exit(97);
     pause_ms(1000);
+    has_released = 1;
     fake_release(1);
     return NULL;
 }
@@ -253,7 +265,9 @@ static void *write_slowly(void *argument)
     mc_transfer_counters(near, &counters);
     is_fine = is_fine && counters.bytes[MC_TRANSFER_PATH_RDMA] == 2 * MEMORY;
     (void)!write(rdma_out, is_fine ? "y" : "n", 1);
-    return NULL;
+    while (!has_drained)
+        pause_ms(1);
+    _exit(128 + SIGTERM);
 }
 
 static void with_rdma(void)
@@ -264,6 +278,7 @@ static void with_rdma(void)
     setenv("MC_SAME_PROCESS", "0", 1);
     setenv("MC_SAME_HOST", "0", 1);
     setenv("MC_RDMA_STALL_MS", "30000", 1);
+    (void)signal(SIGTERM, on_drained); /* by default the process would end before it can say that all has arrived */
 }
 
 static void write_by_rdma(struct mc_transfer_engine **engines)
