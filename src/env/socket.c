@@ -6,6 +6,7 @@
 #include "base/pace.h"
 #include "env/clock.h"
 #include "env/resolve.h"
+#include "env/setting.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -677,10 +678,7 @@ uint64_t mc_spin_ns(void)
     static _Atomic uint64_t looked_ms, spin_ns = SPIN_NS;
     uint64_t now_ms = mc_clock_ms();
     if (now_ms - atomic_load_explicit(&looked_ms, memory_order_relaxed) >= 1000) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        bool alone = sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) == 1;
-        atomic_store_explicit(&spin_ns, alone ? SPIN_ALONE_NS : SPIN_NS, memory_order_relaxed);
+        atomic_store_explicit(&spin_ns, mc_processors() == 1 ? SPIN_ALONE_NS : SPIN_NS, memory_order_relaxed);
         atomic_store_explicit(&looked_ms, now_ms, memory_order_relaxed);
     }
     return atomic_load_explicit(&spin_ns, memory_order_relaxed);

@@ -277,7 +277,7 @@ def test_what_is_said_to_be_read_is_read():
     found = set()
     for path in (*(SOURCE / "src").rglob("*.[ch]"), *(SOURCE / "bench" / "tool").glob("*.[ch]")):
         text = path.read_text()
-        found.update(re.findall(r"\bmc_variable\((\w+)\)", text) + re.findall(r"\bMC_VARIABLE_(\w+)", text))
+        found.update(re.findall(r"\b(?:mc_variable\(|mc_setting_number\()(\w+)[,)]", text) + re.findall(r"\bMC_VARIABLE_(\w+)", text))
         found.update(name for row in re.findall(r"\{(?:V|NAME)\(.*|.*\{V\(.*", text) for name in re.findall(r"\b(?:V|NAME)\((\w+)\)", row))
     found.update(name for pair in re.findall(r"X\(\w+, (\w+), (\w+), -?\d+", document("src/rdma/settings.h")) for name in pair)
     read = {name for name, (use, _) in known_variables().items() if use == "read"}

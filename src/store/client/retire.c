@@ -1,8 +1,8 @@
 /* A store that is going to be closed: what lies in its memory only comes to its disks before, or to other nodes; and
  * disks that leave alone. */
-#include "base/variables.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/setting.h"
 #include "store/client/calls.h"
 #include "store/client/retire.h"
 #include "store/client/threads.h"
@@ -25,16 +25,7 @@ struct mc_retiring { /* how far it is */
 
 uint64_t mc_retire_grace_ms(void)
 {
-    const char *text = mc_variable(MC_EXIT_GRACE_S);
-    if (text == NULL || text[0] == 0)
-        return MC_EXIT_GRACE_S * 1000ull;
-    char *end;
-    long value = strtol(text, &end, 10);
-    if (*end == 0 && value >= 0 && value <= GRACE_S_MAX)
-        return (uint64_t)value * 1000;
-    mc_log(WARNING, "MC_EXIT_GRACE_S=%.40s is not a number of seconds from 0 to %d; %u is used", text, GRACE_S_MAX,
-           MC_EXIT_GRACE_S);
-    return MC_EXIT_GRACE_S * 1000ull;
+    return 1000 * mc_setting_number(MC_EXIT_GRACE_S, " of seconds", 0, GRACE_S_MAX, MC_EXIT_GRACE_S);
 }
 
 static void look_how_far(struct mc_store *store, struct mc_owner *owner, bool drains, uint64_t since_ms,

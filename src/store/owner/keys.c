@@ -3,28 +3,14 @@
  * to tell there are no others: what clients remember of the last one goes on to be good. */
 #include "store/owner/inside.h"
 
-#include "base/variables.h"
-#include "env/log.h"
-
-#include <stdlib.h>
+#include "env/setting.h"
 
 #define PERIOD_S_MAX 2592000u /* thirty days, in a field of milliseconds */
 #define LATER_MS 500u
 
 uint32_t mc_owner_key_ms(void)
 {
-    const char *text = mc_variable(MC_TICKET_PERIOD_S);
-    unsigned long period_s = MC_TICKET_PERIOD_S;
-    if (text != NULL && text[0] != 0) {
-        char *end;
-        unsigned long value = strtoul(text, &end, 10);
-        if (*end != 0 || text[0] == '-' || value > PERIOD_S_MAX)
-            mc_log(WARNING, "MC_TICKET_PERIOD_S=%.40s is not a number of seconds from 0 to %u; %u is used", text,
-                   PERIOD_S_MAX, MC_TICKET_PERIOD_S);
-        else
-            period_s = value;
-    }
-    return (uint32_t)(period_s * 1000);
+    return 1000 * (uint32_t)mc_setting_number(MC_TICKET_PERIOD_S, " of seconds", 0, PERIOD_S_MAX, MC_TICKET_PERIOD_S);
 }
 
 void mc_owner_on_key_timer(evutil_socket_t fd, short what, void *argument)

@@ -2,9 +2,9 @@
 #include "store/owner/inside.h"
 
 #include "base/error.h"
-#include "base/variables.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/setting.h"
 #include "env/thread.h"
 
 #include <errno.h>
@@ -127,18 +127,7 @@ static void fields_free(struct mc_owner *owner)
 
 static uint64_t scrub_bytes_per_s(void)
 {
-    const char *text = mc_variable(MC_SCRUB_MB_PER_S);
-    unsigned long megabytes = MC_SCRUB_MB_PER_S;
-    if (text != NULL && text[0] != 0) {
-        char *end;
-        unsigned long value = strtoul(text, &end, 10);
-        if (*end != 0 || text[0] == '-' || value > 1u << 20)
-            mc_log(WARNING, "MC_SCRUB_MB_PER_S=%s is not a number from 0 to 1048576; %u is used", text,
-                   MC_SCRUB_MB_PER_S);
-        else
-            megabytes = value;
-    }
-    return (uint64_t)megabytes << 20;
+    return mc_setting_number(MC_SCRUB_MB_PER_S, "", 0, 1u << 20, MC_SCRUB_MB_PER_S) << 20;
 }
 
 static void timers_free(struct mc_owner *owner)

@@ -8,12 +8,11 @@
  *   - READ_END is made after the last byte was taken from the segment
  *   - memory that is given up says so itself; a data thread that is late sends and stores nothing of it */
 #include "base/error.h"
-#include "base/variables.h"
 #include "env/log.h"
+#include "env/setting.h"
 #include "env/thread.h"
 #include "store/segment/serve_inside.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,29 +34,10 @@ static void *allocate(size_t size)
 
 /* ---- how many ---- */
 
-static uint32_t by_processors(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof(set), &set) != 0)
-        return 0;
-    unsigned count = (unsigned)CPU_COUNT(&set) / PROCESSORS_FOR_ONE;
-    return count < 1 ? 1 : count > BY_DEFAULT_MAX ? BY_DEFAULT_MAX : count;
-}
-
 uint32_t mc_serve_threads_wanted(void)
 {
-    const char *text = mc_variable(MC_SERVE_THREADS);
-    uint32_t wanted = by_processors();
-    if (text == NULL || text[0] == 0)
-        return wanted;
-    char *end;
-    unsigned long value = strtoul(text, &end, 10);
-    if (*end == 0 && text[0] != '-' && value <= MC_SERVE_THREADS_MAX)
-        return (uint32_t)value;
-    mc_log(WARNING, "MC_SERVE_THREADS=%.40s is not a number from 0 to %u; %u is used", text, MC_SERVE_THREADS_MAX,
-           (unsigned)wanted);
-    return wanted;
+    uint32_t by_default = mc_threads_by_processors(PROCESSORS_FOR_ONE, BY_DEFAULT_MAX);
+    return (uint32_t)mc_setting_number(MC_SERVE_THREADS, "", 0, MC_SERVE_THREADS_MAX, by_default);
 }
 
 uint32_t mc_serve_thread_count(const struct mc_serve *serve)
