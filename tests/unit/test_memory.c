@@ -378,6 +378,38 @@ static void test_populate(void **state)
     mc_segment_memory_release(memory);
 }
 
+/* Whoever has backed what: all before the mark is there, while they work and when they are stopped. */
+static void test_several_populate(void **state)
+{
+    (void)state;
+    const uint64_t capacity = 300 * MIB + 4096;
+    struct stat status;
+    assert_int_equal(setenv("MC_POPULATE_THREADS", "4", 1), 0);
+    for (unsigned is_stopped = 0; is_stopped < 2; is_stopped++) {
+        struct seen seen = {0};
+        struct mc_segment_memory *memory = make(capacity);
+        const uint64_t wanted = is_stopped ? 1 : capacity, end_ms = mc_clock_ms() + 20000;
+        assert_int_equal(mc_segment_memory_populate(memory, on_progress, &seen), 0);
+        while (mc_segment_memory_populated(memory) < wanted && mc_clock_ms() < end_ms)
+            usleep(1000);
+        mc_segment_memory_populate_stop(memory);
+        uint64_t populated = mc_segment_memory_populated(memory);
+        assert_true(populated >= wanted);
+        assert_int_equal(atomic_load(&seen.last), populated);
+        assert_false(atomic_load(&seen.fell));
+        for (uint64_t at = 0; at < populated; at += 4096) {
+            unsigned char is_there = 0;
+            assert_int_equal(mincore(mc_segment_memory_data(memory) + at, 4096, &is_there), 0);
+            assert_int_equal(is_there & 1, 1);
+        }
+        assert_int_equal(fstat(mc_segment_memory_data_fd(memory), &status), 0);
+        if (!is_stopped)
+            assert_true((uint64_t)status.st_blocks * 512 >= mc_segment_memory_data_size(memory));
+        mc_segment_memory_release(memory);
+    }
+    assert_int_equal(unsetenv("MC_POPULATE_THREADS"), 0);
+}
+
 static void test_populate_stop(void **state)
 {
     (void)state;
@@ -610,6 +642,7 @@ int main(void)
         cmocka_unit_test(test_fork),
         cmocka_unit_test(test_populate),
         cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_several_populate),
         cmocka_unit_test(test_populate_stop),
         cmocka_unit_test(test_slot_life),
         cmocka_unit_test(test_generations_of_nobody),

@@ -32,9 +32,10 @@ uint64_t mc_memory_capacity_in(const char *directory, uint64_t wanted, const str
 int mc_segment_memory_create(uint64_t capacity, struct mc_segment_memory **memory);
 void mc_segment_memory_retain(struct mc_segment_memory *memory);
 void mc_segment_memory_release(struct mc_segment_memory *memory);
-/* Starts the thread that populates (MADV_POPULATE_WRITE in steps of 16 MiB, else touching); ENOMEM stops it with one
- * log line and the rest is never offered. Stopped and joined by the last release. progress (may be NULL) is called from
- * that thread after each step. */
+/* Starts the thread that populates (MADV_POPULATE_WRITE in steps of 16 MiB, else touching), with helpers where the
+ * segment is large (MC_POPULATE_THREADS); ENOMEM stops it with one log line and the rest is never offered. Stopped and
+ * joined by the last release. progress (may be NULL) is called from that thread after each step. */
+#define MC_POPULATE_THREADS_MAX 16u
 int mc_segment_memory_populate(struct mc_segment_memory *memory, void (*progress)(void *context, uint64_t populated),
                                void *context);
 
