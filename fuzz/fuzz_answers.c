@@ -53,9 +53,10 @@ static struct {
     int listener;
     char address[MC_ADDRESS_MAX];
     pthread_t thread;
-    const uint8_t *data; /* while a call is under way */
+    pthread_mutex_t lock; /* over what it answers: a call may return while it is still being sent */
+    uint8_t data[INPUT_MAX];
     size_t size;
-} server;
+} server = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void *serve(void *unused)
 {
@@ -65,7 +66,9 @@ static void *serve(void *unused)
         int fd = poll(&waited, 1, -1) == 1 ? accept(server.listener, NULL, NULL) : -1;
         if (fd < 0)
             continue;
+        pthread_mutex_lock(&server.lock);
         (void)send(fd, server.data, server.size, MSG_NOSIGNAL); /* it fits, or the rest is cut */
+        pthread_mutex_unlock(&server.lock);
         (void)shutdown(fd, SHUT_WR);
         while (recv(fd, dropped, sizeof(dropped), 0) > 0)
             continue;
@@ -89,8 +92,10 @@ static void redis(const uint8_t *data, size_t size)
     const struct mc_span words[] = {mc_span_string("GET"), mc_span_string("key")};
     if (server.address[0] == 0)
         begin();
-    server.data = data;
+    pthread_mutex_lock(&server.lock);
+    memcpy(server.data, data, size);
     server.size = size;
+    pthread_mutex_unlock(&server.lock);
     const struct mc_redis_login login = {.address = server.address, .password = "x", .database = size % 2};
     int rc = mc_redis_call(&login, words, 2, mc_clock_ns() + PATIENCE_NS, &reply);
     mc_assert(rc <= 1 && rc != MC_ERR_RPC_TIMEOUT);
