@@ -63,7 +63,7 @@ static bool find(void *context, struct mc_span name, struct mc_key *key)
     struct mc_id node;
     unsigned rights, mark;
     if (mc_ticket_read(name, &node, &rights, &mark))
-        mc_assert(name.length == MC_TICKET_BYTES && rights <= MC_RIGHTS_ALL);
+        mc_assert(name.length == MC_TICKET_BYTES && (rights & ~(MC_RIGHTS_ALL | MC_TICKET_OF_TENANT)) == 0);
     return mc_keys_find(name, key);
 }
 

@@ -386,6 +386,9 @@ static void tickets_name_their_holder(void **state)
         assert_int_equal(rights, MC_RIGHTS_ALL | MC_TICKET_OF_TENANT);
         assert_int_equal(mark, told - 1);
     }
+    ticket[1] |= 0x30; /* rights that there are not */
+    assert_true(mc_ticket_read(mc_span(ticket, sizeof(ticket)), &read, &rights, &mark));
+    assert_int_equal(rights, MC_RIGHTS_ALL | MC_TICKET_OF_TENANT);
     mc_ticket_secret(key, mc_span(ticket, sizeof(ticket)), secret);
     mc_ticket_secret(other, mc_span(ticket, sizeof(ticket)), again);
     assert_memory_not_equal(secret, again, sizeof(secret));

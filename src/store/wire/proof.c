@@ -208,7 +208,7 @@ bool mc_ticket_read(struct mc_span ticket, struct mc_id *node, unsigned *rights,
     const uint8_t *bytes = ticket.data;
     if (ticket.length != MC_TICKET_BYTES || bytes[0] != TICKET_VERSION)
         return false;
-    *rights = bytes[1] & ~TICKET_MARK;
+    *rights = bytes[1] & (MC_RIGHTS_ALL | MC_TICKET_OF_TENANT); /* a stranger may have named any */
     *mark = (bytes[1] & TICKET_MARK) != 0;
     memcpy(&node->low, bytes + 2, sizeof(node->low));
     memcpy(&node->high, bytes + 10, sizeof(node->high));
