@@ -8,6 +8,7 @@ from python_cluster import wait_until
 from test_half_dead import HeldThread, Node, TTL_S, opened, put_at
 
 from harm import threads_of
+from service_process import CLIENT, REST, Service
 
 
 def test_one_stands_still(monkeypatch):
@@ -39,6 +40,17 @@ def test_one_stands_still(monkeypatch):
             for client in clients:
                 client.close()
             node.stop(signal.SIGKILL)
+
+
+def test_how_many_by_flag():
+    with cluster.Master() as master:
+        for command, host in ((REST, "--local_hostname=127.0.0.1"), (CLIENT, "--host=127.0.0.1")):
+            service = Service("--serve_threads=3", "--populate_threads=2", host, f"--master_server_address={master.address}", "--global_segment_size=64mb",
+                              command=command).spawn()
+            try:
+                wait_until(lambda: len(threads_of(service.process.pid, "mc-data")) == 3, 20)
+            finally:
+                assert service.stop() == 0
 
 
 def test_how_many(monkeypatch):

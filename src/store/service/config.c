@@ -88,6 +88,10 @@ static const char *const of_others[] = {
             LIMITS(0, 86400), INTO(exit_grace_s)),                                                                     \
         ROW("drain_on_exit", BOOL, "false",                                                                            \
             "on SIGTERM and SIGINT a node without disks moves its objects to other nodes", INTO(drain_on_exit)),       \
+        VARIABLE("serve_threads", MC_SERVE_THREADS,                                                                    \
+                 "threads that serve data connections by tcp, 0 to 16; empty: one for each four processors"),          \
+        VARIABLE("populate_threads", MC_POPULATE_THREADS,                                                              \
+                 "threads that back its memory by pages at the start, 1 to 16; empty: one for each eight processors"), \
         ROW("auth_file", TEXT, "",                                                                                     \
             "file of keys: this node shows the first, and wants one of them from who comes by HTTP; empty: "           \
             "$MC_AUTH_FILE, else $MC_AUTH_TOKEN"),                                                                     \
