@@ -79,8 +79,18 @@ static int open_port(uint16_t port)
 {
     const struct timeval patience = {60, 0}; /* a fuzzer has its own */
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    mc_assert(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
+    int fd = -1;
+    for (unsigned tries = 0; fd < 0; tries++) {
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        mc_assert(fd >= 0);
+        if (connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0)
+            break;
+        /* All local ports rest after so many connections; or a timer of the fuzzer. */
+        mc_assert((errno == EADDRNOTAVAIL || errno == EINTR) && tries < 6000);
+        close(fd);
+        fd = -1;
+        usleep(10000);
+    }
     (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     return fd;
 }
