@@ -71,7 +71,8 @@ struct mc_transfer_config {
      * "etcd://host:port;host:port" (also without its scheme; MC_ETCD_TLS_CA_CERT, MC_ETCD_CONF_FILE),
      * "redis://host:port" (MC_REDIS_USERNAME, MC_REDIS_PASSWORD, MC_REDIS_DB_INDEX) */
     const char *metadata_server;
-    const char *protocol; /* "tcp", or "rdma": tcp too, and RDMA wherever both sides have it */
+    const char *protocol; /* "rdma" or "tcp": tcp, and RDMA wherever both sides have it (tcp: see MC_RDMA_WITH_TCP);
+                           * "": tcp */
     /* RDMA devices to use, separated by commas; "": all. MC_TE_FILTERS and MC_CUSTOM_TOPO_JSON, too, say which */
     const char *device_name;
 };

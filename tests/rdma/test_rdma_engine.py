@@ -263,7 +263,7 @@ def test_memory_taken_back(out_of_band):
 
 def test_peer_without_rdma(out_of_band):
     """A peer that speaks tcp only is reached by tcp, and reaches us."""
-    with Peer(ENGINE_PROTOCOL="tcp") as peer:
+    with Peer(ENGINE_PROTOCOL="tcp", MC_RDMA_WITH_TCP="no") as peer:
         carried = Carried()
         there_and_back(Near(), peer, 1 << 20, 8)
         assert sum(map(carried.by, MINE)) < 65536

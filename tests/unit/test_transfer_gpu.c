@@ -74,7 +74,7 @@ static int setup(void **state)
 
 static struct mc_transfer_engine *open_here(const char *device)
 {
-    struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", device == NULL ? "tcp" : "rdma", device};
+    struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", device == NULL ? "" : "rdma", device};
     struct mc_transfer_engine *engine = NULL;
     assert_int_equal(mc_transfer_open(&config, &engine), 0);
     return engine;

@@ -92,7 +92,7 @@ static void world_open(struct world *world)
     world->plain_memory = map();
     world->near = engine_open("rdma", "fake0,fake1,fake2,fake3", world->near_memory);
     world->far = engine_open("rdma", "fake4,fake5,fake6,fake7", world->far_memory);
-    world->plain = engine_open("tcp", "", world->plain_memory);
+    world->plain = engine_open("", "", world->plain_memory);
 }
 
 static int set_up(void **state)

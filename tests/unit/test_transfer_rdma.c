@@ -552,6 +552,30 @@ static void test_peer_ends(void **state)
     expect(world, MC_TRANSFER_PATH_RDMA, 4096, 2);
 }
 
+/* The protocol does not choose the way, unless a setting says so; who names none has tcp until he asks for more. */
+static void test_tcp_takes_rdma(void **state)
+{
+    static const struct {
+        const char *protocol, *variable, *value;
+        bool has_rdma;
+    } rows[] = {{"tcp", "MC_RDMA_WITH_TCP", "", true},    {"tcp", "MC_RDMA_WITH_TCP", "yes", true},
+                {"tcp", "MC_RDMA_WITH_TCP", "no", false}, {"tcp", "MC_FORCE_TCP", "1", false},
+                {"rdma", "MC_RDMA_WITH_TCP", "no", true}, {"", "MC_RDMA_WITH_TCP", "yes", false}};
+    const struct fake_device_config device = fake_roce(0);
+    (void)state;
+    fake_reset(&device, 1);
+    mc_transfer_verbs = fake_verbs();
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", rows[i].protocol, ""};
+        struct mc_transfer_engine *engine = NULL;
+        setenv(rows[i].variable, rows[i].value, 1);
+        assert_int_equal(mc_transfer_open(&config, &engine), 0);
+        assert_int_equal(engine->rdma != NULL, rows[i].has_rdma);
+        mc_transfer_close(engine);
+        unsetenv(rows[i].variable);
+    }
+}
+
 /* Without a device, or none of that name, an engine is one of tcp. */
 static void test_no_device(void **state)
 {
@@ -802,6 +826,7 @@ int main(void)
         ONE_EACH(test_memory_without_keys),
         ONE_EACH(test_registered_again),
         ONE_EACH(test_peer_ends),
+        cmocka_unit_test(test_tcp_takes_rdma),
         cmocka_unit_test(test_no_device),
         cmocka_unit_test(test_near_device),
         cmocka_unit_test(test_near_the_peer),

@@ -149,11 +149,23 @@ int mc_transfer_start_rdma(struct mc_transfer_engine *engine, const char *device
     return mc_memory_pin_all(engine) == 0 ? 0 : MC_ERR_NO_MEMORY;
 }
 
-/* Where there is no device tcp does it. */
-static void start_rdma(struct mc_transfer_engine *engine, const char *device_name)
+/* As in the original the protocol does not choose the way: who says tcp has RDMA, too, where there is some, unless a
+ * setting is against it. Who says nothing has none until it is asked for. */
+static bool may_use_rdma(const char *protocol)
+{
+    const char *with_tcp = mc_variable(MC_RDMA_WITH_TCP);
+    bool is_off = with_tcp != NULL && (strcmp(with_tcp, "no") == 0 || strcmp(with_tcp, "0") == 0);
+    bool is_asked = strcmp(protocol, "rdma") == 0 || mc_variable(MC_FORCE_HCA) != NULL;
+    return mc_variable(MC_FORCE_TCP) == NULL && (is_asked || (strcmp(protocol, "tcp") == 0 && !is_off));
+}
+
+/* Where there is no device tcp does it, and only who has asked for RDMA is told. */
+static void start_rdma(struct mc_transfer_engine *engine, const char *device_name, bool is_asked)
 {
     int rc = mc_transfer_start_rdma(engine, device_name, NULL);
-    if (rc < 0)
+    if (rc == 0 && !is_asked)
+        mc_log(INFO, "protocol tcp: RDMA is used, too, with peers that have it (MC_RDMA_WITH_TCP=no is against it)");
+    else if (rc < 0 && (is_asked || rc != MC_ERR_UNAVAILABLE_IN_CURRENT_MODE))
         mc_log(WARNING, "protocol rdma: %s; tcp is used",
                rc == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE ? "no usable RDMA device here (mooncake_doctor says why)"
                : rc == MC_ERR_INVALID_PARAMS            ? "device_name names a device that is not there"
@@ -178,9 +190,9 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
     struct mc_transfer_engine *engine = allocate();
     if (engine == NULL)
         return MC_TRANSFER_ERR_MEMORY;
-    bool wants_rdma = strcmp(protocol, "rdma") == 0 || mc_variable(MC_FORCE_HCA) != NULL;
-    if (wants_rdma && mc_variable(MC_FORCE_TCP) == NULL)
-        start_rdma(engine, text_of(config->device_name));
+    bool is_asked = strcmp(protocol, "rdma") == 0 || mc_variable(MC_FORCE_HCA) != NULL;
+    if (may_use_rdma(protocol))
+        start_rdma(engine, text_of(config->device_name), is_asked);
     int rc = mc_metadata_init(&engine->metadata, text_of(config->metadata_server));
     if (rc == 0)
         rc = open_sockets(engine, text_of(config->local_name));

@@ -43,7 +43,7 @@ static uint64_t deadline_of(void)
 
 int mc_trial_open(const char *metadata_server, const char *device_name, struct mc_trial_session **out)
 {
-    struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", "tcp", ""};
+    struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", "", ""};
     struct mc_trial_session *session = calloc(1, sizeof(*session));
     if (session == NULL)
         return MC_TRANSFER_ERR_MEMORY;
