@@ -1,5 +1,6 @@
 /* Threads of the library, and what they wait on. They are named and have every signal blocked, so that handlers of the
- * host program run on the host's own threads. */
+ * host program run on the host's own threads; but for those of a fault, which are the faulting thread's alone: the
+ * program may know what to do about its memory, and a blocked one would end the process without asking it. */
 #ifndef MC_ENV_THREAD_H
 #define MC_ENV_THREAD_H
 
@@ -17,6 +18,9 @@ static inline int mc_thread_start(pthread_t *thread, const char *name, void *(*f
     sigset_t all, before;
     pthread_t detached;
     sigfillset(&all);
+    const int of_faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    for (size_t i = 0; i < sizeof(of_faults) / sizeof(of_faults[0]); i++)
+        sigdelset(&all, of_faults[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int rc = pthread_create(thread == NULL ? &detached : thread, NULL, function, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
