@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#define MC_SHARED_PARTS_MAX 1024u /* each piece looks for its first one */
+
 uint8_t *mc_cursor_take(struct mc_cursor *cursor, uint64_t want, size_t *length)
 {
     while (cursor->index < cursor->count && cursor->offset == cursor->parts[cursor->index].iov_len) {
@@ -182,6 +184,94 @@ int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_
     return 0;
 }
 
+/* [from, to) of the object, from the beginning of a block on, with the sum of each block at its place in sums. */
+static int blocks_write(const struct mc_transfer *transfer, uint8_t *target, uint64_t from, uint64_t to,
+                        struct mc_cursor *cursor, struct mc_motion *motion, uint32_t *sums)
+{
+    const uint64_t length = transfer->object_length;
+    const uint8_t shift = mc_block_shift(length);
+    const bool stream = length >= MC_STREAM_BYTES;
+    for (uint64_t at = from; at < to;) {
+        const uint64_t block = at >> shift, behind = (block + 1) << shift, end = behind > to ? to : behind;
+        uint32_t crc = 0;
+        while (at < end) {
+            size_t taken;
+            const uint8_t *source =
+                mc_cursor_read(cursor, transfer, end - at < MC_LOOK_BYTES ? end - at : MC_LOOK_BYTES, &taken);
+            crc = copy_crc(target + at, source, taken, crc, stream);
+            at += taken;
+            int rc = mc_motion_moved(motion, taken);
+            if (rc < 0)
+                return rc;
+        }
+        sums[block] = crc;
+    }
+    return 0;
+}
+
+/* ---- by several threads ---- */
+
+/* One object, in pieces of whole blocks. */
+struct large_object {
+    const struct mc_transfer *transfer;
+    struct mc_motion *motion; /* of the caller's thread, which ticks */
+    struct mc_run quiet;      /* of the others */
+    uint64_t start, end, piece_bytes;
+    const struct mc_slot *slot;  /* of a read, with */
+    const uint8_t *data, *table; /* where its bytes lie */
+    uint8_t *target;             /* of a write, with */
+    uint32_t *sums;              /* its block table */
+    _Atomic int result;          /* of the first piece that failed */
+};
+
+static bool is_for_many(const struct mc_transfer *transfer, const struct mc_motion *motion)
+{
+    return motion->crew != NULL && transfer->length >= MC_CREW_BYTES_MIN && transfer->source == NULL &&
+           transfer->part_count <= MC_SHARED_PARTS_MAX;
+}
+
+static int piece_move(struct large_object *shared, uint64_t from, uint64_t to, struct mc_motion *motion)
+{
+    const struct mc_transfer *transfer = shared->transfer;
+    struct mc_cursor cursor = mc_cursor(transfer->parts, transfer->part_count);
+    mc_cursor_skip(&cursor, from - shared->start);
+    if (shared->slot != NULL)
+        return mc_extent_read(shared->slot, shared->data, shared->table, from, to, &cursor, motion);
+    return blocks_write(transfer, shared->target, from, to, &cursor, motion, shared->sums);
+}
+
+static void piece_run(void *context, uint32_t index, bool is_own)
+{
+    struct large_object *shared = context;
+    struct mc_motion motion;
+    uint64_t first = (shared->start / shared->piece_bytes + index) * shared->piece_bytes,
+             from = first > shared->start ? first : shared->start,
+             to = first + shared->piece_bytes < shared->end ? first + shared->piece_bytes : shared->end;
+    int none = 0;
+    if (atomic_load_explicit(&shared->result, memory_order_relaxed) < 0)
+        return;
+    if (!is_own)
+        mc_motion_start(&motion, &shared->quiet, shared->motion->verify);
+    int rc = piece_move(shared, from, to, is_own ? shared->motion : &motion);
+    if (rc < 0)
+        (void)atomic_compare_exchange_strong(&shared->result, &none, rc);
+}
+
+static int shared_move(struct large_object *shared, const struct mc_transfer *transfer, struct mc_motion *motion)
+{
+    const uint64_t block_bytes = 1ull << mc_block_shift(transfer->object_length);
+    shared->transfer = transfer;
+    shared->motion = motion;
+    shared->quiet = *motion->run;
+    shared->quiet.tick = NULL;
+    shared->start = transfer->offset;
+    shared->end = transfer->offset + transfer->length;
+    shared->piece_bytes = block_bytes > MC_CREW_PIECE_BYTES ? block_bytes : MC_CREW_PIECE_BYTES;
+    uint64_t count = (shared->end - 1) / shared->piece_bytes - shared->start / shared->piece_bytes + 1;
+    mc_crew_run(motion->crew, (uint32_t)count, piece_run, shared);
+    return atomic_load(&shared->result);
+}
+
 int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t data_size,
                    const struct mc_transfer *transfer, struct mc_motion *motion)
 {
@@ -194,10 +284,12 @@ int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t da
     uint64_t size = mc_extent_size(seen.length, seen.key_length);
     if (seen.block_shift != mc_block_shift(seen.length) || size > data_size || seen.offset > data_size - size)
         return MC_ERR_CHECKSUM_MISMATCH;
-    const uint8_t *object = data + seen.offset;
+    const uint8_t *object = data + seen.offset, *table = object + mc_table_offset(seen.length);
     struct mc_cursor cursor = mc_cursor(transfer->parts, transfer->part_count);
-    int rc = mc_extent_read(&seen, object, object + mc_table_offset(seen.length), transfer->offset,
-                            transfer->offset + transfer->length, &cursor, motion);
+    struct large_object shared = {.slot = &seen, .data = object, .table = table};
+    int rc = is_for_many(transfer, motion) ? shared_move(&shared, transfer, motion)
+                                           : mc_extent_read(&seen, object, table, transfer->offset,
+                                                            transfer->offset + transfer->length, &cursor, motion);
     if (rc == 0 || rc == MC_ERR_CHECKSUM_MISMATCH)
         return mc_slot_unchanged(slot, transfer->place.generation) ? rc : MC_ERR_REPLICA_IS_GONE;
     return rc;
@@ -221,34 +313,43 @@ void mc_commit_fill(struct mc_wire_commit_item *commit, const struct mc_transfer
                                            .tag = transfer->place.tag};
 }
 
+/* Its blocks, by several threads if that is worth it, and their table. *crc: of the one block, or of the table. */
+static int object_write(uint8_t *target, const struct mc_transfer *transfer, struct mc_motion *motion, uint32_t *crc)
+{
+    const uint64_t length = transfer->object_length, table_offset = mc_table_offset(length);
+    const uint8_t shift = mc_block_shift(length);
+    const uint32_t blocks = mc_block_count(length, shift);
+    if (blocks <= 1) {
+        struct mc_cursor cursor = mc_cursor(transfer->parts, transfer->part_count);
+        return blocks_write(transfer, target, 0, length, &cursor, motion, crc);
+    }
+    struct mc_scratch *scratch = mc_scratch_get();
+    if (scratch == NULL)
+        return MC_ERR_NO_MEMORY;
+    /* Not the table itself: who has mapped it could change it before it is summed. */
+    uint32_t *sums = (uint32_t *)(void *)scratch->first;
+    struct large_object shared = {.target = target, .sums = sums};
+    struct mc_cursor cursor = mc_cursor(transfer->parts, transfer->part_count);
+    int rc = is_for_many(transfer, motion) ? shared_move(&shared, transfer, motion)
+                                           : blocks_write(transfer, target, 0, length, &cursor, motion, sums);
+    if (rc < 0)
+        return rc;
+    memcpy(target + table_offset, sums, mc_table_length(length, shift));
+    *crc = mc_crc32c(0, sums, mc_table_length(length, shift));
+    return 0;
+}
+
 int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc_motion *motion,
                     struct mc_wire_commit_item *commit)
 {
-    uint64_t length = transfer->object_length, table_offset = mc_table_offset(length);
-    uint8_t *target = data + transfer->place.offset, shift = mc_block_shift(length);
-    uint32_t blocks = mc_block_count(length, shift), crc = 0, table_crc = 0;
-    bool stream = length >= MC_STREAM_BYTES;
-    struct mc_cursor cursor = mc_cursor(transfer->parts, transfer->part_count);
-    for (uint32_t block = 0; block < blocks; block++) {
-        uint64_t at = (uint64_t)block << shift, end = at + (1ull << shift);
-        end = end < length ? end : length;
-        for (crc = 0; at < end;) {
-            size_t taken;
-            const uint8_t *source =
-                mc_cursor_read(&cursor, transfer, end - at < MC_LOOK_BYTES ? end - at : MC_LOOK_BYTES, &taken);
-            crc = copy_crc(target + at, source, taken, crc, stream);
-            at += taken;
-            int rc = mc_motion_moved(motion, taken);
-            if (rc < 0)
-                return rc;
-        }
-        if (blocks > 1) {
-            memcpy(target + table_offset + block * 4ull, &crc, 4);
-            table_crc = mc_crc32c(table_crc, &crc, 4);
-        }
-    }
-    memset(target + length, 0, (size_t)(table_offset - length));
+    uint64_t length = transfer->object_length;
+    uint8_t *target = data + transfer->place.offset;
+    uint32_t crc = 0;
+    int rc = object_write(target, transfer, motion, &crc);
+    if (rc < 0)
+        return rc;
+    memset(target + length, 0, (size_t)(mc_table_offset(length) - length));
     memcpy(target + mc_key_offset(length), transfer->key.data, transfer->key.length);
-    mc_commit_fill(commit, transfer, blocks > 1 ? table_crc : crc);
+    mc_commit_fill(commit, transfer, crc);
     return mc_source_result(transfer);
 }

@@ -7,6 +7,7 @@
 
 #include "base/checksum.h"
 #include "store/segment/memory.h"
+#include "env/crew.h"
 #include "store/path/transport.h"
 
 #define MC_LOOK_BYTES (1u << 20)                   /* a copy looks at the clock so often */
@@ -53,6 +54,7 @@ struct mc_motion { /* one mc_path_run */
     uint64_t next_tick_ns;
     uint64_t unseen; /* bytes since the last look at the clock */
     bool verify;
+    struct mc_crew *crew; /* who helps with large copies; NULL: nobody */
 };
 void mc_motion_start(struct mc_motion *motion, const struct mc_run *run, bool verify);
 /* Looks at the clock. 0 or MC_ERR_RPC_TIMEOUT. */

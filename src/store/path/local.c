@@ -60,6 +60,7 @@ static void local_run(struct mc_path *path, struct mc_transfer **transfers, size
     uint64_t data_size = mc_segment_memory_data_size(memory);
     uint32_t slot_count = mc_segment_memory_slot_count(memory);
     mc_motion_start(&motion, run, path->paths->verify);
+    motion.crew = path->paths->crew;
     int late = mc_motion_look(&motion);
     for (size_t i = 0; i < count; i++) {
         struct mc_transfer *transfer = transfers[i];

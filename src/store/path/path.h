@@ -50,6 +50,7 @@ struct mc_paths {
     bool verify;            /* compare checksums; MC_CHECKSUM=slot switches it off, never the look at the slot */
     _Atomic bool forked;
     struct mc_paths_counters counters;
+    struct mc_crew *crew; /* helps with large copies; NULL: nobody */
     struct mc_rdma *rdma; /* NULL: none */
     struct mc_rdma_stages *stages;
     struct mc_pace openings; /* connections to owners: what is opened because others are late is paid for here */

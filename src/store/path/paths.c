@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "base/variables.h"
 #include "env/clock.h"
+#include "env/crew.h"
 #include "env/thread.h"
 #include "store/path/path.h"
 #include "store/path/paths.h"
@@ -29,12 +30,14 @@ struct mc_paths *mc_paths_create(struct mc_id node, uint64_t incarnation, unsign
     paths->allowed_paths = allowed_paths;
     paths->lanes_max = lanes_max();
     paths->verify = checksum == NULL || strcmp(checksum, "slot") != 0;
+    paths->crew = mc_crew_create(mc_crew_threads());
     mc_monitor_init(&paths->lock, &paths->opened);
     return paths;
 }
 
 void mc_paths_free(struct mc_paths *paths)
 {
+    mc_crew_free(paths->crew, mc_paths_is_forked(paths));
     mc_monitor_destroy(&paths->lock, &paths->opened);
     free(paths);
 }

@@ -400,6 +400,7 @@ static void shm_run(struct mc_path *path, struct mc_transfer **transfers, size_t
     }
     struct commits commits = {.frame = &scratch->out};
     mc_motion_start(&motion, run, path->paths->verify);
+    motion.crew = path->paths->crew;
     int late = mc_motion_look(&motion);
     for (size_t i = 0; i < count; i++) {
         struct mc_transfer *transfer = transfers[i];

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/variables.h"
 #include "env/clock.h"
+#include "env/crew.h"
 #include "env/keys.h"
 #include "env/log.h"
 #include "env/secure.h"
@@ -117,6 +118,7 @@ static struct mc_transfer_engine *allocate(void)
     engine->host_table_fd = -1;
     engine->notes_end = &engine->notes;
     engine->ready_end = &engine->ready;
+    engine->crew = mc_crew_create(mc_crew_threads());
     engine->threads_max = MC_TRANSFER_THREADS_MAX;
     engine->silent_threads_max = MC_SILENT_THREADS_MAX;
     mc_monitor_init(&engine->lock, &engine->changed);
@@ -241,6 +243,7 @@ void mc_transfer_close(struct mc_transfer_engine *engine)
     mc_memory_free(engine);
     mc_host_table_destroy(engine);
     mc_rdma_close(engine->rdma);
+    mc_crew_free(engine->crew, false);
     free_notes(engine);
     mc_buffer_free(&engine->document);
     pthread_cond_destroy(&engine->names_changed);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/crew.h"
 #include "env/log.h"
 
 #include <dirent.h>
@@ -27,6 +28,8 @@
 #define RETRY_MS 30000u
 #define COPY_BYTES ((uint64_t)4 << 20) /* of one system call: between two looks at the clock and the region */
 #define COPY_PARTS 256u
+#define COPY_ROUNDS 4u       /* of so many calls, where several threads make them */
+#define COPY_SHARED_PARTS 8u /* no helper is asked for smaller ones */
 
 /* ---- opening ---- */
 
@@ -302,21 +305,21 @@ static void add_part(struct copy *copy, char *near, uintptr_t far, size_t size)
 
 /* As much as one call takes, from `at` on. False: some address is in no region that we know of. */
 static bool plan(struct mc_host_path *path, const struct mc_transfer_item *items, size_t count, struct progress *at,
-                 struct copy *copy)
+                 struct copy *copy, uint64_t bytes_max)
 {
     bool is_known = true;
     copy->parts = copy->region_count = 0;
     copy->bytes = 0;
     copy->is_mapped = false;
     pthread_mutex_lock(&path->lock);
-    while (at->item < count && copy->parts < COPY_PARTS && copy->bytes < COPY_BYTES) {
+    while (at->item < count && copy->parts < COPY_PARTS && copy->bytes < bytes_max) {
         const struct mc_transfer_item *item = &items[at->item];
         const struct mc_host_known *known = mc_host_view_find(&path->view, item->remote, item->length);
         is_known = known != NULL;
         int region = is_known ? add_region(path, copy, known) : -1;
         if (region < 0)
             break;
-        uint64_t left = item->length - at->offset, room = COPY_BYTES - copy->bytes, size = left < room ? left : room;
+        uint64_t left = item->length - at->offset, room = bytes_max - copy->bytes, size = left < room ? left : room;
         uintptr_t far = item->remote + at->offset;
         if (copy->is_mapped)
             far = (uintptr_t)copy->bytes_of[region] + (far - known->address);
@@ -349,25 +352,80 @@ static int take_intent(struct mc_host_path *path, uint64_t deadline_ns)
 _Static_assert(MC_HOST_INTENTS == 64, "a bit each");
 
 /* 0, or 1: not by this path. A call may move less than was asked for when the far memory has a hole. */
-static int copy_once(const struct mc_host_path *path, enum mc_transfer_opcode opcode, const struct copy *copy)
+static int parts_move(const struct mc_host_path *path, bool is_write, bool is_mapped, const struct iovec *near,
+                      const struct iovec *far, size_t parts)
 {
-    for (size_t i = 0; copy->is_mapped && i < copy->parts; i++)
-        memmove(opcode == MC_TRANSFER_WRITE ? copy->far[i].iov_base
-                                            : copy->near[i].iov_base, /* may be the same memory */
-                opcode == MC_TRANSFER_WRITE ? copy->near[i].iov_base : copy->far[i].iov_base, copy->near[i].iov_len);
-    if (copy->is_mapped)
+    size_t bytes = 0;
+    for (size_t i = 0; i < parts; i++)
+        bytes += near[i].iov_len;
+    for (size_t i = 0; is_mapped && i < parts; i++) /* may be the same memory */
+        memmove(is_write ? far[i].iov_base : near[i].iov_base, is_write ? near[i].iov_base : far[i].iov_base,
+                near[i].iov_len);
+    if (is_mapped)
         return 0;
     if (path->is_map_only)
         return 1;
-    ssize_t moved = opcode == MC_TRANSFER_WRITE
-                        ? process_vm_writev(path->pid, copy->near, copy->parts, copy->far, copy->parts, 0)
-                        : process_vm_readv(path->pid, copy->near, copy->parts, copy->far, copy->parts, 0);
-    return moved == (ssize_t)copy->bytes ? 0 : 1;
+    ssize_t moved = is_write ? process_vm_writev(path->pid, near, parts, far, parts, 0)
+                             : process_vm_readv(path->pid, near, parts, far, parts, 0);
+    return moved == (ssize_t)bytes ? 0 : 1;
+}
+
+/* A large copy, in pieces that whoever is free makes. */
+struct large_copy {
+    const struct mc_host_path *path;
+    const struct copy *copy;
+    bool is_write;
+    _Atomic int result;
+};
+
+static void piece_move(void *context, uint32_t index, bool is_own)
+{
+    struct large_copy *shared = context;
+    size_t part = 0;
+    uint64_t before = 0; /* pieces of the parts before */
+    (void)is_own;
+    for (;; part++) {
+        uint64_t pieces = (shared->copy->near[part].iov_len + MC_CREW_PIECE_BYTES - 1) / MC_CREW_PIECE_BYTES;
+        if (index < before + pieces)
+            break;
+        before += pieces;
+    }
+    const struct iovec *near = &shared->copy->near[part], *far = &shared->copy->far[part];
+    size_t offset = (size_t)((index - before) * MC_CREW_PIECE_BYTES), left = near->iov_len - offset;
+    size_t length = left < MC_CREW_PIECE_BYTES ? left : MC_CREW_PIECE_BYTES;
+    const struct iovec near_piece = {(char *)near->iov_base + offset, length},
+                       far_piece = {(char *)far->iov_base + offset, length};
+    if (atomic_load(&shared->result) == 0 &&
+        parts_move(shared->path, shared->is_write, shared->copy->is_mapped, &near_piece, &far_piece, 1) != 0)
+        atomic_store(&shared->result, 1);
+}
+
+static bool may_overlap(const struct copy *copy, size_t part)
+{
+    uintptr_t near = (uintptr_t)copy->near[part].iov_base, far = (uintptr_t)copy->far[part].iov_base;
+    size_t length = copy->near[part].iov_len;
+    return copy->is_mapped && near < far + length && far < near + length;
+}
+
+static int copy_once(const struct mc_host_path *path, struct mc_crew *crew, enum mc_transfer_opcode opcode,
+                     const struct copy *copy)
+{
+    struct large_copy shared = {.path = path, .copy = copy, .is_write = opcode == MC_TRANSFER_WRITE};
+    bool is_for_many = crew != NULL && copy->bytes >= MC_CREW_BYTES_MIN && copy->parts <= COPY_SHARED_PARTS;
+    uint64_t pieces = 0;
+    for (size_t i = 0; i < copy->parts && is_for_many; i++) {
+        pieces += (copy->near[i].iov_len + MC_CREW_PIECE_BYTES - 1) / MC_CREW_PIECE_BYTES;
+        is_for_many = !may_overlap(copy, i);
+    }
+    if (!is_for_many)
+        return parts_move(path, shared.is_write, copy->is_mapped, copy->near, copy->far, copy->parts);
+    mc_crew_run(crew, (uint32_t)pieces, piece_move, &shared);
+    return atomic_load(&shared.result);
 }
 
 /* One planned copy under its intents. 0; 1: not by this path; 2: a region has gone or changed, look again. */
-static int copy_announced(struct mc_host_path *path, enum mc_transfer_opcode opcode, const struct copy *copy,
-                          uint64_t deadline_ns)
+static int copy_announced(struct mc_host_path *path, struct mc_crew *crew, enum mc_transfer_opcode opcode,
+                          const struct copy *copy, uint64_t deadline_ns)
 {
     int place = take_intent(path, deadline_ns);
     if (place < 0)
@@ -378,7 +436,7 @@ static int copy_announced(struct mc_host_path *path, enum mc_transfer_opcode opc
     if (mc_host_has_ended(path))
         rc = 1;
     else if (mc_host_announce(intent, path->table, copy->regions, copy->region_count))
-        rc = copy_once(path, opcode, copy);
+        rc = copy_once(path, crew, opcode, copy);
     mc_host_retreat(intent);
     atomic_fetch_and(&path->taken, ~(1ull << place));
     return rc;
@@ -396,14 +454,15 @@ static bool refresh(struct mc_host_path *path)
 static int copy_all(struct mc_host_path *path, struct mc_transfer_engine *engine, enum mc_transfer_opcode opcode,
                     const struct mc_transfer_item *items, size_t count, uint64_t deadline_ns)
 {
+    const uint64_t bytes_max = engine->crew == NULL ? COPY_BYTES : COPY_ROUNDS * COPY_BYTES;
     struct progress at = {0, 0};
     struct copy copy;
     bool is_fresh = false;
     while (at.item < count) {
         struct progress before = at;
-        int rc = plan(path, items, count, &at, &copy) ? 0 : 2;
+        int rc = plan(path, items, count, &at, &copy, bytes_max) ? 0 : 2;
         if (rc == 0) {
-            rc = copy_announced(path, opcode, &copy, deadline_ns);
+            rc = copy_announced(path, engine->crew, opcode, &copy, deadline_ns);
             release_maps(path, &copy);
         }
         if (rc == 2) { /* what we knew was old: once more, then it is tcp's to say what is wrong */

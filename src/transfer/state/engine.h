@@ -87,6 +87,7 @@ struct mc_transfer_engine {
     struct mc_worker workers[MC_TRANSFER_THREADS_MAX];
     uint32_t worker_count, idle_workers;
     uint32_t threads_max, silent_threads_max; /* tests have fewer */
+    struct mc_crew *crew;                     /* helps with large copies within the machine; NULL: nobody */
     uint32_t lent, silent_running;            /* threads of all that peers have; batches that run for silent peers */
     bool are_silent_waiting;                  /* for one of the threads that silent peers have */
 
