@@ -6,10 +6,12 @@
 
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -105,6 +107,45 @@ static void a_child_has_no_helpers(void **state)
     int status = -1;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
+    mc_crew_free(crew, false);
+}
+
+/* The program's own memory, which it makes readable when somebody reads it: also a helper may. */
+static uint8_t *lazy;
+static _Atomic unsigned faults;
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)context;
+    uint8_t *page = (uint8_t *)((uintptr_t)info->si_addr & ~(uintptr_t)4095);
+    if (page < lazy || page >= lazy + PIECES * 4096u)
+        _exit(3);
+    atomic_fetch_add(&faults, 1);
+    (void)mprotect(page, 4096, PROT_READ);
+}
+
+static void piece_reads(void *context, uint32_t index, bool is_own)
+{
+    _Atomic unsigned *others = context;
+    if (*(volatile uint8_t *)(lazy + index * 4096u) == 0 && !is_own)
+        atomic_fetch_add(others, 1);
+    usleep(100);
+}
+
+static void a_fault_is_the_programs(void **state)
+{
+    struct sigaction ours = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO}, before;
+    struct mc_crew *crew = mc_crew_create(4);
+    _Atomic unsigned others = 0;
+    (void)state;
+    lazy = mmap(NULL, PIECES * 4096u, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(lazy, MAP_FAILED);
+    assert_int_equal(sigaction(SIGSEGV, &ours, &before), 0);
+    mc_crew_run(crew, PIECES, piece_reads, &others);
+    assert_int_equal(sigaction(SIGSEGV, &before, NULL), 0);
+    assert_int_equal(atomic_load(&faults), PIECES);
+    assert_true(atomic_load(&others) > 0);
+    munmap(lazy, PIECES * 4096u);
     mc_crew_free(crew, false);
 }
 
@@ -236,13 +277,41 @@ static void objects_arrive_whole(void **state)
     mc_crew_free(crew, false);
 }
 
+/* ---- several objects ---- */
+
+static void windows(void **state)
+{
+    enum { COUNT = 100 };
+    struct mc_run run = {.deadline_ns = mc_clock_ns() + 60000000000u};
+    struct mc_crew *crew = mc_crew_create(3);
+    struct mc_transfer transfers[COUNT], *all[COUNT];
+    struct mc_source source = {0};
+    struct mc_motion motion;
+    (void)state;
+    mc_motion_start(&motion, &run, true);
+    for (unsigned i = 0; i < COUNT; i++) {
+        transfers[i] = (struct mc_transfer){.length = 100000};
+        all[i] = &transfers[i];
+    }
+    assert_int_equal(mc_motion_window(&motion, all, COUNT), 1); /* nobody helps */
+    motion.crew = crew;
+    assert_int_equal(mc_motion_window(&motion, all, COUNT), MC_WINDOW_MAX);
+    assert_int_equal(mc_motion_window(&motion, all, 50), 50);
+    assert_int_equal(mc_motion_window(&motion, all, 30), 1); /* too little */
+    transfers[2].length = MC_WINDOW_BYTES;
+    assert_int_equal(mc_motion_window(&motion, all, COUNT), 3);
+    transfers[1].source = &source; /* its caller's alone */
+    assert_int_equal(mc_motion_window(&motion, all, COUNT), 1);
+    assert_int_equal(mc_motion_window(&motion, all + 2, 1), 1);
+    mc_crew_free(crew, false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_piece_once),
-        cmocka_unit_test(many_callers),
-        cmocka_unit_test(a_child_has_no_helpers),
-        cmocka_unit_test(objects_arrive_whole),
+        cmocka_unit_test(each_piece_once),        cmocka_unit_test(many_callers),
+        cmocka_unit_test(a_child_has_no_helpers), cmocka_unit_test(a_fault_is_the_programs),
+        cmocka_unit_test(objects_arrive_whole),   cmocka_unit_test(windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

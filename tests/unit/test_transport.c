@@ -269,6 +269,52 @@ static void thousands(void **state)
     free(parts);
 }
 
+/* So much in one run that several threads move it: each has its own result, also those that cannot be moved. */
+static void large_batch(void **state)
+{
+    struct rig *rig = rig_of(state);
+    enum { COUNT = 100, STEP = 200 << 10, LONGEST = 190000, WRONG = 17, GONE = 41 };
+    uint64_t random = 6;
+    uint8_t *data = malloc((size_t)COUNT * LONGEST), *back = calloc(COUNT, LONGEST);
+    struct mc_transfer transfers[COUNT], second[COUNT];
+    struct iovec parts[2 * COUNT];
+    rig_fill(data, (size_t)COUNT * LONGEST, 7);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        uint64_t length = LONGEST - random_below(&random, 60000);
+        parts[i] = (struct iovec){data + (size_t)i * LONGEST, length};
+        transfers[i] =
+            rig_transfer(MC_TRANSFER_WRITE, i, ++rig->generation, (uint64_t)i * STEP, length, "large", &parts[i], 1);
+    }
+    transfers[WRONG].place.slot = UINT32_MAX;
+    rig_run(rig, transfers, COUNT, PATIENT_MS);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        assert_int_equal(transfers[i].result, i == WRONG ? MC_ERR_INVALID_PARAMS : 0);
+        if (i != WRONG)
+            assert_true(rig_wait_live(rig, i, transfers[i].place.generation));
+        second[i] = transfers[i];
+        second[i].kind = MC_TRANSFER_READ;
+        parts[COUNT + i] = (struct iovec){back + (size_t)i * LONGEST, transfers[i].length};
+        second[i].parts = &parts[COUNT + i];
+        if (i % 7 == 3) { /* the slot's next object */
+            second[i].kind = MC_TRANSFER_WRITE;
+            second[i].place.generation = ++rig->generation;
+            second[i].parts = &parts[i];
+        }
+    }
+    second[GONE].place.generation += 1000;
+    rig_run(rig, second, COUNT, PATIENT_MS);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        bool is_write = second[i].kind == MC_TRANSFER_WRITE;
+        assert_int_equal(second[i].result, i == WRONG ? MC_ERR_INVALID_PARAMS : i == GONE ? MC_ERR_REPLICA_IS_GONE : 0);
+        if (second[i].result == 0 && is_write)
+            assert_true(rig_wait_live(rig, i, second[i].place.generation));
+        else if (second[i].result == 0)
+            assert_memory_equal(back + (size_t)i * LONGEST, data + (size_t)i * LONGEST, transfers[i].length);
+    }
+    free(data);
+    free(back);
+}
+
 static void bad_arguments(void **state)
 {
     struct rig *rig = rig_of(state);
@@ -840,12 +886,14 @@ int main(int count, char **arguments)
         return rig_owner_main(arguments);
     if (count == 2) /* a pattern: only these */
         cmocka_set_test_filter(arguments[1]);
+    (void)setenv("MC_COPY_THREADS", "3", 0); /* however many processors there are */
     const struct CMUnitTest tests[] = {
         EACH(sizes),
         EACH(whole_segment),
         EACH(extent_layout),
         EACH(many_parts),
         EACH(thousands),
+        EACH(large_batch),
         EACH(bad_arguments),
         EACH(ranges),
         EACH(bit_flips),

@@ -272,6 +272,65 @@ static int shared_move(struct large_object *shared, const struct mc_transfer *tr
     return atomic_load(&shared->result);
 }
 
+/* ---- several objects ---- */
+
+/* Sources are their caller's thread's: several may share what they read with (staged.c). */
+static bool are_for_many(struct mc_transfer *const *transfers, size_t count)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (transfers[i]->source != NULL)
+            return false;
+        bytes += transfers[i]->length;
+    }
+    return bytes >= MC_CREW_BYTES_MIN;
+}
+
+size_t mc_motion_window(const struct mc_motion *motion, struct mc_transfer *const *transfers, size_t count)
+{
+    size_t window = 0;
+    uint64_t bytes = 0;
+    if (motion->crew == NULL)
+        return 1;
+    while (window < count && window < MC_WINDOW_MAX && bytes < MC_WINDOW_BYTES)
+        bytes += transfers[window++]->length;
+    return window > 1 && are_for_many(transfers, window) ? window : 1;
+}
+
+struct motion_window {
+    struct mc_transfer **transfers;
+    struct mc_motion *motion; /* of the caller's thread, which ticks */
+    struct mc_run quiet;      /* of the others */
+    int (*move)(void *context, size_t index, struct mc_motion *motion);
+    void *context;
+    _Atomic int late;
+};
+
+static void transfer_run(void *argument, uint32_t index, bool is_own)
+{
+    struct motion_window *window = argument;
+    struct mc_transfer *transfer = window->transfers[index];
+    struct mc_motion motion;
+    if (transfer->result == 0)
+        transfer->result = atomic_load_explicit(&window->late, memory_order_relaxed);
+    if (transfer->result < 0)
+        return;
+    if (!is_own)
+        mc_motion_start(&motion, &window->quiet, window->motion->verify);
+    transfer->result = window->move(window->context, index, is_own ? window->motion : &motion);
+    if (transfer->result == MC_ERR_RPC_TIMEOUT)
+        atomic_store_explicit(&window->late, MC_ERR_RPC_TIMEOUT, memory_order_relaxed);
+}
+
+void mc_motion_move(struct mc_motion *motion, struct mc_transfer **transfers, size_t count, int *late,
+                    int (*move)(void *context, size_t index, struct mc_motion *motion), void *context)
+{
+    struct motion_window window = {transfers, motion, *motion->run, move, context, *late};
+    window.quiet.tick = NULL;
+    mc_crew_run(motion->crew, (uint32_t)count, transfer_run, &window);
+    *late = atomic_load_explicit(&window.late, memory_order_relaxed);
+}
+
 int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t data_size,
                    const struct mc_transfer *transfer, struct mc_motion *motion)
 {

@@ -66,6 +66,15 @@ static inline int mc_motion_moved(struct mc_motion *motion, uint64_t bytes)
     return motion->unseen < MC_LOOK_BYTES ? 0 : mc_motion_look(motion);
 }
 
+/* How many transfers, from the first on, are moved at a time: as many as several threads share, or one. */
+#define MC_WINDOW_MAX 64u
+#define MC_WINDOW_BYTES (16u << 20)
+size_t mc_motion_window(const struct mc_motion *motion, struct mc_transfer *const *transfers, size_t count);
+/* Calls move(context, i, ...) for each of them whose result is 0, which becomes what it returns; from several threads
+ * at once if that is worth it. Behind one that was too late all others are, too: *late. */
+void mc_motion_move(struct mc_motion *motion, struct mc_transfer **transfers, size_t count, int *late,
+                    int (*move)(void *context, size_t index, struct mc_motion *motion), void *context);
+
 /* Copies an object (or a range) out of mapped memory. The result for transfer->result. */
 int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t data_size,
                    const struct mc_transfer *transfer, struct mc_motion *motion);

@@ -45,6 +45,22 @@ static int local_write(struct mc_segment_memory *memory, const struct mc_transfe
     return rc;
 }
 
+struct local_window { /* a window of transfers */
+    struct mc_segment_memory *memory;
+    struct mc_transfer **transfers;
+};
+
+static int local_move(void *context, size_t index, struct mc_motion *motion)
+{
+    const struct local_window *moved = context;
+    struct mc_segment_memory *memory = moved->memory;
+    const struct mc_transfer *transfer = moved->transfers[index];
+    return transfer->kind == MC_TRANSFER_WRITE
+               ? local_write(memory, transfer, motion)
+               : mc_memory_read(mc_segment_memory_slots(memory), mc_segment_memory_data(memory),
+                                mc_segment_memory_data_size(memory), transfer, motion);
+}
+
 static void local_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
 {
     struct mc_segment_memory *memory = ((struct local_path *)path)->memory;
@@ -62,19 +78,12 @@ static void local_run(struct mc_path *path, struct mc_transfer **transfers, size
     mc_motion_start(&motion, run, path->paths->verify);
     motion.crew = path->paths->crew;
     int late = mc_motion_look(&motion);
-    for (size_t i = 0; i < count; i++) {
-        struct mc_transfer *transfer = transfers[i];
-        transfer->result = mc_transfer_check(transfer, data_size, slot_count);
-        if (transfer->result == 0)
-            transfer->result = late;
-        if (transfer->result < 0)
-            continue;
-        transfer->result = transfer->kind == MC_TRANSFER_WRITE
-                               ? local_write(memory, transfer, &motion)
-                               : mc_memory_read(mc_segment_memory_slots(memory), mc_segment_memory_data(memory),
-                                                data_size, transfer, &motion);
-        if (transfer->result == MC_ERR_RPC_TIMEOUT)
-            late = MC_ERR_RPC_TIMEOUT;
+    for (size_t i = 0; i < count; i++)
+        transfers[i]->result = mc_transfer_check(transfers[i], data_size, slot_count);
+    for (size_t first = 0, window; first < count; first += window) {
+        struct local_window moved = {memory, transfers + first};
+        window = mc_motion_window(&motion, transfers + first, count - first);
+        mc_motion_move(&motion, transfers + first, window, &late, local_move, &moved);
     }
     mc_path_account(path, transfers, count);
 }

@@ -357,10 +357,17 @@ static void commits_flush(struct shm_path *shm, struct commits *commits, struct 
     commits->first = end;
 }
 
-static int shm_move(struct shm_path *shm, const struct mc_transfer *transfer, struct mc_motion *motion,
-                    struct commits *commits)
+struct shm_window { /* a window of transfers */
+    struct shm_path *shm;
+    struct mc_transfer **transfers;
+    struct mc_wire_commit_item commits[MC_WINDOW_MAX]; /* of those that were written */
+};
+
+static int shm_move(void *context, size_t index, struct mc_motion *motion)
 {
-    struct mc_wire_commit_item commit;
+    struct shm_window *moved = context;
+    struct shm_path *shm = moved->shm;
+    const struct mc_transfer *transfer = moved->transfers[index];
     if (transfer->kind == MC_TRANSFER_READ)
         return mc_memory_read(shm->slots, shm->data, shm->data_size, transfer, motion);
     const struct mc_place *place = &transfer->place;
@@ -370,10 +377,8 @@ static int shm_move(struct shm_path *shm, const struct mc_transfer *transfer, st
     int intent = mc_writer_claim(shm->mine, shm->header, shm->slots, &writing, motion->run->deadline_ns);
     if (intent < 0)
         return intent;
-    int rc = mc_memory_write(shm->data, transfer, motion, &commit);
+    int rc = mc_memory_write(shm->data, transfer, motion, &moved->commits[index]);
     mc_writer_intent_end(shm->mine, intent);
-    if (rc == 0)
-        commit_add(commits, &commit);
     return rc;
 }
 
@@ -402,18 +407,20 @@ static void shm_run(struct mc_path *path, struct mc_transfer **transfers, size_t
     mc_motion_start(&motion, run, path->paths->verify);
     motion.crew = path->paths->crew;
     int late = mc_motion_look(&motion);
-    for (size_t i = 0; i < count; i++) {
-        struct mc_transfer *transfer = transfers[i];
-        transfer->result = mc_transfer_check(transfer, shm->data_size, shm->slot_count);
-        if (transfer->result == 0)
-            transfer->result = late;
-        if (transfer->result < 0)
-            continue;
-        transfer->result = shm_move(shm, transfer, &motion, &commits);
-        if (transfer->result == MC_ERR_RPC_TIMEOUT)
-            late = MC_ERR_RPC_TIMEOUT;
-        if (commits.count == MC_BATCH_MAX || commits.bytes >= COMMIT_BYTES)
-            commits_flush(shm, &commits, transfers, i + 1, run);
+    for (size_t i = 0; i < count; i++)
+        transfers[i]->result = mc_transfer_check(transfers[i], shm->data_size, shm->slot_count);
+    for (size_t first = 0, window; first < count; first += window) {
+        struct shm_window moved;
+        moved.shm = shm;
+        moved.transfers = transfers + first;
+        window = mc_motion_window(&motion, transfers + first, count - first);
+        mc_motion_move(&motion, transfers + first, window, &late, shm_move, &moved);
+        for (size_t i = first; i < first + window; i++) {
+            if (transfers[i]->result == 0 && transfers[i]->kind == MC_TRANSFER_WRITE)
+                commit_add(&commits, &moved.commits[i - first]);
+            if (commits.count == MC_BATCH_MAX || commits.bytes >= COMMIT_BYTES)
+                commits_flush(shm, &commits, transfers, i + 1, run);
+        }
     }
     commits_flush(shm, &commits, transfers, count, run);
     mc_path_account(path, transfers, count);
