@@ -151,19 +151,27 @@ static int writer_end(struct owner *owner, int signal)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/* The one extent that is being written; the others are live. */
-static struct mc_content content_being_written(struct owner *owner)
+struct being_written { /* in the order of their places */
+    unsigned count;
+    struct mc_content contents[MC_WRITER_INTENTS];
+};
+
+/* The extents that are being written: one for each thread that copies, so at least one; the others are live. */
+static struct being_written contents_being_written(struct owner *owner)
 {
-    struct mc_content *contents, found = {0};
+    struct mc_content *contents;
+    struct being_written found = {0};
     int64_t count = mc_segment_memory_contents(owner->memory, NULL, &contents);
-    unsigned writing = 0;
     assert_true(count >= 0);
     for (int64_t i = 0; i < count; i++) {
         if (i > 0)
             assert_true(contents[i].offset > contents[i - 1].offset);
         if (contents[i].state == 2) {
-            found = contents[i];
-            writing++;
+            assert_true(found.count < MC_WRITER_INTENTS);
+            assert_true(mc_id_equal(contents[i].writer, owner->writer_node));
+            assert_int_equal(contents[i].length, mc_extent_size(LENGTH, 3));
+            assert_int_equal(contents[i].offset, contents[i].slot * (LENGTH + 65536));
+            found.contents[found.count++] = contents[i];
         } else {
             assert_int_equal(contents[i].state, 1);
             assert_int_equal(contents[i].length, LENGTH);
@@ -174,10 +182,7 @@ static struct mc_content content_being_written(struct owner *owner)
         }
     }
     free(contents);
-    assert_int_equal(writing, 1);
-    assert_true(mc_id_equal(found.writer, owner->writer_node));
-    assert_int_equal(found.length, mc_extent_size(LENGTH, 3));
-    assert_int_equal(found.offset, found.slot * (LENGTH + 65536));
+    assert_true(found.count > 0);
     return found;
 }
 
@@ -206,6 +211,30 @@ static void cut(struct owner *owner, uint32_t slot, uint64_t generation)
     struct cut_post *post = malloc(sizeof(*post));
     *post = (struct cut_post){owner, slot, generation};
     mc_serve_post(owner->serve, do_cut, post);
+}
+
+static void cut_all(struct owner *owner, const struct being_written *writing)
+{
+    for (unsigned i = 0; i < writing->count; i++)
+        cut(owner, writing->contents[i].slot, writing->contents[i].generation);
+}
+
+static bool is_one_written(struct owner *owner, const struct being_written *writing)
+{
+    for (unsigned i = 0; i < writing->count; i++)
+        if (mc_segment_memory_is_written(owner->memory, writing->contents[i].slot, UINT64_MAX))
+            return true;
+    return false;
+}
+
+static bool is_one_readable(struct owner *owner, const struct being_written *writing)
+{
+    struct mc_slot seen;
+    const struct mc_slot *slots = mc_segment_memory_slots(owner->memory);
+    for (unsigned i = 0; i < writing->count; i++)
+        if (mc_slot_read(&slots[writing->contents[i].slot], writing->contents[i].generation, &seen))
+            return true;
+    return false;
 }
 
 static void wait_cuts(struct owner *owner, unsigned count)
@@ -239,50 +268,49 @@ static void test_killed(void **state)
 {
     struct owner *owner = *state;
     writer_start(owner);
-    struct mc_content writing = content_being_written(owner);
-    cut(owner, writing.slot, writing.generation - 1); /* an older one: nobody writes that */
-    wait_cuts(owner, 1);
-    cut(owner, writing.slot, writing.generation);
+    struct being_written writing = contents_being_written(owner);
+    for (unsigned i = 0; i < writing.count; i++) /* older ones: nobody writes them */
+        cut(owner, writing.contents[i].slot, writing.contents[i].generation - 1);
+    wait_cuts(owner, writing.count);
+    cut_all(owner, &writing);
     usleep(150000);
-    assert_int_equal(atomic_load(&owner->cuts_done), 1);
-    assert_true(mc_segment_memory_slot_top(owner->memory) > writing.slot);
+    assert_int_equal(atomic_load(&owner->cuts_done), writing.count);
+    for (unsigned i = 0; i < writing.count; i++)
+        assert_true(mc_segment_memory_slot_top(owner->memory) > writing.contents[i].slot);
     assert_int_equal(writer_end(owner, SIGKILL), -SIGKILL);
-    wait_cuts(owner, 2);
-    assert_false(mc_segment_memory_is_written(owner->memory, writing.slot, UINT64_MAX));
+    wait_cuts(owner, 2 * writing.count);
+    assert_false(is_one_written(owner, &writing));
 }
 
 static void test_continued(void **state)
 {
     struct owner *owner = *state;
-    struct mc_slot seen;
     writer_start(owner);
-    struct mc_content writing = content_being_written(owner);
-    cut(owner, writing.slot, writing.generation);
+    struct being_written writing = contents_being_written(owner);
+    cut_all(owner, &writing);
     usleep(100000);
     assert_int_equal(atomic_load(&owner->cuts_done), 0);
     assert_int_equal(writer_end(owner, SIGCONT), 0);
-    wait_cuts(owner, 1);
-    for (int i = 0; i < 1000 && mc_segment_memory_is_written(owner->memory, writing.slot, UINT64_MAX); i++)
+    wait_cuts(owner, writing.count);
+    for (int i = 0; i < 1000 && is_one_written(owner, &writing); i++)
         usleep(1000);
     usleep(20000);
-    assert_false(
-        mc_slot_read(&mc_segment_memory_slots(owner->memory)[writing.slot], writing.generation, &seen)); /* refused */
+    assert_false(is_one_readable(owner, &writing)); /* refused */
 }
 
 /* A new epoch: what the stopped one was told by the master before is worth nothing when it goes on. */
 static void test_floor(void **state)
 {
     struct owner *owner = *state;
-    struct mc_slot seen;
     writer_start(owner);
     mc_segment_memory_set_epoch(owner->memory, EPOCH + 1);
-    struct mc_content writing = content_being_written(owner);
+    struct being_written writing = contents_being_written(owner);
     assert_int_equal(writer_end(owner, SIGCONT), 0);
     for (int i = 0; i < 1000 && atomic_load(&owner->last_code) != MC_ERR_STALE; i++)
         usleep(1000);
     assert_int_equal(atomic_load(&owner->last_code), MC_ERR_STALE);
-    assert_false(mc_slot_read(&mc_segment_memory_slots(owner->memory)[writing.slot], writing.generation, &seen));
-    assert_false(mc_segment_memory_is_written(owner->memory, writing.slot, UINT64_MAX));
+    assert_false(is_one_readable(owner, &writing));
+    assert_false(is_one_written(owner, &writing));
 }
 
 /* The owner dies and comes back while the writer is stopped. */
@@ -291,16 +319,19 @@ static void test_owner_restarts(void **state)
     struct owner *owner = *state;
     struct mc_content *before, *after;
     writer_start(owner);
-    struct mc_content writing = content_being_written(owner);
+    struct being_written writing = contents_being_written(owner);
     struct mc_id id = mc_segment_memory_id(owner->memory);
     int64_t count = mc_segment_memory_contents(owner->memory, NULL, &before);
     mc_segment_memory_set_contact_ms(owner->memory, mc_clock_boot_ms());
     owner_stop(owner);
     owner_start(owner, true);
     assert_true(mc_id_equal(mc_segment_memory_id(owner->memory), id));
-    struct mc_content again = content_being_written(owner);
-    assert_int_equal(again.slot, writing.slot);
-    assert_int_equal(again.generation, writing.generation);
+    struct being_written again = contents_being_written(owner);
+    assert_int_equal(again.count, writing.count);
+    for (unsigned i = 0; i < writing.count; i++) {
+        assert_int_equal(again.contents[i].slot, writing.contents[i].slot);
+        assert_int_equal(again.contents[i].generation, writing.contents[i].generation);
+    }
     assert_int_equal(mc_segment_memory_contents(owner->memory, NULL, &after), count);
     for (int64_t i = 0; i < count; i++) {
         assert_int_equal(after[i].generation, before[i].generation);
@@ -309,17 +340,19 @@ static void test_owner_restarts(void **state)
     }
     free(before);
     free(after);
-    cut(owner, writing.slot, writing.generation);
+    cut_all(owner, &writing);
     usleep(100000);
     assert_int_equal(atomic_load(&owner->cuts_done), 0);
     /* A new peer does not get the entry of the one that is stopped. */
     int entry = mc_segment_memory_writer_add(owner->memory, mc_random_id(), 1);
     assert_true(entry > 0);
-    assert_true(mc_segment_memory_is_written(owner->memory, writing.slot, writing.generation));
+    for (unsigned i = 0; i < writing.count; i++)
+        assert_true(
+            mc_segment_memory_is_written(owner->memory, writing.contents[i].slot, writing.contents[i].generation));
     mc_segment_memory_writer_remove(owner->memory, (uint32_t)entry);
     assert_int_equal(writer_end(owner, SIGKILL), -SIGKILL);
-    wait_cuts(owner, 1);
-    assert_int_equal(mc_segment_memory_contents(owner->memory, NULL, &after), count - 1);
+    wait_cuts(owner, writing.count);
+    assert_int_equal(mc_segment_memory_contents(owner->memory, NULL, &after), count - writing.count);
     free(after);
 }
 
