@@ -377,6 +377,8 @@ struct mc_store_statistics {
     uint64_t places_hits;                  /* gets served from remembered places while no master could be reached */
     uint64_t get_loads;    /* gets that waited until their value had come from a disk, and then had it */
     uint64_t tags_refused; /* what peers asked of the segment without having been granted it; with keys only */
+    uint64_t hot_hits;     /* gets of what lies elsewhere that were served from a copy in this process, */
+    uint64_t hot_bytes;    /* and the bytes of the copies now. MC_STORE_LOCAL_HOT_CACHE_SIZE (0), 0 = none is kept */
 };
 MC_API void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *statistics);
 

@@ -6,6 +6,7 @@
 #include "store/client/avoid.h"
 #include "store/client/calls.h"
 #include "store/client/endpoints.h"
+#include "store/client/hot.h"
 #include "store/client/link.h"
 #include "store/client/master.h"
 #include "store/client/move.h"
@@ -271,6 +272,63 @@ static void judge(struct get_work *work, struct get_one *one, const struct mc_pl
                                                                 : rc;
 }
 
+/* No copy of ours is as cheap as memory of this machine that can be mapped. */
+static bool is_far(struct get_work *work, const struct mc_place *place)
+{
+    struct mc_endpoint endpoint;
+    const struct mc_store *store = work->store;
+    return mc_store_endpoint_known(work->store, work->epoch, place->segment, &endpoint) &&
+           !mc_id_equal(endpoint.node, store->node) &&
+           (!store->maps_memory || !mc_id_equal(endpoint.host, store->host));
+}
+
+/* The read of a value that we have a copy of asks its owner for a byte, which proves that it is still that value; that
+ * of one which is worth a copy brings all of it there. Memory of a device is left to the paths. */
+static void hot_start(struct get_work *work, struct get_one *one, struct mc_transfer *transfer)
+{
+    struct mc_hot *hot = work->store->hot;
+    if (hot == NULL || one->reread || !is_far(work, &transfer->place) ||
+        (mc_gpu_is_there() && mc_staged_is_needed(&transfer, 1)))
+        return;
+    uint64_t version = mc_place_version(&transfer->place), length = transfer->object_length;
+    one->hot = mc_hot_find(hot, one->hash, version, length);
+    one->hot_begun = one->hot == NULL;
+    if (one->hot_begun && transfer->length == length)
+        one->hot = mc_hot_begin(hot, one->hash, version, length);
+    if (one->hot == NULL)
+        return;
+    one->proof_part = (struct iovec){&one->proof, 1};
+    transfer->parts = one->hot_begun ? mc_hot_part(one->hot) : &one->proof_part;
+    transfer->part_count = 1;
+    if (!one->hot_begun) {
+        transfer->offset = 0;
+        transfer->length = 1;
+    }
+}
+
+/* What the try has come to, with the bytes where they are wanted. A copy that has rotted is like wrong bytes that came:
+ * the owner's are read then. */
+static int hot_end(struct get_work *work, struct get_one *one, struct mc_transfer *transfer, const struct mc_run *run)
+{
+    struct mc_hot *hot = work->store->hot;
+    int rc = transfer->result;
+    if (one->hot == NULL)
+        return rc;
+    transfer->offset = one->offset;
+    transfer->length = one->length;
+    transfer->parts = one->parts;
+    transfer->part_count = one->part_count;
+    if (rc == 0 && one->hot_begun)
+        mc_hot_keep(hot, one->hot);
+    if (rc == 0)
+        rc = mc_hot_read(hot, one->hot, transfer, run);
+    if (rc == 0 && !one->hot_begun)
+        atomic_fetch_add_explicit(&work->store->hot_hits, 1, memory_order_relaxed);
+    mc_hot_leave(hot, one->hot);
+    one->hot = NULL;
+    return rc;
+}
+
 /* Is nothing left but what was silent, at all its replicas? */
 static bool are_all_patient(const struct get_work *work)
 {
@@ -292,15 +350,16 @@ static size_t read_round(struct get_work *work)
         const struct mc_place *place = next_place(work, one);
         work->owner_of[transfer_count] = i;
         work->has_others[transfer_count] = one->place_count > 1;
-        work->transfers[transfer_count++] = (struct mc_transfer){.kind = MC_TRANSFER_READ,
-                                                                 .place = *place,
-                                                                 .object_length = one->object_length,
-                                                                 .hash_low = one->hash.low,
-                                                                 .hash_high = one->hash.high,
-                                                                 .offset = one->offset,
-                                                                 .length = one->length,
-                                                                 .parts = one->parts,
-                                                                 .part_count = one->part_count};
+        work->transfers[transfer_count] = (struct mc_transfer){.kind = MC_TRANSFER_READ,
+                                                               .place = *place,
+                                                               .object_length = one->object_length,
+                                                               .hash_low = one->hash.low,
+                                                               .hash_high = one->hash.high,
+                                                               .offset = one->offset,
+                                                               .length = one->length,
+                                                               .parts = one->parts,
+                                                               .part_count = one->part_count};
+        hot_start(work, one, &work->transfers[transfer_count++]);
     }
     struct mc_run run = {.deadline_ns = work->deadline_ns,
                          .tick = renew_lease,
@@ -310,8 +369,10 @@ static size_t read_round(struct get_work *work)
     work->failed |= mc_store_move(work->store, work->link, work->epoch, work->transfers, transfer_count, &run,
                                   patient ? NULL : &haste, work->scratch, NULL);
     work->stalled = haste.stalled;
-    for (size_t i = 0; i < transfer_count; i++)
-        judge(work, &work->ones[work->owner_of[i]], &work->transfers[i].place, work->transfers[i].result);
+    for (size_t i = 0; i < transfer_count; i++) {
+        struct get_one *one = &work->ones[work->owner_of[i]];
+        judge(work, one, &work->transfers[i].place, hot_end(work, one, &work->transfers[i], &run));
+    }
     return transfer_count;
 }
 

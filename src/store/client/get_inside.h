@@ -27,13 +27,17 @@ struct get_one {
     uint64_t object_length;
     size_t first_place;
     uint8_t place_count, tried;
-    int trouble;    /* our own, with the replica tried last; 0 = none */
-    bool patient;   /* no replica answered soon: each has all its time, when all others have been read */
-    bool reread;    /* the replica tried last had wrong bytes, once */
-    bool rotten;    /* a replica had wrong bytes, twice */
-    bool allocated; /* own_part is from allocate */
-    bool loaded;    /* it was not in memory, and is being brought from a disk for this call, or was */
-    int64_t code;   /* PENDING, or the result */
+    int trouble;              /* our own, with the replica tried last; 0 = none */
+    bool patient;             /* no replica answered soon: each has all its time, when all others have been read */
+    bool reread;              /* the replica tried last had wrong bytes, once */
+    bool rotten;              /* a replica had wrong bytes, twice */
+    bool allocated;           /* own_part is from allocate */
+    bool loaded;              /* it was not in memory, and is being brought from a disk for this call, or was */
+    struct mc_hot_value *hot; /* a copy of our own, while this try lasts, */
+    bool hot_begun;           /* which is being made */
+    uint8_t proof;            /* else a byte of its owner's, which says that the copy is still good */
+    struct iovec proof_part;
+    int64_t code; /* PENDING, or the result */
 };
 
 /* Fills one for item `index` of the caller's batch; 0, or the item's code. */

@@ -12,6 +12,7 @@
 #include "store/client/disks.h"
 #include "store/client/endpoints.h"
 #include "store/client/heartbeat.h"
+#include "store/client/hot.h"
 #include "store/client/link.h"
 #include "store/client/preconnect.h"
 #include "store/client/sessions.h"
@@ -350,6 +351,7 @@ static void store_free(struct mc_store *store)
         mc_paths_free(store->paths);
     mc_store_endpoints_clear(store);
     mc_locations_free(&store->locations);
+    mc_hot_free(store->hot);
     mc_master_address_free(&store->master);
     for (size_t i = 0; i < store->registered_count; i++)
         mc_gpu_forget(store->registered[i].base);
@@ -405,7 +407,10 @@ int mc_life_begin(const struct mc_store_config *config, struct mc_store **made)
     store->incarnation = mc_random_u64() >> 1;
     mc_address_join(store->hostname, sizeof(store->hostname), host, port);
     store->paths = mc_paths_create(store->node, store->incarnation, allowed);
-    rc = store->paths == NULL ? MC_ERR_NO_MEMORY : 0;
+    store->maps_memory = (allowed & MC_PATH_SHM) != 0;
+    const struct mc_hot_limits limits = mc_hot_limits_set();
+    store->hot = limits.bytes == 0 ? NULL : mc_hot_create(&limits);
+    rc = store->paths == NULL || (limits.bytes > 0 && store->hot == NULL) ? MC_ERR_NO_MEMORY : 0;
     if (rc < 0)
         goto fail_free;
     mc_monitor_init(&store->sessions.lock, &store->sessions.quiet);

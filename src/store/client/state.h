@@ -33,6 +33,7 @@
 struct mc_cached_endpoint;
 struct mc_drain;
 struct mc_heartbeat;
+struct mc_hot;
 struct mc_master_link;
 struct mc_mounts;
 struct mc_owner;
@@ -111,13 +112,16 @@ struct mc_store {
     _Atomic uint64_t acting_epoch, acted_ns; /* the same of masters that may have acted (hello_reply.quiet) */
     struct mc_locations locations;
     struct mc_loads loads;
+    struct mc_hot *hot; /* NULL: no copies are kept */
+    bool maps_memory;   /* of other processes of this machine */
     struct mc_sessions sessions;
     _Atomic(struct mc_preconnect *) preconnect; /* NULL: needs no paths */
     _Atomic(struct mc_drain *) drain;           /* of the heartbeat thread; NULL: it was never told to */
     _Atomic bool draining;                      /* objects of the own segment are moved away */
     _Atomic(struct mc_tasks *) tasks;           /* NULL: there was none */
     _Atomic(struct mc_mounts *) mounts;         /* NULL: there was none */
-    _Atomic uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses, get_loads, retries, places_hits;
+    _Atomic uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses, get_loads, retries, places_hits,
+        hot_hits;
     struct mc_store *next; /* registry of the fork handler */
 };
 

@@ -2,6 +2,7 @@
 #include "mooncake.h"
 
 #include "env/clock.h"
+#include "store/client/hot.h"
 #include "store/client/life.h"
 #include "store/client/link.h"
 #include "store/client/master.h"
@@ -74,6 +75,8 @@ void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *sta
                                                .retries = atomic_load(&store->retries),
                                                .places_hits = atomic_load(&store->places_hits),
                                                .get_loads = atomic_load(&store->get_loads),
+                                               .hot_hits = atomic_load(&store->hot_hits),
+                                               .hot_bytes = store->hot == NULL ? 0 : mc_hot_bytes(store->hot),
                                                .checksum_errors = atomic_load(&counters->checksum_errors),
                                                .fallbacks = atomic_load(&counters->fallbacks)};
     for (size_t i = 0; i < 4; i++)

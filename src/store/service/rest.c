@@ -460,6 +460,8 @@ static void metrics(struct mc_rest *rest, struct mc_web_request *request, size_t
         {"get_bytes_total", "counter", "Their bytes", now.get_bytes},
         {"get_misses_total", "counter", "Objects asked for that were not there", now.get_misses},
         {"get_loads_total", "counter", "Objects read that had to come from a disk first", now.get_loads},
+        {"hot_hits_total", "counter", "Objects read from a copy in this process", now.hot_hits},
+        {"hot_bytes", "gauge", "Of the copies that are kept of what lies elsewhere", now.hot_bytes},
         {"path_local_bytes_total", "counter", "Bytes moved within this process", now.path_bytes[0]},
         {"path_shm_bytes_total", "counter", "Bytes moved by shared memory", now.path_bytes[1]},
         {"path_tcp_bytes_total", "counter", "Bytes moved by tcp", now.path_bytes[2]},
