@@ -1,6 +1,7 @@
 /* Replicas that are added, moved and cleared: the value is read, and put in place of itself on the segments that are
  * wanted. The put names the version that was read, so a value that others store meanwhile is never overwritten. */
 #include "store/client/calls.h"
+#include "store/client/owners.h"
 #include "store/client/scope.h"
 #include "store/wire/wire.h"
 
@@ -155,6 +156,20 @@ int mc_store_copy(struct mc_store *store, struct mc_bytes key, const char *sourc
     if (rc == 0)
         rc = copy(store, *full, source, targets, target_count);
     free(made);
+    mc_store_leave(store);
+    return rc;
+}
+
+int mc_store_spread(struct mc_store *store, struct mc_bytes key, uint32_t segment)
+{
+    struct mc_endpoint endpoint;
+    int rc = mc_store_enter(store);
+    if (rc < 0)
+        return rc;
+    rc = mc_store_endpoint(store, atomic_load(&store->epoch), segment, mc_store_deadline(store, 0), &endpoint);
+    const char *target = endpoint.name;
+    if (rc == 0)
+        rc = copy(store, key, NULL, &target, 1);
     mc_store_leave(store);
     return rc;
 }

@@ -11,6 +11,7 @@
 #include "store/client/master.h"
 #include "store/client/move.h"
 #include "store/client/owners.h"
+#include "store/client/threads.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -144,6 +145,7 @@ static int read_found(struct get_work *work, struct mc_reader *reader)
             return MC_ERR_PROTOCOL;
         one->code = found.code < 0 ? found.code : PENDING;
         one->object_length = found.length;
+        one->copy_to = found.copy_to;
         one->loaded = one->loaded || is_load(found.code, found.length);
         one->first_place = place_count;
         one->place_count = found.code < 0 ? 0 : found.replica_count;
@@ -173,15 +175,18 @@ static int read_found(struct get_work *work, struct mc_reader *reader)
     return 0;
 }
 
+static bool endpoint_of(struct get_work *work, const struct mc_place *place, struct mc_endpoint *endpoint)
+{
+    return mc_store_endpoint_known(work->store, work->epoch, place->segment, endpoint) ||
+           (work->link != NULL &&
+            mc_store_endpoint(work->store, work->epoch, place->segment, work->deadline_ns, endpoint) == 0);
+}
+
 /* 0 this process, 1 this machine, 2 elsewhere, 3 failed or was slow a moment ago. */
 static int distance(struct get_work *work, const struct mc_place *place)
 {
     struct mc_endpoint endpoint;
-    if (mc_store_is_slow(work->store, work->epoch, place->segment))
-        return 3;
-    if (!mc_store_endpoint_known(work->store, work->epoch, place->segment, &endpoint) &&
-        (work->link == NULL ||
-         mc_store_endpoint(work->store, work->epoch, place->segment, work->deadline_ns, &endpoint) < 0))
+    if (mc_store_is_slow(work->store, work->epoch, place->segment) || !endpoint_of(work, place, &endpoint))
         return 3;
     if (mc_id_equal(endpoint.node, work->store->node))
         return 0;
@@ -277,8 +282,7 @@ static bool is_far(struct get_work *work, const struct mc_place *place)
 {
     struct mc_endpoint endpoint;
     const struct mc_store *store = work->store;
-    return mc_store_endpoint_known(work->store, work->epoch, place->segment, &endpoint) &&
-           !mc_id_equal(endpoint.node, store->node) &&
+    return endpoint_of(work, place, &endpoint) && !mc_id_equal(endpoint.node, store->node) &&
            (!store->maps_memory || !mc_id_equal(endpoint.host, store->host));
 }
 
@@ -712,6 +716,8 @@ void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
         atomic_fetch_add_explicit(hit ? &store->get_objects : &store->get_misses, 1, memory_order_relaxed);
         if (hit)
             atomic_fetch_add_explicit(&store->get_bytes, (uint64_t)ones[i].code, memory_order_relaxed);
+        if (hit && ones[i].copy_to != 0)
+            mc_tasks_spread(store, ones[i].key, ones[i].copy_to);
         if (hit && ones[i].loaded)
             atomic_fetch_add_explicit(&store->get_loads, 1, memory_order_relaxed);
     }

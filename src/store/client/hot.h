@@ -3,8 +3,8 @@
  *
  * Invariant: a copy is as good as what its owner has. It is given only when the owner's slot says, after the call
  * began, that this version is live there (get.c reads a byte of it): so what was replaced or removed, and acknowledged,
- * is never given, whichever master answered. Its checksums are of bytes that came verified into memory which nobody else
- * has, and are compared each time that it is given.
+ * is never given, whichever master answered. Its checksums are of bytes that came verified into memory which nobody
+ * else has, and are compared each time that it is given.
  *
  * Threads: any at once, with a reference to what they use. */
 #ifndef MC_STORE_HOT_H

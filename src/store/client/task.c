@@ -1,14 +1,20 @@
-/* Copies and moves in the background: one thread, started with the first task, that takes them in order. */
+/* Copies and moves in the background: one thread, started with the first task, that takes them in order; and after
+ * these the copies of hot objects that the master has asked for. */
 #include "env/clock.h"
+#include "env/log.h"
 #include "env/thread.h"
+#include "store/client/calls.h"
 #include "store/client/threads.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#define SPREAD_MAX 16u /* hot objects that wait; the master asks again */
+
 struct copy_task {
     struct mc_task told;
+    uint32_t segment; /* not 0: a hot object, whose full key it is, to that segment; nobody asks what became of it */
     struct copy_task *next;
     const char *source;
     size_t target_count;
@@ -23,6 +29,8 @@ struct mc_tasks {
     struct copy_task *first, **last; /* ended ones, then the one that runs, then those that wait */
     struct copy_task *next;          /* to run */
     size_t waiting, ended;
+    struct copy_task *hot; /* a list of its own, the last one first */
+    size_t hot_count;
 };
 
 static uint64_t wall_ms(void)
@@ -39,15 +47,34 @@ static void set_status(struct copy_task *task, enum mc_task_status status)
     task->told.updated_ms = wall_ms();
 }
 
+/* Lock held, but not while it works. */
+static void spread_one(struct mc_tasks *tasks)
+{
+    struct copy_task *task = tasks->hot;
+    tasks->hot = task->next;
+    tasks->hot_count--;
+    pthread_mutex_unlock(&tasks->sleeper.lock);
+    int rc = mc_store_spread(tasks->store, (struct mc_bytes){task->text, task->key_length}, task->segment);
+    if (rc < 0)
+        mc_log_limited(INFO, "a value that is read often was not copied to segment %u: %s", task->segment,
+                       mc_error_name(rc));
+    free(task);
+    pthread_mutex_lock(&tasks->sleeper.lock);
+}
+
 static void *tasks_main(void *argument)
 {
     struct mc_tasks *tasks = argument;
     pthread_mutex_lock(&tasks->sleeper.lock);
     for (;;) {
-        while (!tasks->sleeper.stop && tasks->next == NULL)
+        while (!tasks->sleeper.stop && tasks->next == NULL && tasks->hot == NULL)
             pthread_cond_wait(&tasks->sleeper.changed, &tasks->sleeper.lock);
         if (tasks->sleeper.stop)
             break;
+        if (tasks->next == NULL) {
+            spread_one(tasks);
+            continue;
+        }
         struct copy_task *task = tasks->next;
         tasks->next = task->next;
         tasks->waiting--;
@@ -97,6 +124,7 @@ void mc_tasks_end(struct mc_store *store)
     if (tasks == NULL)
         return;
     mc_sleeper_end(&tasks->sleeper); /* after the copy under way, which has a deadline */
+    *tasks->last = tasks->hot;
     for (struct copy_task *next; tasks->first != NULL; tasks->first = next) {
         next = tasks->first->next;
         free(tasks->first);
@@ -184,4 +212,23 @@ int mc_store_task_query(struct mc_store *store, const uint64_t id[2], struct mc_
     }
     mc_store_leave(store);
     return rc;
+}
+
+void mc_tasks_spread(struct mc_store *store, struct mc_bytes key, uint32_t segment)
+{
+    struct mc_tasks *tasks = tasks_of(store);
+    struct copy_task *task = tasks == NULL ? NULL : task_make(key, NULL, NULL, 0);
+    if (task == NULL)
+        return;
+    task->segment = segment;
+    pthread_mutex_lock(&tasks->sleeper.lock);
+    if (tasks->hot_count < SPREAD_MAX) {
+        task->next = tasks->hot;
+        tasks->hot = task;
+        tasks->hot_count++;
+        task = NULL;
+        pthread_cond_signal(&tasks->sleeper.changed);
+    }
+    pthread_mutex_unlock(&tasks->sleeper.lock);
+    free(task);
 }

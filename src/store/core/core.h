@@ -42,6 +42,7 @@ struct mc_horizon {
 };
 #define MC_HORIZONS_MAX 4u
 
+enum mc_spread { MC_SPREAD_OFF, MC_SPREAD_OBSERVE, MC_SPREAD_ENFORCE };
 struct mc_core_config {             /* a zeroed field is not a default: use mc_core_config_default */
     uint64_t lease_ttl_ms;          /* 10000: remove without force answers -706 so long after a get; bound on a reader's
                                        protection from eviction */
@@ -67,6 +68,10 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     uint32_t promotion_threshold;     /* 2: loads from its disk, this one included */
     uint32_t promotion_queue_limit;   /* 50000: values that are being loaded */
     uint32_t promotion_per_heartbeat; /* 1: of one member, from one heartbeat to the next */
+    enum mc_spread spread;            /* off; observe: copies of hot objects are counted, enforce: and asked for */
+    uint64_t spread_window_ms;        /* 10000: in which reads are counted */
+    double spread_reads_per_s;        /* 0.8: from so many in the mean over it on an object is hot */
+    uint32_t spread_replicas_max;     /* 2: in memory, which no copy is asked for beyond */
     uint64_t put_discard_ms;          /* 30000: a grant older than this is cut */
     uint64_t depart_ms; /* 3000: a segment that was silent so long may be acted upon: until then a remove of what lies
                            there waits, and no new value takes the key */
@@ -219,7 +224,7 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(rotten_reports) X(rotten_replicas) X(epochs_doubted) X(owners_stuck) X(reports_refuted) X(foreign_refused)        \
     X(offload_begun) X(offload_done) X(offload_failed) X(offload_skipped) X(promotion_begun) X(promotion_done)         \
     X(promotion_failed) X(promotion_admitted) X(promotion_rare) X(promotion_capped) X(offload_ahead) X(offload_late)     \
-    X(disk_lost) X(soft_pins_expired)
+    X(disk_lost) X(soft_pins_expired) X(hot_objects) X(hot_copies_wanted) X(hot_copies)
 /* clang-format on */
 struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;

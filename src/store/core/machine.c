@@ -31,6 +31,9 @@ struct mc_core_config mc_core_config_default(void)
         .promotion_threshold = 2,
         .promotion_queue_limit = 50000,
         .promotion_per_heartbeat = 1,
+        .spread_window_ms = 10000,
+        .spread_reads_per_s = 0.8,
+        .spread_replicas_max = 2,
         .put_discard_ms = 30000,
         .depart_ms = MC_DEPART_MS,
         .recovery_grace_ms = 1000,
@@ -53,6 +56,7 @@ static void free_tables(struct mc_core *core)
     mc_pins_destroy(&core->pins);
     mc_ghosts_destroy(&core->ghosts);
     mc_reuse_destroy(&core->reuse);
+    mc_heat_destroy(&core->heat);
 }
 
 static bool create_tables(struct mc_core *core, uint64_t seed)
@@ -64,6 +68,7 @@ static bool create_tables(struct mc_core *core, uint64_t seed)
     return core->segments != NULL && core->segment_uses != NULL && mc_set_init(&core->ok, MC_SET_OK) &&
            mc_set_init(&core->roomy, MC_SET_ROOMY) && core->ended_well != NULL && mc_groups_init(&core->groups, seed) &&
            mc_objects_init(&core->objects, seed) && mc_reuse_init(&core->reuse) &&
+           mc_heat_init(&core->heat, &core->config) &&
            (!is_counted || (core->objects.accounts = mc_accounts_create(seed)) != NULL);
 }
 

@@ -230,6 +230,8 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
         found[i] = find_one(core, connection->member->id, keys[i], objects[i], leased,
                             MC_BATCH_MAX - places - (count - i - 1));
         places += found[i].replica_count;
+        if (found[i].code == 0 && leased && core->heat.entries != NULL)
+            found[i].copy_to = mc_heat_read(core, connection, objects[i]);
         if (found[i].code == 0 && leased)
             reading_add(core, connection, objects[i]);
         else if (found[i].code == 0 && (head.flags & MC_GET_DISKS) != 0)

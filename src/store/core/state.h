@@ -18,6 +18,7 @@
 #include "store/core/core.h"
 #include "store/core/ghost.h"
 #include "store/core/group.h"
+#include "store/core/heat.h"
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
@@ -91,6 +92,7 @@ struct mc_core {
     struct mc_id known_stamps[MC_STAMPS_MAX]; /* of members, the last that said hello first; see miss.h */
     uint32_t known_stamp_count;
     struct mc_reuse reuse;
+    struct mc_heat heat;
     uint64_t reuse_capacity, reuse_changes; /* units of memory, when so much had changed there; 0: not known */
 
     /* Recovery: see recover.c. */

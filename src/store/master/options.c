@@ -19,6 +19,7 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <yaml.h>
@@ -33,7 +34,6 @@
 /* What to do instead, and why nothing is lost. */
 #define STRATEGY                                                                                                       \
     "segments are drawn by their free space; a put chooses by preferred_segments and prefer_alloc_in_same_node"
-#define REPLICAS "put with replica_num, or copy what is hot with create_copy_task"
 #define TASKS "there is no queue: the store that asks for a copy or a move carries it out"
 #define OPLOG "no log is shipped: store nodes tell a new leader what they hold"
 #define SNAPSHOT "no snapshot is needed: store nodes tell a new master what they hold, and MC_DATA_DIR keeps theirs"
@@ -109,10 +109,10 @@ static const struct mc_option table[] = {
     ROW("promotion_queue_limit", INT, "50000", "it is not done while so many objects are being read from disks", LIMITS(1, 100000000), INTO(core.promotion_queue_limit)),
     ROW("promotion_max_per_heartbeat", INT, "1", "objects of one node for which it is done, from one heartbeat to the next", LIMITS(1, 65536), INTO(core.promotion_per_heartbeat)),
 
-    ABSENT(REPLICAS, "dynamic_replication_mode", TEXT, "off", "more replicas of hot objects", SECTION("Dynamic replication and tasks"), CHOICES("off|observe|enforce")),
-    ABSENT(REPLICAS, "dynamic_replication_heat_window_seconds", S, "10", "time over which reads are counted", LIMITS(SECOND, DAY)),
-    ABSENT(REPLICAS, "dynamic_replication_admission_qps_threshold", REAL, "0.8", "reads a second that make an object hot", LIMITS(0, 1000000000)),
-    ABSENT(REPLICAS, "dynamic_replication_max_memory_replicas", INT, "2", "most replicas in memory", LIMITS(1, 16)),
+    ROW("dynamic_replication_mode", TEXT, "off", "enforce: what is read often from other hosts is copied to where it is read; observe: such copies are only counted", SECTION("Dynamic replication and tasks"), CHOICES("off|observe|enforce")),
+    ROW("dynamic_replication_heat_window_seconds", S, "10", "time over which reads are counted", LIMITS(SECOND, DAY), INTO(core.spread_window_ms)),
+    ROW("dynamic_replication_admission_qps_threshold", REAL, "0.8", "reads a second in the mean over it from which on an object is hot", LIMITS(0, 1000000000), INTO(core.spread_reads_per_s)),
+    ROW("dynamic_replication_max_memory_replicas", INT, "2", "replicas in memory up to which a hot object is copied", LIMITS(1, 16), INTO(core.spread_replicas_max)),
     NEEDLESS("max_total_finished_tasks", INT, "10000", TASKS, LIMITS(0, 100000000)),
     NEEDLESS("max_total_pending_tasks", INT, "10000", TASKS, LIMITS(0, 100000000)),
     NEEDLESS("max_total_processing_tasks", INT, "10000", TASKS, LIMITS(0, 100000000)),
@@ -658,6 +658,10 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
     config->core.offload = !mc_options_bool(options, "enable_offload") ? MC_OFFLOAD_NEVER
                            : is_on_evict                               ? MC_OFFLOAD_ON_EVICT
                                                                        : MC_OFFLOAD_ON_PUT;
+    const char *spread = mc_options_text(options, "dynamic_replication_mode");
+    config->core.spread = strcmp(spread, "enforce") == 0   ? MC_SPREAD_ENFORCE
+                          : strcmp(spread, "observe") == 0 ? MC_SPREAD_OBSERVE
+                                                           : MC_SPREAD_OFF;
     config->core.policy = mc_eviction_find(mc_options_text(options, "eviction_policy"));
     mc_assert(config->core.policy != NULL); /* it is one of the choices */
     rc = choose_root(options, &config->core, error, error_size);
