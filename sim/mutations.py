@@ -223,7 +223,7 @@ MUTATIONS = [
      MASTER + "election_etcd.c", "    mc_buffer_printf(&place->body, \",\");\n    compare_text(place, place->epoch_key, seen->claim);\n", "    place->body.length = (size_t)((uint8_t *)strchr((char *)place->body.data, '[') - place->body.data) + 1;\n",
      MASTER + "election_etcd.c", "        mc_buffer_printf(&place->body, \",\");\n        compare_text(place, place->word_keys[i]", "        if (i == MC_ELECTION_DEPARTED)\n            continue;\n        mc_buffer_printf(&place->body, \",\");\n        compare_text(place, place->word_keys[i]"),
     # Plain mistakes of each party
-    ("ranges_begin_at_zero", STORE + "get.c", "                                                                 .offset = one->offset,", "                                                                 .offset = 0,"),
+    ("ranges_begin_at_zero", STORE + "get.c", "                                                               .offset = one->offset,", "                                                               .offset = 0,"),
     ("sizes_are_one_more", CORE + "request.c", ".replica_count = (uint8_t)taken, .length = object->length,", ".replica_count = (uint8_t)taken, .length = object->length + 1,"),
     ("remove_all_leaves_some", CORE + "job.c", "    if (job->regex == NULL)\n        return true;", "    if (job->regex == NULL)\n        return object->length % 3 != 0;"),
     ("patterns_leave_some", CORE + "job.c", "    return rc > 0;\n}", "    return rc > 0 && object->length % 3 != 0;\n}"),
@@ -241,7 +241,7 @@ MUTATIONS = [
     ("what_holds_nothing_is_said_of_foreign_contents", OWNER + "master.c", "    hello.holds = owner->held;", "    hello.holds = 0;",
      OWNER + "master.c", "    if (holds) { /* since the hello; or the master has become another's meanwhile */", "    if (false) {"),
     ("pieces_of_two_versions_are_one", STORE + "get.c", "    pin->torn |= pin->version != 0 && pin", "    pin->torn |= pin->version == 1 && pin"),
-    ("reads_are_one_byte_short", STORE + "get.c", "                                                                 .length = one->length,", "                                                                 .length = one->length - (one->length == 1001),"),
+    ("reads_are_one_byte_short", STORE + "get.c", "                                                               .length = one->length,", "                                                               .length = one->length - (one->length == 1001),"),
     ("owners_forget_what_they_were_told_to_clear", OWNER + "master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot % 5 != 3 && mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {"),
     # A grant that failed is ended by the writer at once, by the writer after its patience, by the end of its link, and by put_discard.
     ("nobody_ends_grants_that_failed", STORE + "put.c", "            if ((!all && transfer->result >= 0) || transfer->is_unsure)", "            if (true)",
