@@ -48,6 +48,7 @@ struct sim_file {
     uint64_t stalled_until_ns;
     uint32_t resent;       /* what we sent met a cut way so often, */
     uint64_t confirmed_ns; /* and last arrived, as far as its confirmation came back */
+    uint64_t confirmed_bytes;
     uint16_t port, peer_port;
     uint32_t peer_address;
     /* listener */

@@ -279,6 +279,7 @@ static void tcp_info_fill(const struct sim_file *file, struct tcp_info *info)
     *info = (struct tcp_info){.tcpi_ca_state = is_sending && is_cut ? TCP_CA_Loss : TCP_CA_Open,
                               .tcpi_unacked = is_sending,
                               .tcpi_total_retrans = file->resent,
+                              .tcpi_bytes_acked = file->confirmed_bytes,
                               .tcpi_last_ack_recv = (uint32_t)((sim_now_ns - file->confirmed_ns) / SIM_MS)};
 }
 

@@ -242,8 +242,10 @@ static void on_arrival(void *argument)
         sim_at(file->stalled_until_ns, on_arrival, file);
         return;
     }
-    if (file->peer != NULL && !sim_is_way_cut(file->process->place, file->peer->process->place))
+    if (file->peer != NULL && !sim_is_way_cut(file->process->place, file->peer->process->place)) {
         file->peer->confirmed_ns = sim_now_ns;
+        file->peer->confirmed_bytes += segment->length;
+    }
     sim_messages++;
     sim_note(segment->length << 8 | 3);
     file->in.coming = segment->next;

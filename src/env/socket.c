@@ -806,6 +806,13 @@ bool mc_tcp_is_unconfirmed(int fd)
     return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_unacked > 0;
 }
 
+uint64_t mc_tcp_confirmed(int fd)
+{
+    struct tcp_info info = {0}; /* what an older kernel does not know stays zero */
+    socklen_t length = sizeof(info);
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 ? info.tcpi_bytes_acked : 0;
+}
+
 /* As mc_socket_receive: what is here first, then what comes. */
 static int64_t receive_secure(struct mc_tls *tls, int fd, void *data, size_t size, uint64_t deadline_ns,
                               struct mc_spin *spin)

@@ -184,6 +184,8 @@ int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t dead
 int mc_socket_send_small(int fd, const void *data, size_t size);
 /* Has the kernel at the other end of a tcp connection not yet confirmed all that was sent? */
 bool mc_tcp_is_unconfirmed(int fd);
+/* How many bytes it has confirmed so far; 0: that is not known. */
+uint64_t mc_tcp_confirmed(int fd);
 /* Receives at least 1 byte, at most `size`. Returns bytes, or MC_ERR_RPC_FAIL at end of file. spin may be NULL. */
 int64_t mc_socket_receive(int fd, void *data, size_t size, uint64_t deadline_ns, struct mc_spin *spin);
 /* One message with up to 4 descriptors beside its bytes (unix sockets). Received descriptors are close-on-exec.

@@ -234,6 +234,34 @@ static inline void put_write(struct peer *peer, uint32_t slot, uint64_t generati
     mc_frame_end(&peer->out, frame);
 }
 
+/* A part of what is granted at `offset`, with a key of 8 bytes. */
+static inline void put_part(struct peer *peer, uint64_t id, uint32_t slot, uint64_t generation, uint64_t offset,
+                            uint64_t length, uint64_t skip, uint64_t bytes)
+{
+    struct mc_wire_write head = {.slot = slot,
+                                 .generation = generation,
+                                 .offset = offset,
+                                 .payload_length = bytes,
+                                 .length = length,
+                                 .key_length = 8,
+                                 .skip = skip,
+                                 .is_part = 1};
+    size_t frame = mc_frame_begin(&peer->out, MC_MESSAGE_WRITE, id);
+    mc_wire_write_write(&peer->out, &head);
+    mc_frame_end(&peer->out, frame);
+}
+
+static inline int hear_part_end(struct peer *peer, uint64_t id)
+{
+    struct mc_frame frame;
+    struct mc_reader reader;
+    struct mc_wire_code end;
+    peer_expect(peer, MC_MESSAGE_WRITE_END, &frame, &reader);
+    assert_int_equal(frame.request_id, id);
+    mc_wire_code_read(&reader, &end);
+    return end.code;
+}
+
 static inline struct mc_wire_commit_item commit_of(uint32_t slot, uint64_t generation, uint64_t offset, uint64_t length)
 {
     return (struct mc_wire_commit_item){.slot = slot,

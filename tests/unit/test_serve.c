@@ -323,6 +323,63 @@ static void test_write_refused(void **state)
     rig_stop(&rig);
 }
 
+/* Of one value by two connections, in any order: each is answered when all of it is there. */
+static void test_write_parts(void **state)
+{
+    (void)state;
+    enum { LENGTH = 500000, HALF = 262144 };
+    const uint64_t size = mc_key_offset(LENGTH) + 8;
+    struct rig rig;
+    rig_start(&rig);
+    struct peer one = connect_peer(&rig, false), other = connect_peer(&rig, false);
+    uint8_t *bytes = pattern_make(size, 6);
+    put_part(&other, 70, 4, 9, 4096, LENGTH, HALF, size - HALF);
+    mc_buffer_append(&other.out, bytes + HALF, size - HALF - 1);
+    assert_int_equal(peer_flush(&other), 0);
+    put_part(&one, 71, 4, 9, 4096, LENGTH, 0, 0); /* of nothing */
+    put_part(&one, 72, 4, 9, 4096, LENGTH, 0, HALF);
+    mc_buffer_append(&one.out, bytes, HALF);
+    peer_ping(&one, 73);
+    assert_int_equal(peer_flush(&one), 0);
+    assert_int_equal(hear_part_end(&one, 71), 0);
+    assert_int_equal(hear_part_end(&one, 72), 0);
+    struct mc_frame frame;
+    struct mc_reader reader;
+    peer_expect(&one, MC_MESSAGE_PONG, &frame, &reader);
+    assert_int_equal(peer_send_bytes(&other, bytes + size - 1, 1), 0);
+    assert_int_equal(hear_part_end(&other, 70), 0);
+    put_commit(&one, 4, 9, 4096, LENGTH);
+    assert_int_equal(peer_flush(&one), 0);
+    rig_wait_told(&rig, 1);
+    assert_int_equal(rig.told[0].code, 0);
+    assert_memory_equal(mc_segment_memory_data(rig.memory) + 4096, bytes, size);
+
+    /* Of a grant that is over nothing is stored, and its writer hears so. */
+    put_part(&one, 80, 4, 9, 4096, LENGTH, 100, 3000);
+    mc_buffer_append(&one.out, bytes, 3000);
+    put_part(&one, 81, 4, 10, 4096, LENGTH, 100, 3000);
+    mc_buffer_append(&one.out, bytes + 100, 3000);
+    assert_int_equal(peer_flush(&one), 0);
+    assert_int_equal(hear_part_end(&one, 80), MC_ERR_STALE);
+    assert_int_equal(hear_part_end(&one, 81), 0);
+    assert_memory_equal(mc_segment_memory_data(rig.memory) + 4096, bytes, size);
+
+    /* None reaches beyond its value. */
+    const uint64_t beyond[][2] = {
+        {0, size + 1}, {1, size}, {size + 1, 0}, {UINT64_MAX, 1}, {UINT64_MAX - 4096, 8192}, {8, UINT64_MAX - 4}};
+    for (size_t i = 0; i < sizeof(beyond) / sizeof(beyond[0]); i++) {
+        peer_close(&one);
+        one = connect_peer(&rig, false);
+        put_part(&one, 90, 5, 11, 4096, LENGTH, beyond[i][0], beyond[i][1]);
+        assert_int_equal(peer_flush(&one), 0);
+        assert_true(peer_is_closed(&one));
+    }
+    free(bytes);
+    peer_close(&one);
+    peer_close(&other);
+    rig_stop(&rig);
+}
+
 static void test_read_errors(void **state)
 {
     (void)state;
@@ -861,6 +918,7 @@ int main(void)
         cmocka_unit_test(test_write),
         cmocka_unit_test(test_write_pieces),
         cmocka_unit_test(test_write_refused),
+        cmocka_unit_test(test_write_parts),
         cmocka_unit_test(test_read_errors),
         cmocka_unit_test(test_read_many),
         cmocka_unit_test(test_peer_that_stops_reading),

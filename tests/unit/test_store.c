@@ -2,6 +2,7 @@
  */
 #include "store/segment/memory.h"
 #include "store/client/owners.h"
+#include "store/path/tcp_lane.h"
 #include "hold_still.h"
 #include "store_prefix.h"
 #include "store_rig.h"
@@ -989,6 +990,9 @@ int main(int argument_count, char **arguments)
     if (realpath(arguments[0], self_path) == NULL)
         return 1;
     int failed = run_suite("local") + run_suite("shm") + run_suite("tcp");
+    mc_tcp_part_bytes = 65536; /* many of its values go in parts */
+    failed += run_suite("tcp");
+    mc_tcp_part_bytes = MC_TCP_PART_BYTES;
     failed += cmocka_run_group_tests_name("single", singles, NULL, NULL);
     stop(&master, SIGKILL); /* of a test that failed: it would keep our output open */
     return failed;

@@ -257,6 +257,19 @@ static void test_a_foreign_place_is_not_written(void **state)
     wrong[0].payload_length++;
     assert_int_equal(say_write(&side, &wrong[0]), MC_ERR_INVALID_PARAMS);
     assert_true(is_untouched(&side));
+    for (unsigned is_part = 0; is_part < 2; is_part++) { /* nor in parts */
+        again(&side, writer);
+        wrong[0] = write_of(&what);
+        wrong[0].is_part = (uint8_t)is_part;
+        wrong[0].skip = 1;
+        assert_int_equal(say_write(&side, &wrong[0]), MC_ERR_INVALID_PARAMS);
+        again(&side, writer);
+        wrong[0].skip = 0;
+        wrong[0].tag ^= is_part;
+        wrong[0].offset += is_part == 0;
+        assert_int_equal(say_write(&side, &wrong[0]), MC_ERR_NOT_PERMITTED);
+        assert_true(is_untouched(&side));
+    }
     again(&side, stranger); /* the right one, by another holder */
     wrong[0] = write_of(&what);
     assert_int_equal(say_write(&side, &wrong[0]), MC_ERR_NOT_PERMITTED);

@@ -63,7 +63,7 @@ static void lane_join(struct tcp_batch *batch, struct mc_tcp_lane *lane)
     lane->progress_ns = mc_clock_ns();
     lane->asked_ns = 0;
     lane->turn = 0;
-    lane->readable = lane->is_passed = lane->is_due = false;
+    lane->readable = lane->is_passed = lane->is_due = lane->is_pinged = false;
     batch->run.lanes[batch->run.lane_count++] = lane;
 }
 
@@ -158,8 +158,8 @@ static size_t lanes_wanted(const struct tcp_batch *batch)
     for (size_t i = 0; i < batch->run.count && units < RUN_LANES_MAX; i++) {
         const struct mc_tcp_job *job = &batch->run.jobs[i];
         bytes += job->end - job->next;
-        units +=
-            job->transfer->kind == MC_TRANSFER_WRITE ? 1 : (size_t)((job->end - job->next) / MC_TCP_WINDOW_BYTES) + 1;
+        units += job->transfer->kind == MC_TRANSFER_WRITE ? (size_t)mc_tcp_job_parts(&batch->run, job)
+                                                          : (size_t)((job->end - job->next) / MC_TCP_WINDOW_BYTES) + 1;
     }
     size_t limit = batch->tcp->path.paths->lanes_max;
     limit = limit < RUN_LANES_MAX ? limit : RUN_LANES_MAX;
@@ -222,10 +222,18 @@ static uint64_t later(uint64_t a, uint64_t b)
 static uint64_t lane_due_ns(const struct tcp_batch *batch, const struct mc_tcp_lane *lane)
 {
     if (lane->state != MC_TCP_READY || lane->is_passed || lane->is_due || lane->turn >= TURNS_MAX ||
-        mc_tcp_lane_is_sending(lane) || mc_tcp_lane_wanted(lane) == 0)
+        mc_tcp_lane_is_sending(lane) || mc_tcp_lane_askable(lane) == 0)
         return UINT64_MAX;
     uint64_t late_ns = mc_pace_late_ns(batch->run.pace);
     return lane->progress_ns + (lane->turn < TURNS_PAID ? late_ns : later(TURN_LATER_NS, late_ns * 2));
+}
+
+/* When the answer to a part is late; UINT64_MAX: none is wanted, or the lane was pinged. */
+static uint64_t part_due_ns(const struct tcp_batch *batch, const struct mc_tcp_lane *lane)
+{
+    if (lane->state != MC_TCP_READY || lane->part_answers == 0 || lane->is_pinged || mc_tcp_lane_is_sending(lane))
+        return UINT64_MAX;
+    return lane->progress_ns + mc_pace_late_ns(batch->run.pace);
 }
 
 /* A silence that long is worth a look by others, and one that long is the end. */
@@ -244,7 +252,8 @@ static uint64_t wait_until_ns(const struct tcp_batch *batch, uint64_t now_ns)
     if (batch->motion.run->tick != NULL)
         until_ns = earliest(until_ns, batch->motion.next_tick_ns);
     for (size_t i = 0; i < batch->run.lane_count; i++)
-        until_ns = earliest(until_ns, lane_due_ns(batch, batch->run.lanes[i]));
+        until_ns = earliest(until_ns,
+                            earliest(lane_due_ns(batch, batch->run.lanes[i]), part_due_ns(batch, batch->run.lanes[i])));
     until_ns = earliest(until_ns, mc_tcp_opener_due_ns(&batch->opener));
     uint64_t silence_ns = batch->doubted ? stall_after_ns(batch) : doubt_after_ns(batch);
     if (batch->doubted && batch->motion.run->patience_ns != 0)
@@ -373,7 +382,7 @@ static void lanes_pass(struct tcp_batch *batch, uint64_t now_ns)
             }
             lane->is_due = true;
         }
-        if (lane->is_due && (lane->is_passed || mc_tcp_lane_wanted(lane) == 0)) {
+        if (lane->is_due && (lane->is_passed || mc_tcp_lane_askable(lane) == 0)) {
             lane->is_due = false;
             continue;
         }
@@ -411,10 +420,28 @@ static bool is_ended(const struct tcp_batch *batch, uint64_t now_ns)
            now_ns >= batch->run.heard_ns + doubt_after_ns(batch);
 }
 
+/* Parts that are sent, as far as the socket took them, may be on their way for long over a slow one: as long as the
+ * other kernel confirms more of them, nobody is silent. */
+static void parts_watch(struct tcp_batch *batch, uint64_t now_ns)
+{
+    for (size_t i = 0; i < batch->run.lane_count; i++) {
+        struct mc_tcp_lane *lane = batch->run.lanes[i];
+        if (lane->state != MC_TCP_READY || lane->part_answers == 0)
+            continue;
+        uint64_t confirmed = mc_tcp_confirmed(lane->fd);
+        if (confirmed != lane->confirmed)
+            lane->progress_ns = batch->run.heard_ns = now_ns;
+        lane->confirmed = confirmed;
+        if (now_ns >= part_due_ns(batch, lane))
+            mc_tcp_lane_ping(lane);
+    }
+}
+
 /* Lanes on which nothing has moved for too long. 0; MC_ERR_TRANSFER_FAIL: so long that the owner has failed;
  * MC_ERR_RPC_TIMEOUT: so long that this run goes elsewhere. */
 static int lanes_check(struct tcp_batch *batch, uint64_t now_ns)
 {
+    parts_watch(batch, now_ns);
     uint64_t heard_ns = batch->run.heard_ns;
     for (size_t i = batch->run.lane_count; i > 0; i--) {
         struct mc_tcp_lane *lane = batch->run.lanes[i - 1];
@@ -607,7 +634,10 @@ static bool batch_begin(struct tcp_batch *batch, struct mc_path *path, struct mc
     *batch = (struct tcp_batch){.tcp = tcp,
                                 .transfers = transfers,
                                 .count = count,
-                                .run = {.paths = path->paths, .motion = &batch->motion, .pace = &tcp->pace},
+                                .run = {.paths = path->paths,
+                                        .motion = &batch->motion,
+                                        .pace = &tcp->pace,
+                                        .takes_parts = atomic_load_explicit(&tcp->takes_parts, memory_order_relaxed)},
                                 .opener = {.paths = path->paths,
                                            .endpoint = &path->endpoint,
                                            .peers = tcp->peers,

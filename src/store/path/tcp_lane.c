@@ -1,4 +1,4 @@
-/* One connection of transport `tcp` while a batch runs on it. */
+/* One connection of transport `tcp` while a batch runs on it: what goes out and what comes in. */
 #include "store/path/tcp_lane.h"
 
 #include "base/error.h"
@@ -10,180 +10,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+uint64_t mc_tcp_part_bytes = MC_TCP_PART_BYTES;
+
 #define HEAD_ROOM 256u /* bytes of heads that the frames of one step need at most */
 #define PART_ROOM 6u   /* parts that one step needs at most */
 
 /* parts_fill ends a call's parts with the step that reaches a chunk, and a step queues at most a chunk of data. */
 _Static_assert(2 * MC_TCP_CHUNK_BYTES <= MC_SOURCE_HELD_BYTES, "a source would overwrite what is not sent yet");
-
-/* ---- life ---- */
-
-static struct mc_tcp_lane *lane_make(void)
-{
-    struct mc_tcp_lane *lane = malloc(sizeof(*lane)); /* not zeroed: its buffers are large */
-    if (lane == NULL)
-        return NULL;
-    memset(lane, 0, offsetof(struct mc_tcp_lane, heads));
-    lane->heads_length = lane->part_first = lane->part_count = lane->in_start = lane->in_length = 0;
-    lane->queued_bytes = lane->piece_bytes = 0;
-    lane->writing = lane->queued = NULL;
-    lane->piece_first = lane->piece_count = lane->orphan_count = 0;
-    lane->expect = MC_TCP_EXPECT_REPLY;
-    return lane;
-}
-
-struct mc_tcp_rest *mc_tcp_lane_settle(struct mc_tcp_lane *lane)
-{
-    mc_assert(mc_tcp_lane_is_idle(lane) && lane->state == MC_TCP_READY);
-    struct mc_tcp_rest *rest = malloc(sizeof(*rest));
-    if (rest == NULL)
-        return NULL;
-    *rest = (struct mc_tcp_rest){.fd = lane->fd,
-                                 .fd_place = lane->fd_place,
-                                 .idle_since_ns = lane->idle_since_ns,
-                                 .request_id = lane->request_id};
-    free(lane);
-    return rest;
-}
-
-struct mc_tcp_lane *mc_tcp_lane_wake(struct mc_tcp_rest *rest)
-{
-    struct mc_tcp_lane *lane = lane_make();
-    if (lane == NULL)
-        return NULL;
-    lane->fd = rest->fd;
-    lane->fd_place = rest->fd_place;
-    lane->idle_since_ns = rest->idle_since_ns;
-    lane->request_id = rest->request_id;
-    lane->state = MC_TCP_READY;
-    free(rest);
-    return lane;
-}
-
-int mc_tcp_lane_begin(struct mc_paths *paths, const struct mc_tcp_address *peer, struct mc_tcp_lane **result)
-{
-    struct mc_tcp_lane *lane = lane_make();
-    if (lane == NULL)
-        return MC_ERR_NO_MEMORY;
-    lane->fd = mc_tcp_begin(peer);
-    lane->fd_place = lane->fd < 0 ? lane->fd : mc_paths_fd_add(paths, lane->fd);
-    if (lane->fd_place < 0) {
-        int rc = lane->fd_place;
-        mc_fd_close(lane->fd);
-        free(lane);
-        return rc;
-    }
-    lane->state = MC_TCP_CONNECTING;
-    lane->progress_ns = mc_clock_ns();
-    *result = lane;
-    return 0;
-}
-
-static int prove_begin(const struct mc_endpoint *endpoint, struct mc_tcp_lane *lane, struct mc_buffer *out)
-{
-    lane->prover = malloc(sizeof(*lane->prover));
-    if (lane->prover == NULL)
-        return MC_ERR_NO_MEMORY;
-    mc_prover_begin(lane->prover, mc_span(endpoint->ticket, sizeof(endpoint->ticket)), endpoint->ticket_secret, out);
-    return 0;
-}
-
-/* The owner's proof has come: ours goes out, with the hello right behind it. */
-static int prove_end(struct mc_paths *paths, const struct mc_endpoint *endpoint, struct mc_tcp_lane *lane,
-                     const struct mc_frame *frame)
-{
-    struct mc_buffer out = {.data = lane->heads, .length = 0, .capacity = sizeof(lane->heads)};
-    char why[MC_PROOF_TEXT_MAX];
-    int rc = mc_prover_take(lane->prover, frame, &out, why);
-    free(lane->prover);
-    lane->prover = NULL;
-    if (rc < 0) /* another process has its place now */
-        return rc == MC_ERR_NOT_PERMITTED ? MC_ERR_STALE : rc;
-    mc_path_hello_write(paths, endpoint, &out);
-    lane->parts[lane->part_count++] = (struct iovec){lane->heads, out.length};
-    lane->in_length = 0;
-    lane->state = MC_TCP_CONNECTING;
-    return 0;
-}
-
-/* Connected: TLS, if that is wanted. 1: it stands; 0: more must come; negative. */
-static int shake(const struct mc_endpoint *endpoint, struct mc_tcp_lane *lane)
-{
-    int rc = lane->state == MC_TCP_SHAKING ? 0 : mc_tcp_begun(lane->fd);
-    if (rc == 0 && lane->state != MC_TCP_SHAKING)
-        rc = mc_secure_call(lane->fd, endpoint->tcp_address);
-    if (rc == 0)
-        rc = mc_secure_shake(lane->fd);
-    lane->state = rc == 0 ? MC_TCP_SHAKING : MC_TCP_CONNECTING;
-    return rc;
-}
-
-/* Connected: says hello, as far as the socket takes it. */
-static int greet(struct mc_paths *paths, const struct mc_endpoint *endpoint, struct mc_tcp_lane *lane)
-{
-    if (lane->part_count == 0) {
-        struct mc_buffer out = {.data = lane->heads, .length = 0, .capacity = sizeof(lane->heads)};
-        int rc = shake(endpoint, lane);
-        if (rc <= 0)
-            return rc;
-        rc = endpoint->has_ticket ? prove_begin(endpoint, lane, &out) : 0;
-        if (rc < 0)
-            return rc;
-        if (lane->prover == NULL)
-            mc_path_hello_write(paths, endpoint, &out);
-        lane->parts[lane->part_count++] = (struct iovec){lane->heads, out.length};
-    }
-    struct iovec *part = &lane->parts[0];
-    ssize_t sent = mc_socket_sends(lane->fd, part->iov_base, part->iov_len);
-    if (sent < 0)
-        return errno == EAGAIN || errno == EINTR ? 0 : mc_socket_code(errno);
-    part->iov_base = (uint8_t *)part->iov_base + sent;
-    part->iov_len -= (size_t)sent;
-    if (part->iov_len > 0)
-        return 0;
-    lane->part_count = 0;
-    lane->state = MC_TCP_GREETING;
-    return 0;
-}
-
-int mc_tcp_lane_step(struct mc_paths *paths, const struct mc_endpoint *endpoint, struct mc_tcp_lane *lane)
-{
-    struct mc_frame frame;
-    size_t used;
-    if (lane->state == MC_TCP_CONNECTING || lane->state == MC_TCP_SHAKING)
-        return greet(paths, endpoint, lane);
-    ssize_t received = mc_socket_recv(lane->fd, lane->in + lane->in_length, sizeof(lane->in) - lane->in_length);
-    if (received == 0 || (received < 0 && errno != EAGAIN))
-        mc_secure_note(lane->fd, lane->in, lane->in_length, false);
-    if (received <= 0)
-        return received < 0 && (errno == EAGAIN || errno == EINTR) ? 0
-               : received < 0                                      ? mc_socket_code(errno)
-                                                                   : MC_ERR_RPC_FAIL;
-    lane->in_length += (size_t)received;
-    int found = mc_frame_parse(lane->in, lane->in_length, &frame, &used);
-    if (found == 0 && lane->in_length < sizeof(lane->in))
-        return 0;
-    if (found <= 0 || used != lane->in_length) /* the owner speaks only when asked */
-        return MC_ERR_PROTOCOL;
-    if (lane->prover != NULL)
-        return prove_end(paths, endpoint, lane, &frame);
-    int rc = mc_path_hello_check(endpoint, &frame, &lane->owner);
-    if (rc < 0)
-        return rc;
-    lane->in_length = 0;
-    lane->state = MC_TCP_READY;
-    return 1;
-}
-
-void mc_tcp_lane_close(struct mc_paths *paths, struct mc_tcp_lane *lane, bool abort)
-{
-    if (abort && lane->state != MC_TCP_DEAD) /* best effort: else bytes follow that the owner will refuse */
-        (void)mc_socket_reset_at_close(lane->fd);
-    if (lane->state != MC_TCP_DEAD)
-        mc_paths_fd_close(paths, lane->fd_place);
-    free(lane->prover);
-    free(lane);
-}
 
 void mc_tcp_job_end(struct mc_tcp_run *run, struct mc_tcp_job *job, int result)
 {
@@ -194,6 +27,8 @@ void mc_tcp_job_end(struct mc_tcp_run *run, struct mc_tcp_job *job, int result)
     run->open--;
     if (run->reading == job)
         run->reading = NULL;
+    if (run->cutting == job)
+        run->cutting = NULL;
 }
 
 /* ---- out ---- */
@@ -225,23 +60,37 @@ static void head_end(struct mc_tcp_lane *lane, const struct mc_buffer *out)
     lane->heads_length = out->length;
 }
 
-static void write_begin(struct mc_tcp_lane *lane, struct mc_tcp_job *job)
+/* [start, end) of the extent comes next; a part, or to its end. */
+static void write_head(struct mc_tcp_lane *lane, const struct mc_tcp_job *job, uint64_t start, uint64_t end,
+                       bool is_part)
 {
     const struct mc_transfer *transfer = job->transfer;
     struct mc_wire_write head = {.slot = transfer->place.slot,
                                  .generation = transfer->place.generation,
                                  .offset = transfer->place.offset,
-                                 .payload_length = mc_key_offset(transfer->object_length) + transfer->key.length,
+                                 .payload_length = end - start,
                                  .length = transfer->object_length,
                                  .hash_low = transfer->hash_low,
                                  .hash_high = transfer->hash_high,
                                  .key_length = (uint16_t)transfer->key.length,
-                                 .tag = transfer->place.tag};
+                                 .tag = transfer->place.tag,
+                                 .skip = start,
+                                 .is_part = is_part};
     struct mc_buffer out = head_begin(lane);
-    size_t start = mc_frame_begin(&out, MC_MESSAGE_WRITE, ++lane->request_id);
+    size_t frame = mc_frame_begin(&out, MC_MESSAGE_WRITE, ++lane->request_id);
     mc_wire_write_write(&out, &head);
-    mc_frame_end(&out, start);
+    mc_frame_end(&out, frame);
     head_end(lane, &out);
+}
+
+static uint64_t extent_end(const struct mc_tcp_job *job)
+{
+    return mc_key_offset(job->transfer->object_length) + job->transfer->key.length;
+}
+
+static void write_begin(struct mc_tcp_lane *lane, struct mc_tcp_job *job)
+{
+    write_head(lane, job, 0, extent_end(job), false);
     lane->writing = job;
 }
 
@@ -277,6 +126,91 @@ static void write_end(struct mc_tcp_lane *lane, struct mc_tcp_job *job)
     mc_list_end(&out, list, 1);
     mc_frame_end(&out, start);
     head_end(lane, &out);
+}
+
+/* All parts are there: what is left of the extent, and the commit. */
+static void write_tail(struct mc_tcp_lane *lane, struct mc_tcp_job *job)
+{
+    uint64_t length = job->transfer->object_length;
+    job->table_crc = mc_crc32c(0, job->table, mc_table_length(length, job->shift));
+    write_head(lane, job, length, extent_end(job), false);
+    write_end(lane, job);
+}
+
+/* Whole blocks. */
+static uint64_t part_bytes(const struct mc_tcp_job *job)
+{
+    uint64_t blocks = mc_tcp_part_bytes >> job->shift;
+    return (blocks > 0 ? blocks : 1) << job->shift;
+}
+
+uint64_t mc_tcp_job_parts(const struct mc_tcp_run *run, const struct mc_tcp_job *job)
+{
+    const struct mc_transfer *transfer = job->transfer;
+    bool can = run->takes_parts && transfer->kind == MC_TRANSFER_WRITE && transfer->source == NULL;
+    return can && transfer->object_length / 2 >= part_bytes(job)
+               ? (transfer->object_length + part_bytes(job) - 1) / part_bytes(job)
+               : 1;
+}
+
+/* Begins the next part of the write that is being cut. False: too many are not answered. */
+static bool part_begin(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
+{
+    struct mc_tcp_job *job = run->cutting;
+    uint64_t start = job->next, end = job->end - start < part_bytes(job) ? job->end : start + part_bytes(job);
+    if (lane->piece_count == MC_TCP_PIECES_MAX)
+        return false;
+    write_head(lane, job, start, end, true);
+    lane->pieces[(lane->piece_first + lane->piece_count++) % MC_TCP_PIECES_MAX] = (struct mc_tcp_piece){
+        .job = job, .start = start, .end = start, .request_id = lane->request_id, .is_part = true};
+    lane->part_answers++;
+    lane->part.job = job;
+    lane->part.cursor = job->cursor;
+    lane->part.next = start;
+    lane->part.end = end;
+    lane->part.crc = 0;
+    mc_cursor_skip(&job->cursor, end - start);
+    job->pieces++;
+    job->next = end;
+    if (end == job->end)
+        run->cutting = NULL;
+    return true;
+}
+
+/* Queues its next bytes, at most to the end of a block. */
+static void part_step(struct mc_tcp_lane *lane)
+{
+    struct mc_tcp_job *job = lane->part.job;
+    uint64_t block_left = (1ull << job->shift) - (lane->part.next & ((1ull << job->shift) - 1));
+    uint64_t want = lane->part.end - lane->part.next;
+    size_t length;
+    want = want < block_left ? want : block_left;
+    want = want < MC_TCP_CHUNK_BYTES ? want : MC_TCP_CHUNK_BYTES;
+    const uint8_t *data = mc_cursor_take(&lane->part.cursor, want, &length);
+    lane->part.crc = mc_crc32c(lane->part.crc, data, length);
+    part_queue(lane, data, length);
+    lane->part.next += length;
+    if (lane->part.next == lane->part.end || length == block_left) {
+        job->table[(lane->part.next - 1) >> job->shift] = lane->part.crc;
+        lane->part.crc = 0;
+    }
+    if (lane->part.next == lane->part.end)
+        lane->part.job = NULL;
+}
+
+void mc_tcp_lane_ping(struct mc_tcp_lane *lane)
+{
+    mc_assert(!mc_tcp_lane_is_sending(lane));
+    lane->is_pinged = true;
+    if (lane->piece_count == MC_TCP_PIECES_MAX)
+        return;
+    lane->part_first = lane->heads_length = 0;
+    struct mc_buffer out = head_begin(lane);
+    mc_frame_bare(&out, MC_MESSAGE_PING, ++lane->request_id);
+    head_end(lane, &out);
+    lane->pieces[(lane->piece_first + lane->piece_count++) % MC_TCP_PIECES_MAX] =
+        (struct mc_tcp_piece){.request_id = lane->request_id, .is_part = true, .is_ping = true};
+    lane->orphan_count++;
 }
 
 /* Queues the next bytes of the write under way, at most to the end of a block. */
@@ -359,10 +293,19 @@ static void parts_fill(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
            lane->heads_length + HEAD_ROOM <= sizeof(lane->heads)) {
         if (lane->writing != NULL) {
             write_step(lane);
+        } else if (lane->part.job != NULL) {
+            part_step(lane);
         } else if (lane->is_passed) {
             return; /* it is stuck, as far as we know */
+        } else if (run->whole != NULL) {
+            struct mc_tcp_job *job = run->whole;
+            run->whole = job->next_whole;
+            write_tail(lane, job);
         } else if (run->reading != NULL) {
             if (!read_step(run, lane))
+                return;
+        } else if (run->cutting != NULL) {
+            if (!part_begin(run, lane))
                 return;
         } else {
             while (run->next < run->count && run->jobs[run->next].done)
@@ -374,6 +317,9 @@ static void parts_fill(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
                 if (lane->piece_count == MC_TCP_PIECES_MAX)
                     return;
                 run->reading = job;
+            } else if (mc_tcp_job_parts(run, job) > 1) {
+                job->in_parts = true;
+                run->cutting = job;
             } else {
                 write_begin(lane, job);
             }
@@ -419,7 +365,7 @@ int mc_tcp_lane_send(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
         }
         moved += (uint64_t)sent;
         lane->progress_ns = mc_clock_ns();
-        if (lane->writing != NULL || lane->queued != NULL) /* the owner makes room */
+        if (lane->writing != NULL || lane->part.job != NULL || lane->queued != NULL) /* the owner makes room */
             run->heard_ns = lane->progress_ns;
         if (lane->is_asking)
             lane->asked_ns = lane->progress_ns;
@@ -463,6 +409,23 @@ static void job_fail(struct mc_tcp_run *run, struct mc_tcp_job *job, int code)
     job->next = job->end; /* ask for no more of it */
     if (run->reading == job)
         run->reading = NULL;
+    if (run->cutting == job)
+        run->cutting = NULL;
+}
+
+/* A piece of that job will not come any more, or has come. */
+static void piece_settle(struct mc_tcp_run *run, struct mc_tcp_job *job)
+{
+    job->pieces--;
+    if (job->pieces > 0 || job->next != job->end)
+        return;
+    if (job->in_parts && job->code == 0) {
+        job->next_whole = run->whole;
+        run->whole = job;
+        return;
+    }
+    bool is_judged = !job->in_parts && (run->motion->verify || job->code < 0);
+    mc_tcp_job_end(run, job, is_judged ? job_verdict(job) : job->code);
 }
 
 static void piece_pop(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
@@ -477,9 +440,8 @@ static void piece_pop(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
         lane->orphan_count--;
         return;
     }
-    job->pieces--;
-    if (job->pieces == 0 && job->next == job->end)
-        mc_tcp_job_end(run, job, run->motion->verify || job->code < 0 ? job_verdict(job) : 0);
+    lane->part_answers -= piece->is_part;
+    piece_settle(run, job);
 }
 
 static struct mc_tcp_piece *nth_piece(struct mc_tcp_lane *lane, uint32_t n)
@@ -493,16 +455,9 @@ static void piece_orphan(struct mc_tcp_lane *lane, struct mc_tcp_piece *piece)
     piece->job = NULL;
     piece->want_start = piece->want_end = piece->end;
     lane->orphan_count++;
+    lane->part_answers -= piece->is_part;
     if (piece == first_piece(lane))
         lane->table_kept = false;
-}
-
-/* A piece of that job will not come any more, or has come. */
-static void piece_settle(struct mc_tcp_run *run, struct mc_tcp_job *job)
-{
-    job->pieces--;
-    if (job->pieces == 0 && job->next == job->end)
-        mc_tcp_job_end(run, job, run->motion->verify || job->code < 0 ? job_verdict(job) : 0);
 }
 
 /* Another lane that was asked for the same piece and may still answer. */
@@ -540,7 +495,7 @@ void mc_tcp_lane_copy(struct mc_tcp_run *run, struct mc_tcp_lane *from, struct m
          to->part_count + PART_ROOM <= MC_TCP_PARTS_MAX && to->heads_length + HEAD_ROOM <= sizeof(to->heads);
          n++) {
         struct mc_tcp_piece *piece = nth_piece(from, n), *copy = nth_piece(to, to->piece_count);
-        if (piece->job == NULL)
+        if (piece->job == NULL || piece->is_part)
             continue;
         if (piece->job->code < 0) { /* nothing depends on it any more */
             struct mc_tcp_job *job = piece->job;
@@ -588,6 +543,8 @@ bool mc_tcp_lane_bury(struct mc_tcp_run *run, struct mc_tcp_lane *lane, struct m
         struct mc_tcp_piece *piece = nth_piece(lane, n);
         struct mc_tcp_job *job = piece->job;
         bool has_copy = job != NULL && copy_find(run, lane, piece, &on) != NULL;
+        if (job != NULL && piece->is_part)
+            job_fail(run, job, MC_ERR_TRANSFER_FAIL);
         if (job == NULL || (!has_copy && job->code == 0))
             continue;
         piece_orphan(lane, piece);
@@ -600,16 +557,38 @@ bool mc_tcp_lane_bury(struct mc_tcp_run *run, struct mc_tcp_lane *lane, struct m
         mc_tcp_job_end(run, lane->queued, MC_ERR_TRANSFER_FAIL);
     if (lane->writing != NULL)
         mc_tcp_job_end(run, lane->writing, MC_ERR_TRANSFER_FAIL);
-    lane->writing = NULL;
+    lane->writing = lane->part.job = NULL;
     (void)mc_socket_reset_at_close(lane->fd);
     mc_paths_fd_close(paths, lane->fd_place);
     lane->state = MC_TCP_DEAD;
     return true;
 }
 
+/* The answer to a part, or to a PING behind it. */
+static int part_handle(struct mc_tcp_run *run, struct mc_tcp_lane *lane, const struct mc_frame *frame)
+{
+    struct mc_tcp_piece *piece = first_piece(lane);
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_code head;
+    mc_wire_code_read(&reader, &head);
+    bool is_sent = lane->part.job == NULL || lane->piece_count > 1;
+    if (piece->is_ping && frame->type == MC_MESSAGE_PONG && frame->request_id == piece->request_id) {
+        piece_pop(run, lane);
+        return 0;
+    }
+    if (frame->type != MC_MESSAGE_WRITE_END || reader.bad || frame->request_id != piece->request_id || !is_sent)
+        return MC_ERR_PROTOCOL;
+    if (head.code < 0 && piece->job != NULL)
+        job_fail(run, piece->job, head.code == MC_ERR_STALE ? MC_ERR_STALE : MC_ERR_TRANSFER_FAIL);
+    piece_pop(run, lane);
+    return 0;
+}
+
 static int reply_handle(struct mc_tcp_run *run, struct mc_tcp_lane *lane, const struct mc_frame *frame)
 {
     struct mc_tcp_piece *piece = first_piece(lane);
+    if (piece->is_part)
+        return part_handle(run, lane, frame);
     struct mc_tcp_job *job = piece->job;
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_wire_read_reply reply = {0};
@@ -815,7 +794,7 @@ static size_t in_wanted(struct mc_tcp_lane *lane, uint32_t ahead)
     if (ahead >= lane->piece_count)
         return 0;
     const struct mc_tcp_piece *piece = nth_piece(lane, ahead);
-    if (piece->end - piece->start < MC_TCP_DIRECT_BYTES || piece->job == NULL)
+    if (piece->end - piece->start < MC_TCP_DIRECT_BYTES || piece->job == NULL) /* parts, too */
         return sizeof(lane->in);
     return REPLY_BYTES +
            (piece->with_table ? mc_table_length(piece->job->transfer->object_length, piece->job->shift) : 0);
@@ -870,7 +849,7 @@ static void lane_heard(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
     lane->asked_ns = 0;
     lane->progress_ns = run->heard_ns = now_ns;
     lane->turn = 0;
-    lane->is_passed = lane->is_due = false;
+    lane->is_passed = lane->is_due = lane->is_pinged = false;
 }
 
 int mc_tcp_lane_receive(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
@@ -901,6 +880,8 @@ int mc_tcp_lane_receive(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
             rc = in_step(run, lane);
         if (rc < 0)
             return rc;
+        if (run->whole != NULL)
+            return 1;
         if (lane->piece_count == 0 || (uint64_t)received < asked)
             return 0;
         if (run->reading != NULL || run->next < run->count) /* keep the window full */
@@ -937,5 +918,5 @@ void mc_tcp_lane_fail(struct mc_tcp_run *run, struct mc_tcp_lane *lane, int code
         mc_tcp_job_end(run, lane->queued, code);
     if (lane->writing != NULL)
         mc_tcp_job_end(run, lane->writing, code);
-    lane->writing = NULL;
+    lane->writing = lane->part.job = NULL;
 }

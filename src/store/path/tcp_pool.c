@@ -36,6 +36,7 @@ static struct mc_tcp_lane *idle_pop(struct mc_tcp_path *tcp)
 void mc_tcp_idle_give(struct mc_tcp_path *tcp, struct mc_tcp_lane *lane)
 {
     lane->idle_since_ns = mc_clock_ns();
+    atomic_store_explicit(&tcp->takes_parts, lane->takes_parts, memory_order_relaxed);
     pthread_mutex_lock(&tcp->lock);
     struct mc_tcp_waiter *first = tcp->waiting;
     bool keep = first != NULL || tcp->idle_count < IDLE_MAX;

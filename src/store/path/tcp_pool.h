@@ -19,6 +19,7 @@ struct mc_tcp_path {
     struct mc_tcp_waiter *waiting;    /* who came first is first, and gets the next lane that is given back */
     struct mc_tcp_lane *idle, *owing; /* the one used last comes first */
     struct mc_tcp_rest *resting;      /* idle for longer, the same order */
+    _Atomic bool takes_parts;         /* its owner does, as its last hello said */
     uint32_t idle_count, owing_count; /* idle_count: with those that rest */
 };
 

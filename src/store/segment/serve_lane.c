@@ -305,7 +305,7 @@ static void note_refused(struct mc_serve_lane *lane)
         lane->refused_generation = lane->write.generation;
 }
 
-static int write_handle(struct mc_serve_lane *lane, struct mc_reader *reader)
+static int write_handle(struct mc_serve_lane *lane, uint64_t request_id, struct mc_reader *reader)
 {
     struct mc_wire_write head;
     mc_wire_write_read(reader, &head);
@@ -320,20 +320,29 @@ static int write_handle(struct mc_serve_lane *lane, struct mc_reader *reader)
                              .hash_high = head.hash_high};
     if (!tag_fits(lane, head.tag, MC_MESSAGE_WRITE, &what))
         return MC_ERR_NOT_PERMITTED;
-    if (lane->server->wants_tags && head.payload_length > mc_key_offset(head.length) + head.key_length)
+    const uint64_t size = mc_key_offset(head.length) + head.key_length;
+    const bool is_cut = head.skip > 0 || head.is_part != 0;
+    if ((lane->server->wants_tags || is_cut) && (head.skip > size || head.payload_length > size - head.skip))
         return MC_ERR_INVALID_PARAMS; /* more than was granted */
+    if (head.skip > UINT64_MAX - head.offset)
+        return MC_ERR_INVALID_PARAMS;
+    const uint64_t start = head.offset + head.skip;
     int code =
-        mc_segment_memory_may_write(lane->server->memory, head.slot, head.generation, head.offset, head.payload_length);
+        mc_segment_memory_may_write(lane->server->memory, head.slot, head.generation, start, head.payload_length);
     if (code == MC_ERR_INVALID_PARAMS) /* outside of the segment: no honest writer has a grant for that */
         return code;
     lane->write.left = head.payload_length;
     lane->write.generation = head.generation;
-    lane->write.offset = lane->write.start = head.offset;
+    lane->write.offset = lane->write.start = start;
     lane->write.length = head.payload_length;
     lane->write.slot = head.slot;
     lane->write.refused = code < 0;
+    lane->write.is_part = head.is_part != 0;
     note_refused(lane);
-    return 0;
+    return !lane->write.is_part ? 0
+                                : queue_push(lane, (struct mc_lane_request){.request_id = request_id,
+                                                                            .type = MC_MESSAGE_WRITE,
+                                                                            .is_refused = lane->write.refused});
 }
 
 static int read_handle(struct mc_serve_lane *lane, uint64_t request_id, struct mc_reader *reader)
@@ -402,7 +411,7 @@ static int frame_handle(struct mc_serve_lane *lane, const struct mc_frame *frame
     case MC_MESSAGE_COMMIT: /* what needs a right that it has not is asked for by nobody who was granted a place */
         return may(lane, frame->type) ? commit_handle(lane, frame, &reader) : MC_ERR_NOT_PERMITTED;
     case MC_MESSAGE_WRITE:
-        return may(lane, frame->type) ? write_handle(lane, &reader) : MC_ERR_NOT_PERMITTED;
+        return may(lane, frame->type) ? write_handle(lane, frame->request_id, &reader) : MC_ERR_NOT_PERMITTED;
     case MC_MESSAGE_READ:
         return !may(lane, frame->type) ? MC_ERR_NOT_PERMITTED : read_handle(lane, frame->request_id, &reader);
     case MC_MESSAGE_RDMA_OFFER:
@@ -493,6 +502,9 @@ void mc_lane_window_filled(struct mc_serve_lane *lane, uint64_t length)
     mc_assert(length <= lane->write.left);
     lane->write.left -= length;
     lane->write.offset += length;
+    if (lane->write.left == 0 && lane->write.is_part) /* nothing else was taken in meanwhile: it is the last one */
+        lane->queue[(lane->queue_first + lane->queue_count - 1) % lane->queue_capacity].is_refused =
+            lane->write.refused;
 }
 
 /* Takes payload that came in with frames. Returns how many bytes, or negative. */
@@ -672,7 +684,12 @@ static void output_fill(struct mc_serve_lane *lane)
 {
     while (lane->queue_count > 0 && !lane->read.active && lane->out.length < MC_LANE_OUT_MAX && !lane->out_has_fds) {
         const struct mc_lane_request *request = &lane->queue[lane->queue_first];
-        if (request->type == MC_MESSAGE_ATTACH) {
+        if (request->type == MC_MESSAGE_WRITE) {
+            if (lane->queue_count == 1 && lane->write.left > 0) /* more of it is to come */
+                return;
+            code_frame_write(&lane->out, MC_MESSAGE_WRITE_END, request->request_id,
+                             request->is_refused ? MC_ERR_STALE : 0);
+        } else if (request->type == MC_MESSAGE_ATTACH) {
             if (lane->out.length >
                 0) /* descriptors go with the first byte of their answer: send what is before it first */
                 return;

@@ -80,6 +80,7 @@ struct mc_serve_lane {
         uint64_t start, length; /* all of it, which begins where the extent does */
         uint32_t slot;
         bool refused;                /* drained instead */
+        bool is_part;                /* the last request of the queue is its answer */
         bool is_announced;           /* on a data thread, while bytes are stored: */
         struct mc_local_write store; /* what a CUT or a CLEAR waits for */
     } write;

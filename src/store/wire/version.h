@@ -17,7 +17,8 @@
     X(DISKS, 1, "segments that are disks: kind in MOUNT, version in INVENTORY, STORE, LOAD")                           \
     X(FLUSH, 2, "owners that leave with a disk: FLUSH, FLUSHED, keep in UNMOUNT")                                      \
     X(TAGS, 3, "peers that repeat the tags of places: tag in READ, WRITE and COMMIT")                                  \
-    X(STAMPS, 4, "masters that know of stamps: stamp in HELLO")
+    X(STAMPS, 4, "masters that know of stamps: stamp in HELLO")                                                        \
+    X(PARTS, 5, "owners that take a value in parts, over several connections: skip and is_part in WRITE, WRITE_END")
 
 enum mc_feature {
 #define MC_FEATURE_ENUM(name, bit, what) MC_FEATURE_##name = (bit),
