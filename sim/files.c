@@ -862,6 +862,15 @@ int sim_madvise(void *map, size_t size, int advice)
     return 0;
 }
 
+/* Of NUMA nodes, of which there is one. */
+long sim_syscall(long number, ...);
+long sim_syscall(long number, ...)
+{
+    (void)number;
+    errno = ENOSYS;
+    return -1;
+}
+
 int sim_fsync(int fd);
 int sim_fsync(int fd)
 {

@@ -45,10 +45,11 @@ def test_one_stands_still(monkeypatch):
 def test_how_many_by_flag():
     with cluster.Master() as master:
         for command, host in ((REST, "--local_hostname=127.0.0.1"), (CLIENT, "--host=127.0.0.1")):
-            service = Service("--serve_threads=3", "--populate_threads=2", host, f"--master_server_address={master.address}", "--global_segment_size=64mb",
+            service = Service("--serve_threads=3", "--populate_threads=2", "--numa_nodes=0", host, f"--master_server_address={master.address}", "--global_segment_size=64mb",
                               command=command).spawn()
             try:
                 wait_until(lambda: len(threads_of(service.process.pid, "mc-data")) == 3, 20)
+                assert "NUMA node" in service.log()
             finally:
                 assert service.stop() == 0
 

@@ -92,6 +92,8 @@ static const char *const of_others[] = {
                  "threads that serve data connections by tcp, 0 to 16; empty: one for each four processors"),          \
         VARIABLE("populate_threads", MC_POPULATE_THREADS,                                                              \
                  "threads that back its memory by pages at the start, 1 to 16; empty: one for each eight processors"), \
+        VARIABLE("numa_nodes", MC_STORE_NUMA_NODES,                                                                    \
+                 "NUMA nodes on which its memory lies, as 0, 0,1, 0-3 or all; empty: the kernel chooses"),             \
         ROW("auth_file", TEXT, "",                                                                                     \
             "file of keys: this node shows the first, and wants one of them from who comes by HTTP; empty: "           \
             "$MC_AUTH_FILE, else $MC_AUTH_TOKEN"),                                                                     \
