@@ -366,6 +366,15 @@ MC_API const char *mc_store_hostname(const struct mc_store *store);
 /* 0 healthy, 2 master unreachable. (1, not initialised, is what language bindings say without a store.) */
 MC_API int mc_store_health(struct mc_store *store);
 
+/* How long calls took, well or not, in microseconds: how many at most so long, and longer. A batch is one call. */
+#define MC_STORE_CALL_BOUNDS_US                                                                                        \
+    5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000,     \
+        5000000, 10000000
+#define MC_STORE_CALL_BOUND_COUNT 20
+struct mc_store_call_times {
+    uint64_t counts[MC_STORE_CALL_BOUND_COUNT + 1], sum_us;
+};
+
 /* Counters since open. */
 struct mc_store_statistics {
     uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses;
@@ -379,6 +388,7 @@ struct mc_store_statistics {
     uint64_t tags_refused; /* what peers asked of the segment without having been granted it; with keys only */
     uint64_t hot_hits;     /* gets of what lies elsewhere that were served from a copy in this process, */
     uint64_t hot_bytes;    /* and the bytes of the copies now. MC_STORE_LOCAL_HOT_CACHE_SIZE (0), 0 = none is kept */
+    struct mc_store_call_times put_times, get_times, exist_times; /* put: and upsert; get: whole values and ranges */
 };
 MC_API void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *statistics);
 

@@ -77,6 +77,31 @@ def test_a_port_that_is_taken_costs_a_warning(master):
     assert len(re.findall(r"there will be no /health and /metrics: .*client_http_port", done.stderr)) == 1, done.stderr
 
 
+def test_how_long_calls_take(master):
+    port = free_port()
+    store = MooncakeDistributedStore()
+    assert setup(store, master, port) == 0
+    try:
+        wait_until(lambda: store.put("times", bytes(1000)) == 0)
+        puts = samples_of(request(port, "GET", "/metrics")[1])["mooncake_client_put_seconds_count"]
+        assert puts >= 1
+        for _ in range(20):
+            assert store.get("times") == bytes(1000)
+        assert store.batch_is_exist(["times", "other"]) == [1, 0]
+        assert store.get_batch(["times"] * 3) == [bytes(1000)] * 3
+        assert store.upsert("times", b"x") == 0 and store.get("missing") == b""
+        now = samples_of(request(port, "GET", "/metrics")[1])
+        assert [now[f"mooncake_client_{what}_seconds_count"] for what in ("put", "get", "exist")] == [puts + 1, 22, 1]
+        for what in ("put", "get", "exist"):
+            buckets = [value for name, value in now.items() if name.startswith(f"mooncake_client_{what}_seconds_bucket")]
+            assert len(buckets) == 21 and buckets == sorted(buckets) and buckets[-1] == now[f"mooncake_client_{what}_seconds_count"]
+            assert 0 < now[f"mooncake_client_{what}_seconds_sum"] < 60
+        text = request(port, "GET", "/metrics/summary")[1].decode()
+        assert re.search(r"^Get: 22 calls, half within \d+ us, 99 % within \d+ us$", text, re.M), text
+    finally:
+        assert store.close() == 0
+
+
 @pytest.mark.parametrize("port", [-1, 65536, "x", "", 1.5, None])
 def test_a_port_that_is_none(master, port):
     store = MooncakeDistributedStore()

@@ -95,7 +95,7 @@ def test_a_reader_keeps_what_it_reads_often(monkeypatch):
         monkeypatch.setenv("MC_STORE_LOCAL_HOT_CACHE_SIZE", str(16 << 20))
         if not APART:
             monkeypatch.setenv("MC_PATHS", "tcp")
-        (port,) = cluster.free_ports(1)
+        port = cluster.free_ports(1)[0]
         reader = MooncakeDistributedStore()
         assert reader.setup(*arguments(master, 0), enable_client_http_server=True, client_http_port=port) == 0
 

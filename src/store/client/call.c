@@ -1,5 +1,6 @@
 /* The short calls: exist, size, describe, remove. Each is one request to the master per MC_BATCH_MAX keys. */
 #include "env/log.h"
+#include "env/clock.h"
 #include "store/client/calls.h"
 #include "store/client/link.h"
 #include "store/client/owners.h"
@@ -179,6 +180,7 @@ static int call_keys(struct mc_store *store, const struct keys_call *call, const
                      bool force, void *results)
 {
     struct mc_bytes *made = NULL;
+    uint64_t since_ns = mc_clock_ns();
     int entered = mc_store_enter(store);
     int rc = entered < 0 ? entered : mc_scope_keys(store, &keys, count, &made);
     for (size_t i = 0; rc < 0 && i < count; i++)
@@ -186,6 +188,8 @@ static int call_keys(struct mc_store *store, const struct keys_call *call, const
     if (rc == 0)
         rc = call_full_keys(store, call, keys, count, force, results);
     free(made);
+    if (entered == 0 && call->reply == MC_MESSAGE_EXIST_REPLY)
+        mc_call_times_add(&store->exist_times, since_ns);
     if (entered == 0)
         mc_store_leave(store);
     return rc;

@@ -256,7 +256,7 @@ static void get_torn(struct get_call *call)
 static int get_batch(struct get_call *call)
 {
     struct mc_store *store = call->store;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, since_ns = mc_clock_ns();
     int rc = mc_store_enter(store);
     bool entered = rc == 0;
     struct mc_bytes *made = NULL;
@@ -284,6 +284,8 @@ static int get_batch(struct get_call *call)
         mc_scope_leave(call->keys, call->stride, call->count, made);
     pins_free(call);
     free(call->ones);
+    if (entered && call->keys != NULL) /* else it is for a copy, or a session's */
+        mc_call_times_add(&store->get_times, since_ns);
     if (entered)
         mc_store_leave(store);
     return rc;

@@ -29,6 +29,25 @@ uint64_t mc_store_deadline(const struct mc_store *store, uint64_t bytes)
     return mc_clock_ns() + store->call_timeout_ms * 1000000ull + bytes / BYTES_PER_SECOND_ASSUMED * 1000000000ull;
 }
 
+void mc_call_times_add(struct mc_call_times *times, uint64_t since_ns)
+{
+    static const uint32_t bounds_us[MC_STORE_CALL_BOUND_COUNT] = {MC_STORE_CALL_BOUNDS_US};
+    uint64_t took_ns = mc_clock_ns() - since_ns;
+    unsigned at = 0;
+    while (at < MC_STORE_CALL_BOUND_COUNT && took_ns > bounds_us[at] * UINT64_C(1000))
+        at++;
+    atomic_fetch_add_explicit(&times->counts[at], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&times->sum_ns, took_ns, memory_order_relaxed);
+}
+
+struct mc_store_call_times mc_call_times_seen(const struct mc_call_times *times)
+{
+    struct mc_store_call_times seen = {.sum_us = atomic_load_explicit(&times->sum_ns, memory_order_relaxed) / 1000};
+    for (unsigned i = 0; i <= MC_STORE_CALL_BOUND_COUNT; i++)
+        seen.counts[i] = atomic_load_explicit(&times->counts[i], memory_order_relaxed);
+    return seen;
+}
+
 int mc_key_check(struct mc_bytes key)
 {
     return key.data == NULL || key.length == 0 || key.length > MC_KEY_LENGTH_MAX ? MC_ERR_INVALID_KEY : 0;

@@ -13,6 +13,7 @@
 #define MC_STORE_STATE_H
 
 #include "base/error.h"
+#include "mooncake.h"
 #include "base/pace.h"
 #include "env/thread.h"
 #include "store/path/paths.h"
@@ -39,6 +40,11 @@ struct mc_mounts;
 struct mc_owner;
 struct mc_preconnect;
 struct mc_tasks;
+
+/* How long calls took. Many threads add to it. */
+struct mc_call_times {
+    _Atomic uint64_t counts[MC_STORE_CALL_BOUND_COUNT + 1], sum_ns;
+};
 
 struct mc_registered {
     void *base;
@@ -122,12 +128,17 @@ struct mc_store {
     _Atomic(struct mc_mounts *) mounts;         /* NULL: there was none */
     _Atomic uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses, get_loads, retries, places_hits,
         hot_hits;
+    struct mc_call_times put_times, get_times, exist_times;
     struct mc_store *next; /* registry of the fork handler */
 };
 
 /* Every public call is framed by these. 0, or the code to return. */
 int mc_store_enter(struct mc_store *store);
 void mc_store_leave(struct mc_store *store);
+
+/* A call that began then has ended. */
+void mc_call_times_add(struct mc_call_times *times, uint64_t since_ns);
+struct mc_store_call_times mc_call_times_seen(const struct mc_call_times *times);
 
 /* Deadline of a call that moves so many bytes. */
 uint64_t mc_store_deadline(const struct mc_store *store, uint64_t bytes);

@@ -79,6 +79,9 @@ void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *sta
                                                .hot_bytes = store->hot == NULL ? 0 : mc_hot_bytes(store->hot),
                                                .checksum_errors = atomic_load(&counters->checksum_errors),
                                                .fallbacks = atomic_load(&counters->fallbacks)};
+    statistics->put_times = mc_call_times_seen(&store->put_times);
+    statistics->get_times = mc_call_times_seen(&store->get_times);
+    statistics->exist_times = mc_call_times_seen(&store->exist_times);
     for (size_t i = 0; i < 4; i++)
         statistics->path_bytes[i] = atomic_load(&counters->path_bytes[i]);
     if (owner != NULL) {

@@ -443,6 +443,48 @@ static size_t disks_of(struct mc_rest *rest, struct mc_store_disk disks[MC_SERVI
     return count > (int)MC_SERVICE_DISKS_MAX ? MC_SERVICE_DISKS_MAX : (size_t)count;
 }
 
+static const uint32_t call_bounds_us[MC_STORE_CALL_BOUND_COUNT] = {MC_STORE_CALL_BOUNDS_US};
+
+static void put_times(struct mc_buffer *out, const char *what, const char *help,
+                      const struct mc_store_call_times *times)
+{
+    uint64_t total = 0;
+    mc_buffer_printf(out, "# HELP mooncake_client_%s_seconds %s\n# TYPE mooncake_client_%s_seconds histogram\n", what,
+                     help, what);
+    for (unsigned i = 0; i < MC_STORE_CALL_BOUND_COUNT; i++) {
+        total += times->counts[i];
+        mc_buffer_printf(out, "mooncake_client_%s_seconds_bucket{le=\"%.9g\"} %" PRIu64 "\n", what,
+                         (double)call_bounds_us[i] / 1e6, total);
+    }
+    total += times->counts[MC_STORE_CALL_BOUND_COUNT];
+    mc_buffer_printf(out,
+                     "mooncake_client_%s_seconds_bucket{le=\"+Inf\"} %" PRIu64 "\nmooncake_client_%s_seconds_sum %.6f\n"
+                     "mooncake_client_%s_seconds_count %" PRIu64 "\n",
+                     what, total, what, (double)times->sum_us / 1e6, what, total);
+}
+
+/* "5 calls, half within 50 us, 99 % within 2000 us"; a bound, so no less than it was. */
+static void times_text(struct mc_buffer *out, const char *what, const struct mc_store_call_times *times)
+{
+    static const double parts[] = {0.5, 0.99};
+    static const char *const words[] = {"half", "99 %"};
+    uint64_t total = 0;
+    for (unsigned i = 0; i <= MC_STORE_CALL_BOUND_COUNT; i++)
+        total += times->counts[i];
+    mc_buffer_printf(out, "%s: %" PRIu64 " calls", what, total);
+    for (size_t part = 0; part < 2 && total > 0; part++) {
+        uint64_t below = 0;
+        unsigned at = 0;
+        while (at < MC_STORE_CALL_BOUND_COUNT && (double)(below += times->counts[at]) < parts[part] * (double)total)
+            at++;
+        if (at < MC_STORE_CALL_BOUND_COUNT)
+            mc_buffer_printf(out, ", %s within %" PRIu32 " us", words[part], call_bounds_us[at]);
+        else
+            mc_buffer_printf(out, ", %s not within %" PRIu32 " us", words[part], call_bounds_us[at - 1]);
+    }
+    mc_buffer_printf(out, "\n");
+}
+
 static void metrics(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
     struct mc_store_statistics now;
@@ -478,6 +520,9 @@ static void metrics(struct mc_rest *rest, struct mc_web_request *request, size_t
         mc_buffer_printf(&text,
                          "# HELP mooncake_client_%s %s\n# TYPE mooncake_client_%s %s\nmooncake_client_%s %" PRIu64 "\n",
                          rows[i].name, rows[i].help, rows[i].name, rows[i].type, rows[i].name, rows[i].value);
+    put_times(&text, "put", "Time of a put or upsert, or of a batch of them", &now.put_times);
+    put_times(&text, "get", "Time of a get, or of a batch of them", &now.get_times);
+    put_times(&text, "exist", "Time of an existence check, or of a batch of them", &now.exist_times);
     mc_disks_metrics(&text, disks, disks_of(rest, disks));
     mc_web_reply(request, 200, MC_WEB_TEXT, text.data, text.length);
     mc_buffer_free(&text);
@@ -496,6 +541,9 @@ static void summary(struct mc_rest *rest, struct mc_web_request *request, size_t
                      " objects\n",
                      now.segment_capacity, now.segment_populated, now.get_bytes, now.get_objects, now.get_misses,
                      now.put_bytes, now.put_objects);
+    times_text(&text, "Put", &now.put_times);
+    times_text(&text, "Get", &now.get_times);
+    times_text(&text, "Exist", &now.exist_times);
     mc_disks_summary(&text, disks, disks_of(rest, disks));
     mc_web_reply(request, 200, MC_WEB_TEXT, text.data, text.length);
     mc_buffer_free(&text);
