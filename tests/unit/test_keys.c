@@ -417,7 +417,7 @@ static void messages_and_rights(void **state)
         MC_MESSAGE_SEGMENT_REPLY, MC_MESSAGE_SEGMENTS_REPLY, MC_MESSAGE_SEGMENT_KEYS_REPLY, MC_MESSAGE_PUT_GRANTED,
         MC_MESSAGE_PUT_DONE, MC_MESSAGE_GET_FOUND, MC_MESSAGE_EXIST_REPLY, MC_MESSAGE_REMOVE_REPLY,
         MC_MESSAGE_COUNT_REPLY, MC_MESSAGE_ATTACH_REPLY, MC_MESSAGE_READ_REPLY, MC_MESSAGE_READ_END,
-        MC_MESSAGE_RDMA_ANSWER};
+        MC_MESSAGE_WRITE_END, MC_MESSAGE_RDMA_ANSWER};
     (void)state;
     for (unsigned type = 1; type < 200; type++) {
         bool is_free = strcmp(mc_message_name(type), "?") == 0;
