@@ -31,6 +31,7 @@ static struct world_store node_at(struct world *world, uint64_t node, struct mc_
     store.call = world_join(world, MC_ROLE_CALL, node, FIRST_LIFE);
     struct mc_wire_mount mount = world_mount_of(node, capacity, name);
     mount.host = host;
+    mount.tcp_address = mc_span_string("10.0.0.1:1"); /* others reach it */
     struct mc_wire_mount_reply reply = world_mount(world, store.owner, &mount);
     assert_int_equal(reply.code, 0);
     store.segment = reply.segment;
@@ -117,15 +118,37 @@ static void test_elsewhere_and_nowhere(void **state)
     struct world world;
     (void)state;
     open_spreading(&world, MC_SPREAD_ENFORCE, 3);
-    struct world_store a = node_at(&world, NODE_A, host_a, "a", MIB);
+    struct world_store a = node_at(&world, NODE_A, host_a, "a", 4 * MIB);
     assert_int_equal(world_put(&world, a.call, a.owner, "k", SMALL), 0);
     assert_int_equal(world_put(&world, a.call, a.owner, "wide", MIB / 2), 0);
     (void)node_at(&world, NODE_A + 100, host_a, "a2", 16 * MIB); /* of the machine that has it */
     uint64_t far = client_at(&world, CLIENT, host_d), unknown = client_at(&world, SECOND_CLIENT, (struct mc_id){0, 0});
     assert_int_equal(read_often(&world, far, "k", 100), 0); /* no other machine */
+    world_pass(&world, MC_HEAT_NOWHERE_MS);
     struct world_store b = node_at(&world, NODE_B, host_b, "b", MIB / 2);
-    assert_int_equal(read_often(&world, far, "wide", 100), 0); /* it would be full */
-    assert_int_equal(read_often(&world, unknown, "k", 100), b.segment);
+    assert_int_equal(read_often(&world, far, "wide", 100), 0); /* it would be full, */
+    uint64_t there = client_at(&world, THIRD_CLIENT, host_b);
+    struct world_store c = node_at(&world, NODE_C, host_c, "c", 16 * MIB);
+    world_pass(&world, MC_HEAT_NOWHERE_MS);
+    assert_int_equal(read_often(&world, there, "wide", 100), 0); /* and another machine is no nearer */
+    world_pass(&world, MC_HEAT_NOWHERE_MS);
+    assert_int_equal(read_often(&world, unknown, "wide", 100), c.segment); /* who says no host gets it from elsewhere */
+    assert_int_equal(read_often(&world, there, "k", 100), b.segment);
+    world_close_all(&world);
+}
+
+/* While a copy is made its value lies once more where it is: that needs room, too. */
+static void test_no_room_where_it_is(void **state)
+{
+    struct world world;
+    (void)state;
+    open_spreading(&world, MC_SPREAD_ENFORCE, 2);
+    struct world_store a = node_at(&world, NODE_A, host_a, "a", MIB);
+    assert_int_equal(world_put(&world, a.call, a.owner, "k", MIB / 2), 0);
+    (void)node_at(&world, NODE_B, host_b, "b", 16 * MIB);
+    assert_int_equal(read_often(&world, client_at(&world, CLIENT, host_b), "k", 100), 0);
+    assert_int_equal(statistics_of(&world).hot_objects, 1);
+    assert_int_equal(statistics_of(&world).hot_copies_wanted, 0);
     world_close_all(&world);
 }
 
@@ -218,8 +241,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_copy_goes_to_its_reader), cmocka_unit_test(test_elsewhere_and_nowhere),
-        cmocka_unit_test(test_reads_are_of_a_window),     cmocka_unit_test(test_observed_and_off),
-        cmocka_unit_test(test_who_may_not_write),         cmocka_unit_test(test_the_table_is_bounded),
+        cmocka_unit_test(test_no_room_where_it_is),       cmocka_unit_test(test_reads_are_of_a_window),
+        cmocka_unit_test(test_observed_and_off),          cmocka_unit_test(test_who_may_not_write),
+        cmocka_unit_test(test_the_table_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -260,6 +260,54 @@ static void stopped_in_mid_write(void **state)
     free(data);
 }
 
+/* ---- what a restarted master would be told meanwhile ---- */
+
+struct rounds {
+    struct rig *rig;
+    _Atomic bool ended;
+};
+
+static void *rounds_main(void *argument)
+{
+    struct rounds *rounds = argument;
+    const uint64_t length = 8 * MIB + 1; /* its block table begins within a unit */
+    uint8_t *data = malloc(length);
+    struct iovec part = {data, length};
+    rig_fill(data, length, 5);
+    for (int i = 0; i < 60; i++)
+        assert_int_equal(put_whole(rounds->rig, &part, 1, length), 0);
+    atomic_store(&rounds->ended, true);
+    free(data);
+    return NULL;
+}
+
+/* However many threads store parts of a value: it is one extent, all of it. */
+static void an_inventory_names_the_extent_once(void **state)
+{
+    struct rig rig;
+    pthread_t thread;
+    uint32_t seen = 0;
+    (void)state;
+    assert_int_equal(rig_start(&rig, MC_PATH_TCP, CAPACITY, false, true), 0);
+    struct rounds rounds = {&rig, false};
+    assert_int_equal(pthread_create(&thread, NULL, rounds_main, &rounds), 0);
+    while (!atomic_load(&rounds.ended)) {
+        struct mc_content *contents;
+        int64_t count = mc_segment_memory_contents(rig.memory, NULL, &contents);
+        assert_in_range(count, 0, 1);
+        if (count == 1) {
+            assert_int_equal(contents[0].offset, 0);
+            assert_int_equal(contents[0].slot, 0);
+            assert_true(contents[0].state != 2 || contents[0].length == mc_extent_size(8 * MIB + 1, strlen("whole")));
+            seen += contents[0].state == 2;
+        }
+        free(contents);
+    }
+    pthread_join(thread, NULL);
+    assert_true(seen > 0 || rig_threads == 0); /* the serve thread itself needs to announce nothing */
+    rig_stop(&rig);
+}
+
 static void *thread_put(void *argument)
 {
     struct rig *rig = argument;
@@ -296,7 +344,7 @@ int main(int argument_count, char **arguments)
         cmocka_unit_test(comes_whole),        cmocka_unit_test(a_mixed_batch),
         cmocka_unit_test(cut_in_mid_write),   cmocka_unit_test(hung_up_in_mid_write),
         cmocka_unit_test(ended_in_mid_write), cmocka_unit_test(stopped_in_mid_write),
-        cmocka_unit_test(by_several_threads),
+        cmocka_unit_test(by_several_threads), cmocka_unit_test(an_inventory_names_the_extent_once),
     };
     if (argument_count > 1 && strcmp(arguments[1], "rig-owner") == 0)
         return rig_owner_main(arguments);

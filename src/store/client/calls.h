@@ -24,8 +24,9 @@ int mc_put_expected(struct mc_store *store, struct mc_put_item *item, const stru
 /* Puts the value, if it has a replica in the segment of that name, in place of itself on others. `large` is held while
  * the bytes of a large one are in memory: those who share it do so one after the other. */
 int mc_store_move_away(struct mc_store *store, struct mc_bytes key, const char *segment, pthread_mutex_t *large);
-/* A copy more of the value, on that segment, if there is none. */
-int mc_store_spread(struct mc_store *store, struct mc_bytes key, uint32_t segment);
+/* A copy more of the value, on that segment, if there is none. MC_ERR_STALE: another master leads than the one of that
+ * epoch, which has numbered it. */
+int mc_store_spread(struct mc_store *store, struct mc_bytes key, uint32_t segment, uint64_t epoch);
 /* mc_store_get of one key. */
 int mc_get_full(struct mc_store *store, struct mc_get_item *item, mc_allocate *allocate, void *context);
 /* mc_store_get_ranges, that looks first where the objects were when the master last told. */

@@ -160,13 +160,15 @@ int mc_store_copy(struct mc_store *store, struct mc_bytes key, const char *sourc
     return rc;
 }
 
-int mc_store_spread(struct mc_store *store, struct mc_bytes key, uint32_t segment)
+int mc_store_spread(struct mc_store *store, struct mc_bytes key, uint32_t segment, uint64_t epoch)
 {
     struct mc_endpoint endpoint;
     int rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
-    rc = mc_store_endpoint(store, atomic_load(&store->epoch), segment, mc_store_deadline(store, 0), &endpoint);
+    rc = atomic_load(&store->epoch) != epoch ? MC_ERR_STALE : 0;
+    if (rc == 0)
+        rc = mc_store_endpoint(store, epoch, segment, mc_store_deadline(store, 0), &endpoint);
     const char *target = endpoint.name;
     if (rc == 0)
         rc = copy(store, key, NULL, &target, 1);

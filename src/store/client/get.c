@@ -145,7 +145,10 @@ static int read_found(struct get_work *work, struct mc_reader *reader)
             return MC_ERR_PROTOCOL;
         one->code = found.code < 0 ? found.code : PENDING;
         one->object_length = found.length;
-        one->copy_to = found.copy_to;
+        if (found.copy_to != 0) { /* what is asked again may have no such answer */
+            one->copy_to = found.copy_to;
+            one->copy_epoch = work->epoch;
+        }
         one->loaded = one->loaded || is_load(found.code, found.length);
         one->first_place = place_count;
         one->place_count = found.code < 0 ? 0 : found.replica_count;
@@ -291,10 +294,11 @@ static bool is_far(struct get_work *work, const struct mc_place *place)
 static void hot_start(struct get_work *work, struct get_one *one, struct mc_transfer *transfer)
 {
     struct mc_hot *hot = work->store->hot;
-    if (hot == NULL || one->reread || !is_far(work, &transfer->place) ||
-        (mc_gpu_is_there() && mc_staged_is_needed(&transfer, 1)))
+    const uint64_t length = transfer->object_length;
+    if (hot == NULL || one->reread || mc_block_count(length, mc_block_shift(length)) < 2 ||
+        !is_far(work, &transfer->place) || (mc_gpu_is_there() && mc_staged_is_needed(&transfer, 1)))
         return;
-    uint64_t version = mc_place_version(&transfer->place), length = transfer->object_length;
+    uint64_t version = mc_place_version(&transfer->place);
     one->hot = mc_hot_find(hot, one->hash, version, length);
     one->hot_begun = one->hot == NULL;
     if (one->hot_begun && transfer->length == length)
@@ -326,6 +330,8 @@ static int hot_end(struct get_work *work, struct get_one *one, struct mc_transfe
         mc_hot_keep(hot, one->hot);
     if (rc == 0)
         rc = mc_hot_read(hot, one->hot, transfer, run);
+    if (rc == MC_ERR_CHECKSUM_MISMATCH && transfer->result == 0 && mc_clock_ns() >= work->deadline_ns)
+        rc = MC_ERR_RPC_TIMEOUT; /* it was ours, and there is no time to read the owner's */
     if (rc == 0 && !one->hot_begun)
         atomic_fetch_add_explicit(&work->store->hot_hits, 1, memory_order_relaxed);
     mc_hot_leave(hot, one->hot);
@@ -716,8 +722,8 @@ void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
         atomic_fetch_add_explicit(hit ? &store->get_objects : &store->get_misses, 1, memory_order_relaxed);
         if (hit)
             atomic_fetch_add_explicit(&store->get_bytes, (uint64_t)ones[i].code, memory_order_relaxed);
-        if (hit && ones[i].copy_to != 0)
-            mc_tasks_spread(store, ones[i].key, ones[i].copy_to);
+        if (hit && ones[i].copy_to != 0 && call->keys != NULL) /* not for a copy, or a mover */
+            mc_tasks_spread(store, ones[i].key, ones[i].copy_to, ones[i].copy_epoch);
         if (hit && ones[i].loaded)
             atomic_fetch_add_explicit(&store->get_loads, 1, memory_order_relaxed);
     }
@@ -758,6 +764,9 @@ int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struc
     }
     if (rc == 0 && work.learnt)
         learn_endpoints(&work);
+    for (size_t i = 0; i < count && rc == 0; i++)
+        if (work.ones[i].code == PENDING && work.ones[i].copy_to != 0)
+            mc_tasks_spread(store, keys[i], work.ones[i].copy_to, work.ones[i].copy_epoch);
     for (size_t i = 0; i < count; i++)
         results[i] = rc < 0 ? rc : work.ones[i].code == PENDING ? 0 : (int)final_code(&work.ones[i], 0);
     free(work.places);

@@ -25,7 +25,8 @@ struct get_one {
     size_t index;            /* in the caller's batch, for allocate */
     struct iovec own_part;   /* what allocate gave, or the target of a range */
     uint64_t object_length;
-    uint32_t copy_to; /* the segment to which the master wants a copy, once it is read; 0: to none */
+    uint32_t copy_to;    /* the segment to which the master wants a copy, once it is read; 0: to none */
+    uint64_t copy_epoch; /* of that number */
     size_t first_place;
     uint8_t place_count, tried;
     int trouble;              /* our own, with the replica tried last; 0 = none */

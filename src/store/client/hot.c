@@ -36,6 +36,7 @@ struct mc_hot {
     pthread_mutex_t lock; /* guards what follows; never held while bytes are copied */
     uint64_t bytes;
     struct mc_hot_value *newest, *oldest;
+    struct mc_hot_value *gone; /* by `next`; freed by who unlocks */
     struct mc_hot_value *buckets[BUCKETS];
     struct seen seen[SEEN];
 };
@@ -101,7 +102,20 @@ static void reference_drop(struct mc_hot *hot, struct mc_hot_value *value)
     if (--value->users > 0)
         return;
     hot->bytes -= value->size;
-    free(value);
+    value->next = hot->gone;
+    hot->gone = value;
+}
+
+/* Lets go the lock, and of what went. */
+static void unlock(struct mc_hot *hot)
+{
+    struct mc_hot_value *gone = hot->gone, *next;
+    hot->gone = NULL;
+    pthread_mutex_unlock(&hot->lock);
+    for (; gone != NULL; gone = next) {
+        next = gone->next;
+        free(gone);
+    }
 }
 
 /* Nobody finds it any more; who reads it goes on. */
@@ -125,11 +139,17 @@ static bool is_read_often(struct mc_hot *hot, struct mc_hash key)
     return ++seen->reads >= hot->limits.reads;
 }
 
+/* What is being read gives no room. */
 static bool room_make(struct mc_hot *hot, uint64_t size)
 {
-    while (hot->bytes + size > hot->limits.bytes && hot->oldest != NULL)
-        forget(hot, hot->oldest);
-    return hot->bytes + size <= hot->limits.bytes; /* else those that are in use fill it */
+    struct mc_hot_value *value = hot->oldest;
+    while (hot->bytes + size > hot->limits.bytes && value != NULL) {
+        struct mc_hot_value *newer = value->newer;
+        if (value->users == 1)
+            forget(hot, value);
+        value = newer;
+    }
+    return hot->bytes + size <= hot->limits.bytes;
 }
 
 struct mc_hot_value *mc_hot_find(struct mc_hot *hot, struct mc_hash key, uint64_t version, uint64_t length)
@@ -147,7 +167,7 @@ struct mc_hot_value *mc_hot_find(struct mc_hot *hot, struct mc_hash key, uint64_
         unlink_one(hot, value);
         link_newest(hot, value);
     }
-    pthread_mutex_unlock(&hot->lock);
+    unlock(hot);
     return value;
 }
 
@@ -162,7 +182,7 @@ int mc_hot_read(struct mc_hot *hot, struct mc_hot_value *value, const struct mc_
     if (rc == MC_ERR_CHECKSUM_MISMATCH) {
         pthread_mutex_lock(&hot->lock);
         forget(hot, value);
-        pthread_mutex_unlock(&hot->lock);
+        unlock(hot);
     }
     return rc;
 }
@@ -187,7 +207,7 @@ struct mc_hot_value *mc_hot_begin(struct mc_hot *hot, struct mc_hash key, uint64
                                        .users = 1};
         hot->bytes += size;
     }
-    pthread_mutex_unlock(&hot->lock);
+    unlock(hot);
     return value;
 }
 
@@ -219,20 +239,20 @@ void mc_hot_keep(struct mc_hot *hot, struct mc_hot_value *value)
         value->users++;
         link_newest(hot, value);
     }
-    pthread_mutex_unlock(&hot->lock);
+    unlock(hot);
 }
 
 void mc_hot_leave(struct mc_hot *hot, struct mc_hot_value *value)
 {
     pthread_mutex_lock(&hot->lock);
     reference_drop(hot, value);
-    pthread_mutex_unlock(&hot->lock);
+    unlock(hot);
 }
 
 uint64_t mc_hot_bytes(struct mc_hot *hot)
 {
     pthread_mutex_lock(&hot->lock);
     uint64_t bytes = hot->bytes;
-    pthread_mutex_unlock(&hot->lock);
+    unlock(hot);
     return bytes;
 }

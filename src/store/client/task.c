@@ -15,6 +15,7 @@
 struct copy_task {
     struct mc_task told;
     uint32_t segment; /* not 0: a hot object, whose full key it is, to that segment; nobody asks what became of it */
+    uint64_t epoch;   /* of that number */
     struct copy_task *next;
     const char *source;
     size_t target_count;
@@ -54,7 +55,7 @@ static void spread_one(struct mc_tasks *tasks)
     tasks->hot = task->next;
     tasks->hot_count--;
     pthread_mutex_unlock(&tasks->sleeper.lock);
-    int rc = mc_store_spread(tasks->store, (struct mc_bytes){task->text, task->key_length}, task->segment);
+    int rc = mc_store_spread(tasks->store, (struct mc_bytes){task->text, task->key_length}, task->segment, task->epoch);
     if (rc < 0)
         mc_log_limited(INFO, "a value that is read often was not copied to segment %u: %s", task->segment,
                        mc_error_name(rc));
@@ -214,13 +215,14 @@ int mc_store_task_query(struct mc_store *store, const uint64_t id[2], struct mc_
     return rc;
 }
 
-void mc_tasks_spread(struct mc_store *store, struct mc_bytes key, uint32_t segment)
+void mc_tasks_spread(struct mc_store *store, struct mc_bytes key, uint32_t segment, uint64_t epoch)
 {
     struct mc_tasks *tasks = tasks_of(store);
     struct copy_task *task = tasks == NULL ? NULL : task_make(key, NULL, NULL, 0);
     if (task == NULL)
         return;
     task->segment = segment;
+    task->epoch = epoch;
     pthread_mutex_lock(&tasks->sleeper.lock);
     if (tasks->hot_count < SPREAD_MAX) {
         task->next = tasks->hot;

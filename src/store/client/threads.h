@@ -7,8 +7,9 @@
 /* Of mount.c and task.c, when no call runs any more. */
 void mc_mounts_end(struct mc_store *store);
 void mc_tasks_end(struct mc_store *store);
-/* Of task.c: a value of that full key, just read, is to have a copy in that segment; soon, or not at all. */
-void mc_tasks_spread(struct mc_store *store, struct mc_bytes key, uint32_t segment);
+/* Of task.c: a value of that full key, just read, is to have a copy in the segment that has that number under that
+ * epoch; soon, or not at all. */
+void mc_tasks_spread(struct mc_store *store, struct mc_bytes key, uint32_t segment, uint64_t epoch);
 
 /* Of drain.c: the master's wish, as each heartbeat's answer tells it; called by the heartbeat thread. The end: when it
  * has stopped. */

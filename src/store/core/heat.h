@@ -2,8 +2,9 @@
  * that reads it (--dynamic_replication_mode). The master only says so, to the reader, in its answer to a GET; the copy
  * is one like any other (docs/ordering.md, copies), made by that reader.
  *
- * Reads are counted in a table of fixed size. Of keys that share an entry the one that is read more keeps it, so an
- * object may be found hot late, never without so many reads in the window. */
+ * Reads are counted in a table of fixed size. Of keys that share four entries those that are read more keep them, so
+ * an object may be found hot late, or, among many that are read as often, not at all; never without so many reads in
+ * the window. */
 #ifndef MC_CORE_HEAT_H
 #define MC_CORE_HEAT_H
 
@@ -15,9 +16,12 @@ struct mc_core;
 struct mc_core_config;
 struct mc_object;
 
-#define MC_HEAT_ENTRIES 8192u   /* 256 KiB, where it is wanted */
-#define MC_HEAT_QUIET_MS 30000u /* for so long after one was asked for no other copy of that object is */
-#define MC_HEAT_FREE_PART 0.15  /* of a segment, that stays free when a copy has come there */
+#define MC_HEAT_ENTRIES 8192u         /* 256 KiB, where it is wanted */
+#define MC_HEAT_QUIET_MS 30000u       /* for so long after one was asked for no other copy of that object is */
+#define MC_HEAT_NOWHERE_MS 1000u      /* the same, when there was no place for it */
+#define MC_HEAT_BYTES_MAX (64u << 20) /* larger ones are not copied: the reader has such a copy in memory meanwhile */
+#define MC_HEAT_WAYS 4u               /* entries that a key may have */
+#define MC_HEAT_FREE_PART 0.15        /* of a segment, that stays free when a copy has come there */
 
 struct mc_heat_entry {
     uint64_t hash; /* of the key */

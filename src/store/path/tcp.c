@@ -19,7 +19,8 @@
 #define ONE_LANE_BYTES (1u << 20) /* batches below use one lane */
 #define RUN_LANES_MAX 8u
 #define WAIT_NS 100000000ull
-#define AWAY_NS 50000000ull /* a wait that ends so much too late: it was us who did not run */
+#define PART_BYTES_PER_MS (64u << 10) /* slower than that no owner takes in what its kernel has */
+#define AWAY_NS 50000000ull           /* a wait that ends so much too late: it was us who did not run */
 /* So often a question is asked again out of the owner's credit, which keeps the work of a slow one from growing (a
  * longer wait each time would only make the loss of two packets dear), */
 #define TURNS_PAID 2u
@@ -243,7 +244,10 @@ static uint64_t doubt_after_ns(const struct tcp_batch *batch)
 }
 static uint64_t stall_after_ns(const struct tcp_batch *batch)
 {
-    return later(MC_STALL_NS, 4 * mc_pace_late_ns(batch->run.pace));
+    uint64_t unanswered = 0; /* an owner that lives may have it all, and many others to take from first */
+    for (size_t i = 0; i < batch->run.lane_count; i++)
+        unanswered += batch->run.lanes[i]->unanswered;
+    return later(MC_STALL_NS, 4 * mc_pace_late_ns(batch->run.pace)) + unanswered / PART_BYTES_PER_MS * 1000000u;
 }
 
 static uint64_t wait_until_ns(const struct tcp_batch *batch, uint64_t now_ns)
@@ -426,7 +430,8 @@ static void parts_watch(struct tcp_batch *batch, uint64_t now_ns)
 {
     for (size_t i = 0; i < batch->run.lane_count; i++) {
         struct mc_tcp_lane *lane = batch->run.lanes[i];
-        if (lane->state != MC_TCP_READY || lane->part_answers == 0)
+        bool waits = lane->state == MC_TCP_READY && lane->part_answers > 0 && !mc_tcp_lane_is_sending(lane);
+        if (!waits || now_ns < lane->progress_ns + mc_pace_late_ns(batch->run.pace))
             continue;
         uint64_t confirmed = mc_tcp_confirmed(lane->fd);
         if (confirmed != lane->confirmed)

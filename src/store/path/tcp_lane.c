@@ -161,9 +161,15 @@ static bool part_begin(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
     if (lane->piece_count == MC_TCP_PIECES_MAX)
         return false;
     write_head(lane, job, start, end, true);
-    lane->pieces[(lane->piece_first + lane->piece_count++) % MC_TCP_PIECES_MAX] = (struct mc_tcp_piece){
-        .job = job, .start = start, .end = start, .request_id = lane->request_id, .is_part = true};
+    lane->pieces[(lane->piece_first + lane->piece_count++) % MC_TCP_PIECES_MAX] =
+        (struct mc_tcp_piece){.job = job,
+                              .start = start,
+                              .end = start,
+                              .part_bytes = end - start,
+                              .request_id = lane->request_id,
+                              .is_part = true};
     lane->part_answers++;
+    lane->unanswered += end - start;
     lane->part.job = job;
     lane->part.cursor = job->cursor;
     lane->part.next = start;
@@ -211,6 +217,7 @@ void mc_tcp_lane_ping(struct mc_tcp_lane *lane)
     lane->pieces[(lane->piece_first + lane->piece_count++) % MC_TCP_PIECES_MAX] =
         (struct mc_tcp_piece){.request_id = lane->request_id, .is_part = true, .is_ping = true};
     lane->orphan_count++;
+    lane->pings++;
 }
 
 /* Queues the next bytes of the write under way, at most to the end of a block. */
@@ -296,8 +303,8 @@ static void parts_fill(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
         } else if (lane->part.job != NULL) {
             part_step(lane);
         } else if (lane->is_passed) {
-            return; /* it is stuck, as far as we know */
-        } else if (run->whole != NULL) {
+            return;                                          /* it is stuck, as far as we know */
+        } else if (run->whole != NULL && lane->pings == 0) { /* what follows a PING would be owed its answer */
             struct mc_tcp_job *job = run->whole;
             run->whole = job->next_whole;
             write_tail(lane, job);
@@ -433,6 +440,8 @@ static void piece_pop(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
     struct mc_tcp_piece *piece = first_piece(lane);
     struct mc_tcp_job *job = piece->job;
     lane->piece_bytes -= piece->end - piece->start;
+    lane->unanswered -= piece->part_bytes;
+    lane->pings -= piece->is_ping;
     lane->piece_first = (lane->piece_first + 1) % MC_TCP_PIECES_MAX;
     lane->piece_count--;
     lane->expect = MC_TCP_EXPECT_REPLY;
@@ -880,9 +889,11 @@ int mc_tcp_lane_receive(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
             rc = in_step(run, lane);
         if (rc < 0)
             return rc;
-        if (run->whole != NULL)
+        if (run->whole != NULL && lane->pings == 0)
             return 1;
-        if (lane->piece_count == 0 || (uint64_t)received < asked)
+        if (lane->piece_count == 0) /* all came at once: what is left is asked for now */
+            return run->reading != NULL || run->cutting != NULL || run->next < run->count;
+        if ((uint64_t)received < asked)
             return 0;
         if (run->reading != NULL || run->next < run->count) /* keep the window full */
             return 1;

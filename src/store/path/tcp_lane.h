@@ -55,6 +55,7 @@ struct mc_tcp_job { /* one transfer of the batch */
 struct mc_tcp_piece {
     struct mc_tcp_job *job; /* NULL: an orphan, nobody wants it from this lane any more */
     uint64_t start, end, want_start, want_end, request_id;
+    uint64_t part_bytes; /* of a part */
     struct mc_cursor cursor, cursor_start;
     bool with_table, is_part;
     bool is_ping; /* an orphan that is neither: PONG comes */
@@ -93,8 +94,9 @@ struct mc_tcp_lane {
     struct mc_owner_said owner;
     struct mc_spin spin;
     uint64_t idle_since_ns, progress_ns, request_id;
-    uint64_t confirmed; /* bytes of parts, by the owner's kernel, when it was last looked at */
-    uint64_t asked_ns;  /* when the oldest piece was asked for, if nothing has come since */
+    uint64_t unanswered; /* bytes of parts without an answer */
+    uint64_t confirmed;  /* bytes of parts, by the owner's kernel, when it was last looked at */
+    uint64_t asked_ns;   /* when the oldest piece was asked for, if nothing has come since */
     enum mc_tcp_state state;
     struct mc_prover *prover; /* until the owner has proved itself; NULL: it need not, or has */
     bool readable;            /* something may be there to receive */
@@ -119,7 +121,8 @@ struct mc_tcp_lane {
     struct mc_tcp_job *queued; /* writes whose last byte is among the parts */
 
     struct mc_tcp_piece pieces[MC_TCP_PIECES_MAX];
-    uint32_t piece_first, piece_count, orphan_count, part_answers; /* part_answers: parts that are not orphans */
+    uint32_t piece_first, piece_count, orphan_count;
+    uint32_t part_answers, pings; /* of the pieces: parts that are not orphans; PINGs */
     uint64_t piece_bytes;
     enum mc_tcp_expect expect; /* of the first piece */
     uint64_t at;               /* in the object: next byte of payload */

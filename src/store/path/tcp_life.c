@@ -19,7 +19,7 @@ static struct mc_tcp_lane *lane_make(void)
     lane->heads_length = lane->part_first = lane->part_count = lane->in_start = lane->in_length = 0;
     lane->queued_bytes = lane->piece_bytes = 0;
     lane->writing = lane->queued = lane->part.job = NULL;
-    lane->piece_first = lane->piece_count = lane->orphan_count = lane->part_answers = 0;
+    lane->piece_first = lane->piece_count = lane->orphan_count = lane->part_answers = lane->pings = 0;
     lane->expect = MC_TCP_EXPECT_REPLY;
     return lane;
 }

@@ -139,6 +139,6 @@ void mc_numa_place(void *data, uint64_t size)
     else if (error != 0)
         mc_log(WARNING, "the segment is not placed on NUMA nodes %s: %s", list, strerror(error));
     else
-        mc_log(INFO, "the segment lies on NUMA node%s %s%s", mc_numa_count(&nodes) > 1 ? "s" : "", list,
+        mc_log(INFO, "new pages of the segment come from NUMA node%s %s%s", mc_numa_count(&nodes) > 1 ? "s" : "", list,
                mc_numa_count(&nodes) > 1 ? ", page by page in turn" : ", as far as there is room");
 }

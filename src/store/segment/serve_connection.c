@@ -523,7 +523,8 @@ static uint64_t connection_take(struct mc_serve_connection *connection, bool may
     if (only_held)
         (void)mc_socket_hold(connection->fd, false);
     connection->holds = more && mc_socket_holds(connection->fd);
-    if (*end == 0 && more && mc_lane_takes_much(&connection->lane) && !connection->is_streaming)
+    if (*end == 0 && more && mc_lane_takes_much(&connection->lane) && mc_lane_wants_input(&connection->lane) &&
+        !connection->is_streaming)
         stream_append(connection);
     return moved;
 }

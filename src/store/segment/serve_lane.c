@@ -298,10 +298,10 @@ static int commit_handle(struct mc_serve_lane *lane, const struct mc_frame *fram
 }
 
 /* What a WRITE brought was thrown away. By the time of its COMMIT the generation may be one that can be granted: where
- * the owner has met the master's epoch in between. */
+ * the owner has met the master's epoch in between. The writer of a part is told, and sends no COMMIT. */
 static void note_refused(struct mc_serve_lane *lane)
 {
-    if (lane->write.refused && lane->write.generation > lane->refused_generation)
+    if (lane->write.refused && !lane->write.is_part && lane->write.generation > lane->refused_generation)
         lane->refused_generation = lane->write.generation;
 }
 
@@ -324,17 +324,16 @@ static int write_handle(struct mc_serve_lane *lane, uint64_t request_id, struct 
     const bool is_cut = head.skip > 0 || head.is_part != 0;
     if ((lane->server->wants_tags || is_cut) && (head.skip > size || head.payload_length > size - head.skip))
         return MC_ERR_INVALID_PARAMS; /* more than was granted */
-    if (head.skip > UINT64_MAX - head.offset)
-        return MC_ERR_INVALID_PARAMS;
-    const uint64_t start = head.offset + head.skip;
-    int code =
-        mc_segment_memory_may_write(lane->server->memory, head.slot, head.generation, start, head.payload_length);
+    /* Of a part the whole extent is announced: that is what its writer may be storing into. */
+    const uint64_t length = is_cut ? size : head.payload_length;
+    int code = mc_segment_memory_may_write(lane->server->memory, head.slot, head.generation, head.offset, length);
     if (code == MC_ERR_INVALID_PARAMS) /* outside of the segment: no honest writer has a grant for that */
         return code;
     lane->write.left = head.payload_length;
     lane->write.generation = head.generation;
-    lane->write.offset = lane->write.start = start;
-    lane->write.length = head.payload_length;
+    lane->write.offset = head.offset + head.skip;
+    lane->write.start = head.offset;
+    lane->write.length = length;
     lane->write.slot = head.slot;
     lane->write.refused = code < 0;
     lane->write.is_part = head.is_part != 0;
@@ -685,7 +684,7 @@ static void output_fill(struct mc_serve_lane *lane)
     while (lane->queue_count > 0 && !lane->read.active && lane->out.length < MC_LANE_OUT_MAX && !lane->out_has_fds) {
         const struct mc_lane_request *request = &lane->queue[lane->queue_first];
         if (request->type == MC_MESSAGE_WRITE) {
-            if (lane->queue_count == 1 && lane->write.left > 0) /* more of it is to come */
+            if (lane->write.is_part && lane->queue_count == 1 && lane->write.left > 0) /* more of it is to come */
                 return;
             code_frame_write(&lane->out, MC_MESSAGE_WRITE_END, request->request_id,
                              request->is_refused ? MC_ERR_STALE : 0);
