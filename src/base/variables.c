@@ -28,8 +28,7 @@
 #define SAY_CHOICE                                                                                                     \
     "a device is paired with one of the peer by fabric, subnet and name; MC_CUSTOM_TOPO_JSON says which is near what"
 #define SAY_MLX5 "ports of queue pairs are left to the driver; MC_NUM_QP_PER_EP makes more of them"
-#define SAY_HOT                                                                                                        \
-    "each process keeps copies of its own; for one store of a machine let a node of it lend memory"
+#define SAY_HOT "each process keeps copies of its own; for one store of a machine let a node of it lend memory"
 #define SAY_FILES                                                                                                      \
     "each node has disks of its own: MOONCAKE_OFFLOAD_FILE_STORAGE_PATH, or the master's --root_fs_dir for all"
 #define SAY_NVME "NVMe-oF is not here: give nodes a file system on the device (MOONCAKE_OFFLOAD_FILE_STORAGE_PATH)"
