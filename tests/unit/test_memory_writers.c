@@ -97,6 +97,9 @@ static void stop_here(void *context)
  * that write. */
 static void writer_run(const struct owner *owner)
 {
+#ifdef __SANITIZE_THREAD__ /* it lets a forked child have no threads of its own */
+    setenv("MC_COPY_THREADS", "1", 1);
+#endif
     struct mc_paths *paths = mc_paths_create(owner->writer_node, 1, MC_PATH_SHM);
     struct mc_path *path;
     uint8_t *data = calloc(1, LENGTH);
