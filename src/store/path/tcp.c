@@ -246,7 +246,7 @@ static uint64_t stall_after_ns(const struct tcp_batch *batch)
 {
     uint64_t unanswered = 0; /* an owner that lives may have it all, and many others to take from first */
     for (size_t i = 0; i < batch->run.lane_count; i++)
-        unanswered += batch->run.lanes[i]->unanswered;
+        unanswered += mc_tcp_lane_is_sending(batch->run.lanes[i]) ? 0 : batch->run.lanes[i]->unanswered;
     return later(MC_STALL_NS, 4 * mc_pace_late_ns(batch->run.pace)) + unanswered / PART_BYTES_PER_MS * 1000000u;
 }
 
