@@ -631,23 +631,28 @@ static void writes_judge(struct tcp_batch *batch)
             batch->run.jobs[i].transfer->result = rc;
 }
 
+static bool goes_in_parts(struct mc_tcp_path *tcp)
+{
+    bool is_near = mc_id_equal(tcp->path.endpoint.host, tcp->path.paths->host);
+    return atomic_load_explicit(&tcp->takes_parts, memory_order_relaxed) &&
+           (!is_near || mc_tcp_part_bytes < MC_TCP_PART_BYTES);
+}
+
 /* False when it is over. */
 static bool batch_begin(struct tcp_batch *batch, struct mc_path *path, struct mc_transfer **transfers, size_t count,
                         const struct mc_run *run)
 {
     struct mc_tcp_path *tcp = (struct mc_tcp_path *)path;
-    *batch = (struct tcp_batch){.tcp = tcp,
-                                .transfers = transfers,
-                                .count = count,
-                                .run = {.paths = path->paths,
-                                        .motion = &batch->motion,
-                                        .pace = &tcp->pace,
-                                        .takes_parts = atomic_load_explicit(&tcp->takes_parts, memory_order_relaxed)},
-                                .opener = {.paths = path->paths,
-                                           .endpoint = &path->endpoint,
-                                           .peers = tcp->peers,
-                                           .peer_count = tcp->peer_count,
-                                           .pace = &tcp->pace}};
+    *batch = (struct tcp_batch){
+        .tcp = tcp,
+        .transfers = transfers,
+        .count = count,
+        .run = {.paths = path->paths, .motion = &batch->motion, .pace = &tcp->pace, .takes_parts = goes_in_parts(tcp)},
+        .opener = {.paths = path->paths,
+                   .endpoint = &path->endpoint,
+                   .peers = tcp->peers,
+                   .peer_count = tcp->peer_count,
+                   .pace = &tcp->pace}};
     int code = 0;
     if (mc_paths_is_forked(path->paths)) {
         mc_path_fail_all(transfers, count, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);

@@ -184,7 +184,8 @@ static inline uint32_t mc_tcp_lane_askable(const struct mc_tcp_lane *lane)
 void mc_tcp_lane_ping(struct mc_tcp_lane *lane);
 /* In how many parts it goes; 1: it is not cut. */
 uint64_t mc_tcp_job_parts(const struct mc_tcp_run *run, const struct mc_tcp_job *job);
-/* MC_TCP_PART_BYTES, but for tests, which have less. */
+/* MC_TCP_PART_BYTES, but for tests, which have less. Within a machine nothing is lost, and one lane moves more than
+ * several: there writes go in parts only for these. */
 extern uint64_t mc_tcp_part_bytes;
 /* Asks on `to`, which has no work, for what is wanted from `from`. */
 void mc_tcp_lane_copy(struct mc_tcp_run *run, struct mc_tcp_lane *from, struct mc_tcp_lane *to);
