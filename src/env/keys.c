@@ -460,7 +460,7 @@ unsigned mc_keys_version(void)
 
 static uint64_t mark_of(const struct mc_key *key)
 {
-    return mc_hash(key->secret, sizeof(key->secret)).low ^ key->rights;
+    return mc_hash(key->secret, sizeof(key->secret)).low ^ mc_hash(key->tenant, strlen(key->tenant)).high ^ key->rights;
 }
 
 void mc_key_note(struct mc_key_proved *proved, const struct mc_key *key, unsigned version_before)

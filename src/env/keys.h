@@ -59,7 +59,8 @@ int mc_keys_origin_status(unsigned right, const char *origin, const char *host);
 /* "Bearer id:secret" of this process's key. NULL: it has none. */
 const char *mc_keys_bearer(char text[MC_KEYS_BEARER_MAX]);
 
-/* A key that somebody has proved: does it still hold, or was it revoked, or its secret or rights changed since? */
+/* A key that somebody has proved: does it still hold, or was it revoked, or its secret, rights or tenant changed since?
+ */
 struct mc_key_proved {
     char id[MC_KEY_ID_MAX];
     uint64_t mark;

@@ -240,6 +240,20 @@ def test_the_key_says_the_tenant(keys):
         assert blue.same("x", "b", 100) is None
 
 
+def test_who_is_connected_when_its_tenant_changes_is_let_go(tmp_path):
+    plain, moved = Key("plain", "read,write,node"), Key("moved", "read,write", "blue")
+    master = Master(f"--auth_file={keyed.write(tmp_path, 'keys', plain, moved)}")
+    with master, keyed.Client(master, plain, segment=64 << 20), Client(master, moved) as client:
+        assert client.put("mine", "b", 100) == 0
+        moved.tenant = "red"
+        keyed.write(tmp_path, "keys", plain, moved)
+        wait_until(lambda: "was read again" in master.log())
+        assert client.put("mine", "r", 100) == NOT_PERMITTED  # this store is of the tenant that it began with
+        says(master, "its key, moved, is not what it was any more")
+        with Client(master, moved) as other:
+            assert other.same("mine", "b", 100) is None
+
+
 def test_a_name_that_is_said_is_not_believed(keys):
     master, made = keys
     program = ("import os, sys; sys.path.insert(0, os.environ['MC_PYTHONPATH']); from mooncake.store import MooncakeDistributedStore;"
