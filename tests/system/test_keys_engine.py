@@ -14,6 +14,7 @@ from test_engine import ORIGINAL, Peer
 MIB = 1 << 20
 PATHS = {"tcp": {"MC_FORCE_TCP": "1"}, "host": {}}
 METADATA, PROBE = 1, 3
+TENANT_NOT_REGISTERED = -1701
 
 
 def frame(kind):
@@ -150,6 +151,69 @@ def test_who_is_connected_when_its_key_is_revoked_is_let_go(scene):
         wait_until(lambda: "a peer is let go" in far.said())
         assert near.moves(far)[1] < 0
         assert other.moves(far) == [0, 0]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_another_tenant_reaches_no_memory(tmp_path, path):
+    """Whatever an engine has registered is its tenant's: that of the first key of its file."""
+    a, b, none = Key("a", "read,write", "team-a"), Key("b", "read,write", "team-b"), Key("none", "read,write")
+    with Engine(tmp_path, "far", file=keyed.write(tmp_path, "keys", a, b, none)) as far:
+        far.ask("fill", 0, MIB, 7)
+        far.sevens = far.ask("crc", 0, MIB)
+        for key in (b, none):
+            with Engine(tmp_path, f"near-{key.name}", key, **PATHS[path]) as near:
+                assert all(code < 0 for code in near.moves(far))
+                assert "it is of another tenant, or we are" in near.said()
+        assert is_untouched(far)
+        assert "its key is of another tenant than our own" in far.said()
+        with Engine(tmp_path, "near-a", a, **PATHS[path]) as near:
+            assert near.moves(far) == [0, 0]
+
+
+@pytest.mark.parametrize("moved", ["the caller's", "our own"])
+def test_who_is_connected_when_a_tenant_changes_is_let_go(tmp_path, moved):
+    own, key = Key("own", "read,write", "team-a"), Key("key", "read,write", "team-a")
+    with Engine(tmp_path, "far", file=keyed.write(tmp_path, "keys", own, key)) as far, Engine(tmp_path, "near", key, MC_FORCE_TCP="1") as near:
+        assert near.moves(far) == [0, 0]
+        (key if moved == "the caller's" else own).tenant = "team-b"
+        keyed.write(tmp_path, "keys", own, key)
+        wait_until(lambda: "a peer is let go" in far.said())
+        assert all(code < 0 for code in near.moves(far))
+
+
+@pytest.mark.parametrize("port", [HANDSHAKE, DATA, HOST])
+def test_a_key_that_is_revoked_in_the_middle_of_its_proof(scene, port):
+    far, keys, folder = scene
+    key = keys["read,write"]
+    openers = doors(far, key)
+    with openers[port]() as connection:
+        known, proof = keyed.preface(connection, port, key)
+        assert known
+        keyed.write(folder, "keys", keys["read"])
+        wait_until(lambda: refusal_of(openers[port], port, key) == keyed.preface_refusal())
+        connection.sendall(proof + frame(METADATA))
+        assert keyed.read_all(connection) == b""
+    assert is_untouched(far)
+
+
+def test_each_door_refuses_another_tenant(scene):
+    """Also who has found out the ports: nothing of the engine is told, and no byte comes or goes."""
+    far, keys, folder = scene
+    stranger = Key("stranger", "read,write", "team-b")
+    keyed.write(folder, "keys", *keys.values(), stranger)
+    openers = doors(far, keys["read,write"])
+    wait_until(lambda: refusal_of(openers[HANDSHAKE], HANDSHAKE, stranger) == keyed.preface_refusal(TENANT_NOT_REGISTERED))
+    for port, connect in openers.items():
+        assert refusal_of(connect, port, stranger) == keyed.preface_refusal(TENANT_NOT_REGISTERED), port
+    assert is_untouched(far)
+
+
+def refusal_of(connect, port, key):
+    """All that is said to who names that key; of one that is let in, the challenge."""
+    with connect() as connection:
+        connection.sendall(keyed.preface_auth(port, key, bytes(32)))
+        connection.shutdown(socket.SHUT_WR)
+        return keyed.read_all(connection)
 
 
 def test_an_engine_whose_file_cannot_be_read_does_not_start(tmp_path):

@@ -28,6 +28,14 @@ static bool send_challenge(const struct mc_service_connection *connection)
     return mc_socket_sends(connection->fd, challenge, sizeof(*challenge)) == (ssize_t)sizeof(*challenge);
 }
 
+static bool still_counts(struct mc_key_proved *proved)
+{
+    struct mc_key key;
+    bool counts = mc_keys_find(mc_span_string(proved->id), &key) && mc_preface_is_of_ours(&key); /* ours may be new */
+    explicit_bzero(key.secret, sizeof(key.secret));
+    return counts && mc_key_holds(proved);
+}
+
 /* A process of this machine copies to and from our memory by itself, whatever is asked of it. */
 static const unsigned both = MC_RIGHT_READ | MC_RIGHT_WRITE;
 
@@ -35,6 +43,10 @@ static void open_up(struct mc_service_connection *connection)
 {
     enum mc_preface_port port = connection->preface->port;
     connection->rights = connection->preface->key.rights;
+    if (!still_counts(&connection->preface->proved)) { /* it may have changed in the middle of the proof */
+        refuse(connection, "its key is not what it was any more");
+        return;
+    }
     if (port == MC_PREFACE_HOST && (connection->rights & both) != both) {
         refuse(connection, "its key has not both rights, to read and to write, so it has to go by tcp");
         return;
@@ -68,7 +80,7 @@ void mc_preface_revoke(struct mc_service *service)
     service->keys_version = version;
     for (struct mc_service_connection *one = service->connections, *next; one != NULL; one = next) {
         next = one->next;
-        if (one->proved == NULL || one->kind == MC_CONNECTION_HOST || mc_key_holds(one->proved))
+        if (one->proved == NULL || one->kind == MC_CONNECTION_HOST || still_counts(one->proved))
             continue;
         mc_log_limited(WARNING, "a peer is let go: its key, %s, is not what it was any more", one->proved->id);
         mc_connection_drop(one);

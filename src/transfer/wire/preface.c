@@ -44,6 +44,14 @@ static int refuse(struct mc_preface *preface, int code)
     return code;
 }
 
+bool mc_preface_is_of_ours(const struct mc_key *key)
+{
+    struct mc_key own;
+    bool is_same = mc_keys_own(&own) && strcmp(own.tenant, key->tenant) == 0;
+    explicit_bzero(own.secret, sizeof(own.secret));
+    return is_same;
+}
+
 static int auth_take(struct mc_preface *preface)
 {
     const struct mc_preface_auth *auth = &preface->in.auth;
@@ -54,6 +62,10 @@ static int auth_take(struct mc_preface *preface)
     unsigned version = mc_keys_version();
     if (!mc_keys_find(mc_span(auth->key, length), &key))
         return refuse(preface, MC_ERR_NOT_PERMITTED);
+    if (!mc_preface_is_of_ours(&key)) {
+        explicit_bzero(key.secret, sizeof(key.secret));
+        return refuse(preface, MC_ERR_TENANT_NOT_REGISTERED);
+    }
     struct mc_preface_challenge *challenge = &preface->challenge;
     *challenge = (struct mc_preface_challenge){.magic = CHALLENGE_MAGIC};
     mc_key_draw(challenge->nonce);
@@ -96,6 +108,8 @@ const char *mc_preface_fault(const struct mc_preface *preface, int code)
     if (preface->is_asked)
         return code == MC_ERR_NOT_PERMITTED ? "it does not have the secret of the key that it names"
                                             : "it did not go on as a proof does";
+    if (code == MC_ERR_TENANT_NOT_REGISTERED)
+        return "its key is of another tenant than our own, which is the first of our keys";
     if (code != MC_ERR_NOT_PERMITTED)
         return "it means another port, or names no key";
     return is_magic(preface, AUTH_MAGIC) ? "its key is none of ours (any more)"
@@ -157,6 +171,8 @@ int mc_preface_prove(int fd, enum mc_preface_port port, const char *whom, uint64
         return rc;
     if (challenge.magic == CHALLENGE_MAGIC && challenge.code == MC_ERR_NOT_PERMITTED)
         return failed(whom, MC_ERR_NOT_PERMITTED, "it does not know it (any more): give both the same file of keys");
+    if (challenge.magic == CHALLENGE_MAGIC && challenge.code == MC_ERR_TENANT_NOT_REGISTERED)
+        return failed(whom, MC_ERR_NOT_PERMITTED, "it is of another tenant, or we are: engines serve their own");
     if (challenge.magic != CHALLENGE_MAGIC || challenge.code != 0)
         return failed(whom, MC_ERR_PROTOCOL, "it speaks another protocol");
     prove("server", port, key.secret, auth.nonce, challenge.nonce, key.id, expected);

@@ -11,6 +11,9 @@
  * the handshake port says why; other ports hang up: what is said there could be taken for the bytes that were asked
  * for.
  *
+ * A server refuses keys of another tenant than its own key's, as it does unknown ones (MC_ERR_TENANT_NOT_REGISTERED in
+ * CHALLENGE).
+ *
  * To a server that has no keys (or knows none, as the original's) AUTH is what no request is: as a handshake it is
  * longer than any, as a request for data it is of no known kind. It hangs up. */
 #ifndef MC_TRANSFER_PREFACE_H
@@ -30,7 +33,7 @@ struct mc_preface_auth {
 };
 struct mc_preface_challenge {
     uint64_t magic;
-    int32_t code, zero; /* 0; negative: no, and nothing else counts */
+    int32_t code, zero; /* 0; negative: no, and nothing else counts. MC_ERR_NOT_PERMITTED: the key is not known */
     uint8_t nonce[MC_KEY_SECRET_BYTES], proof[MC_KEY_SECRET_BYTES];
 };
 struct mc_preface_proof {
@@ -62,11 +65,14 @@ struct mc_preface { /* zeroed, but for the port */
 size_t mc_preface_window(struct mc_preface *preface, uint8_t **at);
 /* So many have come. 0: more is needed. 1: preface->challenge is to be sent, then more is needed. 2: the caller has
  * proved preface->key. Negative: it has not (MC_ERR_NOT_PERMITTED: it has shown no key, or one that we do not know, or
- * the wrong secret; MC_ERR_PROTOCOL): nothing more is taken, and preface->challenge says so where challenge.magic is
- * set. */
+ * the wrong secret; MC_ERR_TENANT_NOT_REGISTERED: one of another tenant than ours; MC_ERR_PROTOCOL): nothing more is
+ * taken, and preface->challenge says so where challenge.magic is set. */
 int mc_preface_received(struct mc_preface *preface, size_t count);
 /* What a log says of a caller that was refused. */
 const char *mc_preface_fault(const struct mc_preface *preface, int code);
+/* Is it of the tenant that this process's own key has? What its engines have registered is that tenant's, and nobody
+ * else's. */
+bool mc_preface_is_of_ours(const struct mc_key *key);
 
 /* ---- the caller's end ---- */
 
