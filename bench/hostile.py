@@ -144,6 +144,15 @@ def http_work(port, path):
     return lambda: cluster.request(port, "GET", path, timeout_s=60)[0] in (200, 404)
 
 
+def went_well(turn):
+    """A connection that is reset is a wrong answer, and not the end of the measurement."""
+    try:
+        return turn()
+    except OSError as error:
+        print(f"a call failed: {error!r}", file=sys.stderr, flush=True)
+        return False
+
+
 def work(make, arguments, health, seconds, pipe):
     """Rounds of `seconds`: how often, how often wrongly, p50 and p99 in us, and the longest answer of /health in ms."""
     turn = make(*arguments)
@@ -152,11 +161,11 @@ def work(make, arguments, health, seconds, pipe):
         times, wrong, longest, asked, end = [], 0, 0.0, 0.0, time.monotonic() + seconds
         while time.monotonic() < end:
             start = time.monotonic()
-            wrong += not turn()
+            wrong += not went_well(turn)
             times.append(time.monotonic() - start)
             if health and start > asked + 0.05:
                 asked = start = time.monotonic()
-                wrong += cluster.request(health, "GET", "/health", timeout_s=60)[0] != 200
+                wrong += not went_well(lambda: cluster.request(health, "GET", "/health", timeout_s=60)[0] == 200)
                 longest = max(longest, time.monotonic() - start)
             time.sleep(PAUSE_S)
         pipe.send((len(times), wrong, percentile(times, 0.5) * 1e6, percentile(times, 0.99) * 1e6, longest * 1e3))

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -19,13 +20,15 @@
 
 #define BACKLOG 4096 /* silent ones are taken one after the other, and let go again */
 #define EVENTS 256
-#define ACCEPTS_PER_TURN 64 /* then those that are there have theirs; and no more than this part of the places, */
+#define ACCEPTS_PER_TURN 16 /* then those that are there have theirs; and no more than this part of the places, */
 #define ACCEPTS_PART 16     /* so that those that were not heard yet are not the oldest */
 #define SWEEP_MS 1000
-#define SWEEP_SOON_MS 100 /* when somebody waits for it */
-#define ROOM_LOOKS 64     /* connections that are looked at for one that has to go */
-#define STAY_MS 2         /* a thread waits so long for the next request of a connection, when others are free */
-#define IDLE_MS 10000u    /* one that has nothing to do ends after this */
+#define SWEEP_SOON_MS 100        /* when somebody waits for it */
+#define ROOM_LOOKS 64            /* connections that are looked at for one that has to go */
+#define ROOM_JUST_NS 1000000000u /* who has come since then may be about to speak, */
+#define ROOM_FAR_MORE 4          /* and is spared where another address has more than so many times as many */
+#define STAY_MS 2                /* a thread waits so long for the next request of a connection, when others are free */
+#define IDLE_MS 10000u           /* one that has nothing to do ends after this */
 
 /* ---- lists; with the lock ---- */
 
@@ -100,21 +103,30 @@ static void free_dead(struct mc_web *web)
     }
 }
 
-/* One that has said nothing for long leaves, so that another has room: of those that waited longest the one whose
- * address has most, so that few addresses, however many come from them, do not press out who comes from another. share:
- * of that counter; MC_WEB_SHARES: of any. */
-static bool make_room(struct mc_web *web, uint32_t share)
+/* Of those that waited longest one leaves, so that another has room: one that says nothing, and of these the one whose
+ * address has most, so that few addresses, however many come from them, do not press out who comes from another. Where
+ * all of a crowd speak at once, the only silent one may have come this moment, and its request be on its way: then one
+ * of the crowd leaves. share: of that counter; MC_WEB_SHARES: of any. */
+bool mc_web_make_room(struct mc_web *web, uint32_t share)
 {
-    struct mc_web_connection *one = web->waiting.oldest, *found = NULL;
+    struct mc_web_connection *one = web->waiting.oldest, *silent = NULL, *most = NULL;
+    uint64_t now_ns = mc_clock_ns();
     for (unsigned looks = 0; one != NULL && looks < ROOM_LOOKS; one = one->newer, looks++) {
-        bool is_wanted = share == MC_WEB_SHARES || one->share == share;
-        if (is_wanted && (found == NULL || web->shares[one->share] > web->shares[found->share]) &&
-            mc_socket_is_silent(one->fd))
-            found = one;
+        uint32_t count = web->shares[one->share];
+        if (share != MC_WEB_SHARES && one->share != share)
+            continue;
+        if (most == NULL || count > web->shares[most->share])
+            most = one;
+        if ((silent == NULL || count > web->shares[silent->share]) && mc_socket_is_silent(one->fd))
+            silent = one;
     }
-    if (found != NULL)
-        end_waiting(found);
-    return found != NULL;
+    struct mc_web_connection *leaves = silent;
+    if (silent != NULL && silent != most && now_ns - silent->since_ns < ROOM_JUST_NS &&
+        web->shares[most->share] / ROOM_FAR_MORE > web->shares[silent->share])
+        leaves = most;
+    if (leaves != NULL)
+        end_waiting(leaves);
+    return leaves != NULL;
 }
 
 /* ---- threads ---- */
@@ -286,9 +298,9 @@ static struct mc_web_connection *admit(struct mc_web *web, const struct mc_web_l
 {
     uint32_t share = (uint32_t)(mc_socket_peer_key(fd) % MC_WEB_SHARES);
     size_t most = web->places - web->places / MC_WEB_SHARE_PARTS;
-    if (web->shares[share] >= most && !make_room(web, share))
+    if (web->shares[share] >= most && !mc_web_make_room(web, share))
         return NULL;
-    if (web->count >= web->places && !make_room(web, MC_WEB_SHARES))
+    if (web->count >= web->places && !mc_web_make_room(web, MC_WEB_SHARES))
         return NULL;
     struct mc_web_connection *one = calloc(1, sizeof(*one));
     if (one == NULL)
@@ -310,14 +322,16 @@ static void listen_to(struct mc_web *web, bool wants)
     web->is_paused = !wants;
 }
 
-static void on_connections(struct mc_web *web, const struct mc_web_listener *listener)
+/* True: more of them wait. */
+static bool on_connections(struct mc_web *web, const struct mc_web_listener *listener)
 {
     pthread_mutex_lock(&web->lock);
     size_t part = web->places / ACCEPTS_PART + 1, most = part < ACCEPTS_PER_TURN ? part : ACCEPTS_PER_TURN;
-    for (size_t i = 0; i < most; i++) {
+    size_t i = 0;
+    for (; i < most; i++) {
         int fd = mc_socket_accept(listener->fd);
         bool is_out = fd < 0 && (errno == EMFILE || errno == ENFILE);
-        if (is_out && make_room(web, MC_WEB_SHARES))
+        if (is_out && mc_web_make_room(web, MC_WEB_SHARES))
             continue;
         if (is_out)
             listen_to(web, false);
@@ -330,6 +344,7 @@ static void on_connections(struct mc_web *web, const struct mc_web_listener *lis
         close(fd);
     }
     pthread_mutex_unlock(&web->lock);
+    return i == most;
 }
 
 static void refuse(struct mc_web_connection *one)
@@ -384,12 +399,13 @@ static void *loop(void *argument)
     int due_ms = -1;
     while (!atomic_load(&web->is_stopping)) {
         int count = epoll_wait(web->epoll_fd, events, EVENTS, due_ms);
+        bool is_crowded = count == EVENTS;
         for (int i = 0; i < count; i++) {
             const struct mc_web_listener *listener = events[i].data.ptr;
             if (events[i].data.ptr == web)
                 continue; /* it was woken */
             if (listener >= web->listeners && listener < web->listeners + MC_WEB_LISTENERS_MAX)
-                on_connections(web, listener);
+                is_crowded |= on_connections(web, listener);
             else if (!((struct mc_web_connection *)events[i].data.ptr)->is_dead)
                 on_readable(events[i].data.ptr);
         }
@@ -398,6 +414,8 @@ static void *loop(void *argument)
             due_ms = sweep(web);
         }
         free_dead(web);
+        if (is_crowded)
+            sched_yield(); /* this thread never rests then: others of its processor have theirs all the same */
     }
     return NULL;
 }
