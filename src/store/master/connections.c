@@ -19,7 +19,9 @@
 /* Of a long frame at once: memory follows what has arrived, not what was announced */
 #define RECEIVE_MORE_BYTES (256u << 10)
 #define KEEP_BYTES (64u << 10) /* an empty buffer larger than this is given back */
-#define ACCEPTS_PER_TURN 64
+#define ACCEPTS_PER_TURN 8
+#define GREETERS_PER_TURN 8 /* that have not said hello: with the accepts, about what one call costs, */
+#define GREETERS_NS 300000u /* or none after so long: a handshake of TLS takes a millisecond */
 #define ACCEPT_PAUSE_MS 100 /* when descriptors are out */
 /* Kept free while anything rests that can make room: owners, heartbeat connections and the election find a place among
  * callers. */
@@ -124,7 +126,31 @@ static void mark_ready(struct connection *connection, struct connection_list *li
     list_append(list, &connection->next_ready, connection);
 }
 
+static void die(struct connection *connection)
+{
+    connection->is_dead = true;
+    mark_dirty(connection);
+}
+
 /* ---- those that have not said hello ---- */
+
+/* What it says is read from now on: among those that have not said hello, of whom few have their turn at a time, or as
+ * everybody else. 0, or not: there is no memory. */
+static int read_begin(struct connection *connection)
+{
+    struct mc_server *server = connection->server;
+    connection->is_in_crowd = connection->is_greeting && server->crowd >= 0 &&
+                              mc_crowd_add(server->crowd, connection->fd, connection->number);
+    return connection->is_in_crowd ? 0 : event_add(&connection->read_event, NULL);
+}
+
+static int read_end(struct connection *connection)
+{
+    if (connection->is_in_crowd)
+        mc_crowd_remove(connection->server->crowd, connection->fd);
+    connection->is_in_crowd = false;
+    return event_del(&connection->read_event); /* cannot fail for a set event */
+}
 
 static void greeter_add(struct connection *connection)
 {
@@ -156,12 +182,10 @@ static void greeter_remove(struct connection *connection)
         server->greeters.newest = connection->older;
     connection->older = connection->newer = NULL;
     server->greeters.count--;
-}
-
-static void die(struct connection *connection)
-{
-    connection->is_dead = true;
-    mark_dirty(connection);
+    if (!connection->is_in_crowd || connection->is_dead || event_add(&connection->read_event, NULL) != 0)
+        return; /* without memory it stays in the crowd */
+    mc_crowd_remove(server->crowd, connection->fd);
+    connection->is_in_crowd = false;
 }
 
 static void die_of_memory(struct connection *connection)
@@ -193,7 +217,7 @@ void mc_server_core_close(void *context, uint64_t number)
         return;
     connection->is_closing = true;
     connection->since_ms = server->now_ms;
-    (void)event_del(&connection->read_event); /* cannot fail for a set event */
+    (void)read_end(connection);
     mark_dirty(connection);
 }
 
@@ -214,7 +238,8 @@ static void destroy(struct connection *connection)
 {
     struct mc_server *server = connection->server;
     uint16_t index = (uint16_t)(connection->number & (MC_SERVER_CONNECTIONS_MAX - 1));
-    (void)event_del(&connection->read_event);
+    connection->is_dead = true;
+    (void)read_end(connection);
     (void)event_del(&connection->write_event);
     mc_fd_close(connection->fd);
     greeter_remove(connection);
@@ -289,9 +314,9 @@ static void settle(struct connection *connection)
     }
     connection->is_waiting = is_wait;
     if (!connection->is_closing && is_pause && !connection->is_paused)
-        rc |= event_del(&connection->read_event);
+        rc |= read_end(connection);
     if (!connection->is_closing && !is_pause && connection->is_paused)
-        rc |= event_add(&connection->read_event, NULL);
+        rc |= read_begin(connection);
     connection->is_paused = is_pause;
     if (connection->has_frames && !is_pause) {
         connection->has_frames = false;
@@ -694,6 +719,22 @@ static void on_readable(evutil_socket_t fd, short events, void *argument)
     turn_leave(server);
 }
 
+/* One after the other: those that the time is not enough for keep their place. */
+void mc_server_on_crowd(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_server *server = argument;
+    uint64_t end_ns = mc_clock_ns() + GREETERS_NS, number;
+    unsigned count = 0;
+    do {
+        if (!mc_crowd_next((int)fd, &number))
+            return;
+        struct connection *connection = connection_find(server, number);
+        if (connection != NULL)
+            on_readable(connection->fd, events, connection);
+    } while (++count < GREETERS_PER_TURN && mc_clock_ns() < end_ns);
+    server->is_crowded = true;
+}
+
 /* Turns for connections that have whole frames waiting, the first in the list first: for each that is there now one, or
  * as many as the time allows. Who has more comes to the end of a list. */
 static void run_list(struct connection_list *list, bool is_bulk, uint64_t until_ns)
@@ -793,8 +834,8 @@ static bool greeters_limit(struct mc_server *server, uint32_t most)
         next = one->newer;
         if (!one->is_dead && !mc_socket_is_silent(one->fd))
             continue;
-        greeter_remove(one);
         die(one);
+        greeter_remove(one);
     }
     return is_above;
 }
@@ -850,7 +891,7 @@ static bool connection_create(struct mc_server *server, int fd)
         event_assign(&connection->write_event, server->base, fd, EV_WRITE | EV_PERSIST, on_writable, connection) == 0);
     if (server->core != NULL)
         mc_core_connected(server->core, server->now_ms, connection->number);
-    if (event_add(&connection->read_event, NULL) != 0)
+    if (read_begin(connection) != 0)
         die(connection);
     return true;
 }

@@ -5,6 +5,7 @@
 #ifndef MC_MASTER_CONNECTIONS_H
 #define MC_MASTER_CONNECTIONS_H
 
+#include "env/crowd.h"
 #include "env/socket.h"
 #include "store/master/election.h"
 #include "store/master/mailbox.h"
@@ -61,6 +62,7 @@ struct connection {
     bool is_waiting;                  /* write_event is set */
     bool has_spoken;                  /* a whole frame came */
     bool is_greeting;                 /* in the list of those that have not */
+    bool is_in_crowd;                 /* it is read as one of them, not by read_event */
     bool has_frames;                  /* whole frames wait in `in` until enough output is sent */
     bool is_open;                     /* nothing is to be proved any more, or there are no keys */
     unsigned rights;                  /* of enum mc_right, once it is open */
@@ -88,8 +90,10 @@ struct mc_server {
     struct mc_note note;            /* without HA: of what the one after us has to know; fd -1: there is none */
     struct mc_mailbox *mailbox;
     struct event listen_event, unix_event, resume_event, tick_event, report_event, signal_event, mail_event,
-        election_event;
+        election_event, crowd_event;
     int listener, unix_listener, signal_fd; /* unix_listener: -1 when there is none */
+    bool is_crowded;                        /* those of the crowd have had all of their part of this turn */
+    int crowd;                              /* of those that have not said hello; -1: each is watched by itself */
     struct mc_id node;
     bool wants_keys;              /* who calls has to prove one */
     bool is_exposed;              /* nobody has to, and other machines may reach it */
@@ -153,6 +157,7 @@ void mc_server_drop_connections(struct mc_server *server);
 /* Callbacks of the listeners. */
 void mc_server_on_accept(evutil_socket_t fd, short events, void *argument);
 void mc_server_on_resume(evutil_socket_t fd, short events, void *argument);
+void mc_server_on_crowd(evutil_socket_t fd, short events, void *argument);
 /* mc_core_output */
 struct mc_buffer *mc_server_core_buffer(void *context, uint64_t number);
 void mc_server_core_close(void *context, uint64_t number);

@@ -506,6 +506,9 @@ int mc_server_run(struct mc_server *server)
             mc_server_flush(server);
         mc_server_turn_end(server);
         is_busy = is_busy || is_pending(server);
+        if (server->is_crowded)
+            sched_yield(); /* this thread never rests then: others of its processor have theirs all the same */
+        server->is_crowded = false;
     }
     mc_mailbox_close(server->mailbox);
     return rc;
@@ -533,6 +536,8 @@ static int add_events(struct mc_server *server)
                        server);
     rc |= event_assign(&server->unix_event, server->base, server->unix_listener, EV_READ | EV_PERSIST,
                        mc_server_on_accept, server);
+    rc |= event_assign(&server->crowd_event, server->base, server->crowd, EV_READ | EV_PERSIST, mc_server_on_crowd,
+                       server);
     rc |= event_assign(&server->signal_event, server->base, server->signal_fd, EV_READ | EV_PERSIST, on_signal, server);
     rc |= event_assign(&server->mail_event, server->base, mail, EV_READ | EV_PERSIST, on_mail, server);
     if (server->election != NULL) {
@@ -548,6 +553,8 @@ static int add_events(struct mc_server *server)
              event_add(&server->mail_event, NULL) | event_add(&server->report_event, &report);
     if (rc == 0 && server->unix_listener >= 0)
         rc = event_add(&server->unix_event, NULL);
+    if (rc == 0 && server->crowd >= 0)
+        rc = event_add(&server->crowd_event, NULL);
     return rc == 0 ? 0 : MC_ERR_INTERNAL_ERROR;
 }
 
@@ -607,6 +614,7 @@ static int prepare(struct mc_server *server, const struct mc_master_config *conf
 {
     server->now_ms = server->active_ms = mc_clock_boot_ms();
     server->signal_fd = open_signals();
+    server->crowd = mc_crowd_open();
     server->base = event_base_new();
     server->connections = calloc(MC_SERVER_CONNECTIONS_MAX, sizeof(server->connections[0]));
     server->free_indices = calloc(MC_SERVER_CONNECTIONS_MAX, sizeof(server->free_indices[0]));
@@ -636,7 +644,7 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     struct mc_server *server = calloc(1, sizeof(*server));
     if (server == NULL)
         return MC_ERR_NO_MEMORY;
-    server->signal_fd = server->unix_listener = server->note.fd = -1;
+    server->signal_fd = server->unix_listener = server->crowd = server->note.fd = -1;
     server->port = config->rpc_port;
     server->report_metrics = config->report_metrics;
     server->quotas = config->quotas;
@@ -705,6 +713,7 @@ void mc_server_destroy(struct mc_server *server)
     mc_map_destroy(&server->shares);
     mc_fd_close(server->signal_fd);
     mc_fd_close(server->unix_listener);
+    mc_fd_close(server->crowd);
     mc_fd_close(server->listener);
     mc_note_close(&server->note);
     free(server);

@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define ACCEPTS_PER_TURN 64u
+#define ACCEPTS_PER_TURN 8u
 #define CUT_LOOK_MS 20u      /* how often a CUT that waits looks for the end of the writer's copy */
 #define CLEAR_LOOK_MS 1u     /* a CLEAR: for the end of one receive, as a rule */
 #define ACCEPT_PAUSE_MS 100u /* after running out of descriptors */
@@ -124,6 +124,7 @@ static void on_acceptable(evutil_socket_t fd, short what, void *argument)
         if (listener->is_unix || !mc_serve_hand_out(serve, accepted))
             mc_connection_open(serve, listener->is_unix, accepted);
     }
+    sched_yield(); /* while many come, this thread never rests: others of its processor have theirs all the same */
 }
 
 static int listener_start(struct mc_serve *serve, struct mc_listener *listener, int fd, bool is_unix)

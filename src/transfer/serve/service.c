@@ -24,7 +24,9 @@
 #include <unistd.h>
 
 #define EVENTS_PER_TURN 64
-#define ACCEPTS_PER_TURN 64u
+#define STRANGERS_PER_TURN 8 /* and so many new ones: they cost others of the turn less than a request of their own */
+#define STRANGERS_NS 300000u /* or none after so long: a handshake of TLS takes a millisecond */
+#define ACCEPTS_PER_TURN 8u
 #define ROOM_LOOKS 64u /* connections that are looked at for one that has to go */
 #define TICK_MS 500u
 #define ANSWER_LOOK_MS 20 /* while offers are being answered */
@@ -36,13 +38,18 @@
 
 /* ---- connections ---- */
 
+static int watched_by(const struct mc_service_connection *connection)
+{
+    return connection->is_strange ? connection->service->strangers_fd : connection->service->epoll_fd;
+}
+
 static void wants(struct mc_service_connection *connection, uint32_t events)
 {
     struct epoll_event event = {.events = events, .data.ptr = connection};
     if (connection->events == events)
         return;
     connection->events = events;
-    mc_assert(epoll_ctl(connection->service->epoll_fd, EPOLL_CTL_MOD, connection->fd, &event) == 0);
+    mc_assert(epoll_ctl(watched_by(connection), EPOLL_CTL_MOD, connection->fd, &event) == 0);
 }
 
 static int watch(struct mc_service *service, struct mc_service_connection *connection, uint32_t events)
@@ -50,7 +57,24 @@ static int watch(struct mc_service *service, struct mc_service_connection *conne
     struct epoll_event event = {.events = events, .data.ptr = connection};
     connection->service = service;
     connection->events = events;
-    return epoll_ctl(service->epoll_fd, EPOLL_CTL_ADD, connection->fd, &event);
+    return epoll_ctl(watched_by(connection), EPOLL_CTL_ADD, connection->fd, &event);
+}
+
+/* Closing alone would leave it watched while a forked child still has its copy. */
+static void unwatch(struct mc_service_connection *connection)
+{
+    (void)epoll_ctl(watched_by(connection), EPOLL_CTL_DEL, connection->fd, NULL);
+}
+
+void mc_connection_asked(struct mc_service_connection *connection)
+{
+    struct mc_service *service = connection->service;
+    struct epoll_event event = {.events = connection->events, .data.ptr = connection};
+    connection->has_asked = true;
+    if (!connection->is_strange || epoll_ctl(service->epoll_fd, EPOLL_CTL_ADD, connection->fd, &event) != 0)
+        return; /* no memory: it is served as strangers are */
+    unwatch(connection);
+    connection->is_strange = false;
 }
 
 static void leave_answering(struct mc_service_connection *connection)
@@ -76,8 +100,7 @@ static void drop(struct mc_service_connection *connection, bool is_abort)
     }
     if (connection->kind == MC_CONNECTION_HOST)
         mc_host_serve_end(connection);
-    /* Closing alone would leave it watched while a forked child still has its copy. */
-    (void)epoll_ctl(service->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
+    unwatch(connection);
     if (connection->is_answering)
         leave_answering(connection);
     if (connection->is_heard)
@@ -179,6 +202,7 @@ static bool add_connection(struct mc_service *service, int fd, enum mc_connectio
     connection->service = service;
     connection->fd = fd;
     connection->rights = MC_RIGHTS_ALL;
+    connection->is_strange = kind != MC_CONNECTION_HOST;
     connection->is_shut_tls = kind != MC_CONNECTION_HOST && mc_secure_is_served();
     bool has_begun = mc_keys_are_wanted() ? begin_shut(connection, port) : mc_connection_begin(connection, kind);
     if (!has_begun || watch(service, connection, EPOLLIN) != 0) {
@@ -365,7 +389,8 @@ static int data_receive(struct mc_service_connection *connection)
         return -1;
     }
     mc_inbound_received(connection->data, (size_t)received);
-    connection->has_asked = connection->has_asked || mc_inbound_has_asked(connection->data);
+    if (!connection->has_asked && mc_inbound_has_asked(connection->data))
+        mc_connection_asked(connection);
     return 1;
 }
 
@@ -553,6 +578,22 @@ static bool begin_tls(struct mc_service_connection *connection)
     return rc == 1;
 }
 
+static void on_event(struct mc_service_connection *connection, uint32_t events);
+
+/* One after the other: those that the time is not enough for keep their place. */
+static void on_strangers(struct mc_service *service)
+{
+    struct epoll_event event;
+    uint64_t end_ns = mc_clock_ns() + STRANGERS_NS;
+    unsigned count = 0;
+    do {
+        if (epoll_wait(service->strangers_fd, &event, 1, 0) != 1)
+            return;
+        on_event(event.data.ptr, event.events);
+    } while (++count < STRANGERS_PER_TURN && mc_clock_ns() < end_ns);
+    service->is_crowded = true;
+}
+
 static void on_event(struct mc_service_connection *connection, uint32_t events)
 {
     bool was_shut = connection->kind == MC_CONNECTION_SHUT;
@@ -561,6 +602,9 @@ static void on_event(struct mc_service_connection *connection, uint32_t events)
     switch (connection->kind) {
     case MC_CONNECTION_WAKE:
         on_wake(connection->service);
+        break;
+    case MC_CONNECTION_STRANGERS:
+        on_strangers(connection->service);
         break;
     case MC_LISTENER_RPC:
     case MC_LISTENER_DATA:
@@ -630,6 +674,9 @@ static void *service_main(void *argument)
         answer_offers(service);
         on_tick(service);
         bury(service);
+        if (service->is_crowded)
+            sched_yield(); /* this thread never rests then: others of its processor have theirs all the same */
+        service->is_crowded = false;
     }
     while (service->connections != NULL)
         drop(service->connections, true);
@@ -708,12 +755,14 @@ int mc_service_start(struct mc_transfer_engine *engine, int rpc_listener, int da
     service->process = getpid();
     pthread_mutex_init(&service->initiators_lock, NULL);
     service->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    service->strangers_fd = epoll_create1(EPOLL_CLOEXEC);
     service->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    bool is_fine = service->epoll_fd >= 0 && service->wake_fd >= 0;
+    bool is_fine = service->epoll_fd >= 0 && service->strangers_fd >= 0 && service->wake_fd >= 0;
     int error = errno;
     mc_transfer_note_fd(service->epoll_fd);
     /* All of them, also after a failure: mc_service_stop closes what was added. */
     is_fine &= add_listener(service, service->wake_fd, MC_CONNECTION_WAKE) == 0;
+    is_fine &= add_listener(service, service->strangers_fd, MC_CONNECTION_STRANGERS) == 0;
     is_fine &= add_listener(service, rpc_listener, MC_LISTENER_RPC) == 0;
     is_fine &= add_listener(service, data_listener, MC_LISTENER_DATA) == 0;
     is_fine &= add_listener(service, unix_listener, MC_LISTENER_HOST) == 0;

@@ -12,8 +12,9 @@
  * oldest leaves that has not asked anything yet and says nothing; without such a one it is closed at once. */
 #define MC_SERVICE_CONNECTIONS_MAX 16384u
 #define MC_SERVICE_SHARE_PARTS 4u
-#define MC_SERVICE_SHARES 4096u       /* counters of addresses; those that meet in one are counted together */
-#define MC_SERVICE_HANDSHAKE_MS 5000u /* a question has so long to come, and its answer to be taken */
+#define MC_SERVICE_SHARES 4096u         /* counters of addresses; those that meet in one are counted together */
+#define MC_SERVICE_RECEIVE_BYTES 16384u /* of a question, at once */
+#define MC_SERVICE_HANDSHAKE_MS 5000u   /* a question has so long to come, and its answer to be taken */
 #define MC_SERVICE_DRAIN_MS 2000u
 #define MC_SERVICE_KEPT_BYTES (256u << 20) /* of questions that are not whole, of all connections, */
 #define MC_SERVICE_KEPT_EACH (64u << 10)   /* but for so much of each */
@@ -22,6 +23,7 @@
 
 enum mc_connection_kind {
     MC_CONNECTION_WAKE,
+    MC_CONNECTION_STRANGERS, /* all of those that have not asked anything yet */
     MC_LISTENER_RPC,
     MC_LISTENER_DATA,
     MC_LISTENER_HOST,
@@ -37,6 +39,7 @@ struct mc_service_connection {
     int fd;
     uint32_t events;
     bool is_dead;
+    bool is_strange;      /* watched among those that have not asked anything yet */
     bool is_shut_tls;     /* it may have to begin with TLS, which it has not ended beginning */
     bool is_draining;     /* answered; input is thrown away until the peer's end */
     unsigned rights;      /* of its key, enum mc_right; all, where nobody is asked for one */
@@ -68,8 +71,9 @@ struct mc_service {
     struct mc_transfer_engine *engine;
     struct mc_inbound_hooks inbound_hooks;
     int epoll_fd, wake_fd;
+    int strangers_fd; /* an epoll in the other one: however many of them are ready, few have their turn at a time */
     pid_t process;
-    struct mc_service_connection listeners[4];
+    struct mc_service_connection listeners[5];
     size_t listener_count;
     struct mc_service_connection *connections, *oldest, *dead; /* the newest first */
     uint16_t shares[MC_SERVICE_SHARES];
@@ -90,12 +94,16 @@ struct mc_service {
     size_t staged;                          /* bytes of unit 1 that this turn's sending uses */
     uint64_t copying;                       /* devices whose copies into it have not been waited for */
     bool has_staging_failed;
-    uint8_t *careful; /* what goes out by TLS; NULL: nothing has yet */
-    bool has_told;    /* peers that we are leaving */
+    uint8_t received[MC_SERVICE_RECEIVE_BYTES]; /* of a question, before it is kept */
+    uint8_t *careful;                           /* what goes out by TLS; NULL: nothing has yet */
+    bool has_told;                              /* peers that we are leaving */
+    bool is_crowded;                            /* strangers have had all of their part of this turn */
 };
 
 /* Hangs up; may be called at any time on the service thread. */
 void mc_connection_drop(struct mc_service_connection *connection);
+/* A whole question, or the head of one, has come: it is no stranger any more. */
+void mc_connection_asked(struct mc_service_connection *connection);
 /* What the port is for begins now: `then` is its kind. False: out of memory. */
 bool mc_connection_begin(struct mc_service_connection *connection, enum mc_connection_kind then);
 /* Cuts the connection of that number, whether it is there or is still to come, for who asks so. False: it cannot be

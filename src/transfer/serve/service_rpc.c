@@ -16,7 +16,6 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#define RECEIVE_BYTES 16384u
 #define NO_RDMA                                                                                                        \
     "{\"local_gid\":\"\",\"local_lid\":0,\"local_nic_path\":\"\",\"payload\":\"\",\"peer_nic_path\":\"\",\"qp_num\":[" \
     "],"                                                                                                               \
@@ -236,17 +235,16 @@ static int answer(struct mc_service_connection *connection, const struct mc_hand
     return rc;
 }
 
-/* False: it has to end, as peers have said too much that makes no whole question yet. */
-static bool make_room(struct mc_service_connection *connection)
+/* Memory follows what has come. False: it has to end, as peers have said too much that makes no whole question yet. */
+static bool keep(struct mc_service_connection *connection, size_t length)
 {
     struct mc_service *service = connection->service;
     struct mc_buffer *in = &connection->in;
     size_t before = in->capacity;
     in->may_fail = true;
-    if (!mc_buffer_reserve(in, RECEIVE_BYTES))
-        return false;
+    mc_buffer_append(in, service->received, length);
     service->kept_bytes += in->capacity - before;
-    return service->kept_bytes <= MC_SERVICE_KEPT_BYTES || in->capacity <= MC_SERVICE_KEPT_EACH;
+    return !in->failed && (service->kept_bytes <= MC_SERVICE_KEPT_BYTES || in->capacity <= MC_SERVICE_KEPT_EACH);
 }
 
 /* A long question was taken. */
@@ -262,29 +260,30 @@ static void give_room(struct mc_service_connection *connection)
 /* Bytes, 0: nothing more came; negative: it is dropped. */
 static ssize_t receive_part(struct mc_service_connection *connection)
 {
-    struct mc_buffer *in = &connection->in;
-    if (connection->is_draining)
-        in->length = 0;
-    if (!make_room(connection)) {
-        mc_log_limited(ERROR, "peers have said %u MiB that are no whole questions: a connection is closed",
-                       MC_SERVICE_KEPT_BYTES >> 20);
-        mc_connection_drop(connection);
-        return -1;
-    }
-    ssize_t received = mc_socket_recv(connection->fd, in->data + in->length, RECEIVE_BYTES);
+    struct mc_service *service = connection->service;
+    ssize_t received = mc_socket_recv(connection->fd, service->received, sizeof(service->received));
     if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR)) {
         mc_connection_drop(connection);
         return -1;
     }
-    in->length += received < 0 ? 0 : (size_t)received;
-    return received < 0 ? 0 : received;
+    if (received < 0 || connection->is_draining)
+        return received < 0 ? 0 : received;
+    if (!keep(connection, (size_t)received)) {
+        mc_log_limited(ERROR,
+                       "peers have said %u MiB that are no whole questions, or memory is out: a connection is "
+                       "closed",
+                       MC_SERVICE_KEPT_BYTES >> 20);
+        mc_connection_drop(connection);
+        return -1;
+    }
+    return received;
 }
 
 /* False: nothing more came. Of TLS's records nothing is left where no poll sees it. */
 static bool receive(struct mc_service_connection *connection)
 {
     ssize_t part = receive_part(connection), received = part;
-    while (part == (ssize_t)RECEIVE_BYTES && mc_socket_hold(connection->fd, true)) {
+    while (part == (ssize_t)MC_SERVICE_RECEIVE_BYTES && mc_socket_hold(connection->fd, true)) {
         part = receive_part(connection);
         received += part;
     }
@@ -314,7 +313,7 @@ void mc_rpc_serve(struct mc_service_connection *connection, uint32_t events)
     }
     int rc = mc_handshake_read(mc_span(connection->in.data, connection->in.length), limit, &frame);
     if (rc == 1) {
-        connection->has_asked = true;
+        mc_connection_asked(connection);
         int said = answer(connection, &frame);
         rc = said == 0 ? 1 : said;
     }
