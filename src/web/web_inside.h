@@ -97,7 +97,8 @@ bool mc_web_serve_one(struct mc_web_connection *connection);
 void mc_web_wait_begin(struct mc_web_connection *connection, uint64_t since_ns, bool is_sending);
 void mc_web_wait_end(struct mc_web_connection *connection);
 void mc_web_buffer_free(struct mc_web_connection *connection);
-/* With the lock: ends one that waits, so that another has its place. False: there is none to spare. */
-bool mc_web_make_room(struct mc_web *web, uint32_t share);
+/* With the lock: ends one that waits, so that another has its place. share: one of that counter; MC_WEB_SHARES: of any.
+ * newcomer: for whom, likewise; MC_WEB_SHARES: that is not known. False: there is none to spare. */
+bool mc_web_make_room(struct mc_web *web, uint32_t share, uint32_t newcomer);
 
 #endif

@@ -103,11 +103,17 @@ static void free_dead(struct mc_web *web)
     }
 }
 
+/* Is one of `most`'s address to leave rather than one of that? */
+static bool is_far_less(const struct mc_web *web, uint32_t share, const struct mc_web_connection *most)
+{
+    return share != MC_WEB_SHARES && web->shares[share] < web->shares[most->share] / ROOM_FAR_MORE;
+}
+
 /* Of those that waited longest one leaves, so that another has room: one that says nothing, and of these the one whose
  * address has most, so that few addresses, however many come from them, do not press out who comes from another. Where
- * all of a crowd speak at once, the only silent one may have come this moment, and its request be on its way: then one
- * of the crowd leaves. share: of that counter; MC_WEB_SHARES: of any. */
-bool mc_web_make_room(struct mc_web *web, uint32_t share)
+ * all of a crowd speak at once, the only silent one may have come this moment, and its request be on its way, or it is
+ * the newcomer: then one of the crowd leaves. */
+bool mc_web_make_room(struct mc_web *web, uint32_t share, uint32_t newcomer)
 {
     struct mc_web_connection *one = web->waiting.oldest, *silent = NULL, *most = NULL;
     uint64_t now_ns = mc_clock_ns();
@@ -121,8 +127,9 @@ bool mc_web_make_room(struct mc_web *web, uint32_t share)
             silent = one;
     }
     struct mc_web_connection *leaves = silent;
-    if (silent != NULL && silent != most && now_ns - silent->since_ns < ROOM_JUST_NS &&
-        web->shares[most->share] / ROOM_FAR_MORE > web->shares[silent->share])
+    bool has_just_come = silent != NULL && now_ns - silent->since_ns < ROOM_JUST_NS;
+    if (most != NULL &&
+        (silent == NULL ? is_far_less(web, newcomer, most) : has_just_come && is_far_less(web, silent->share, most)))
         leaves = most;
     if (leaves != NULL)
         end_waiting(leaves);
@@ -298,9 +305,9 @@ static struct mc_web_connection *admit(struct mc_web *web, const struct mc_web_l
 {
     uint32_t share = (uint32_t)(mc_socket_peer_key(fd) % MC_WEB_SHARES);
     size_t most = web->places - web->places / MC_WEB_SHARE_PARTS;
-    if (web->shares[share] >= most && !mc_web_make_room(web, share))
+    if (web->shares[share] >= most && !mc_web_make_room(web, share, share))
         return NULL;
-    if (web->count >= web->places && !mc_web_make_room(web, MC_WEB_SHARES))
+    if (web->count >= web->places && !mc_web_make_room(web, MC_WEB_SHARES, share))
         return NULL;
     struct mc_web_connection *one = calloc(1, sizeof(*one));
     if (one == NULL)
@@ -331,7 +338,7 @@ static bool on_connections(struct mc_web *web, const struct mc_web_listener *lis
     for (; i < most; i++) {
         int fd = mc_socket_accept(listener->fd);
         bool is_out = fd < 0 && (errno == EMFILE || errno == ENFILE);
-        if (is_out && mc_web_make_room(web, MC_WEB_SHARES))
+        if (is_out && mc_web_make_room(web, MC_WEB_SHARES, MC_WEB_SHARES))
             continue;
         if (is_out)
             listen_to(web, false);

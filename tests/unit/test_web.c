@@ -65,12 +65,17 @@ static void end(struct waiting *waiting)
     mc_web_destroy(waiting->web);
 }
 
-static bool make_room(struct waiting *waiting, uint32_t share)
+static bool make_room_for(struct waiting *waiting, uint32_t share, uint32_t newcomer)
 {
     pthread_mutex_lock(&waiting->web->lock);
-    bool is_made = mc_web_make_room(waiting->web, share);
+    bool is_made = mc_web_make_room(waiting->web, share, newcomer);
     pthread_mutex_unlock(&waiting->web->lock);
     return is_made;
+}
+
+static bool make_room(struct waiting *waiting, uint32_t share)
+{
+    return make_room_for(waiting, share, share);
 }
 
 /* All of a crowd say a byte a second, and one has just come whose request is on its way: it is the only silent one. */
@@ -87,6 +92,22 @@ static void who_has_just_come_stays_while_a_crowd_speaks(void **state)
     assert_false(honest->is_dead);
     assert_int_equal(waiting.web->shares[HONEST], 3);
     assert_int_equal(waiting.web->shares[CROWD], 9000 - ROW / 2);
+    end(&waiting);
+}
+
+/* And nobody else is there who could leave: for one of the crowd nobody does, nor for one of an address that has as
+ * many, nor when it is not known who comes. */
+static void for_who_comes_one_of_a_crowd_that_speaks_leaves(void **state)
+{
+    struct waiting waiting = begin(3, 4000, 5000);
+    (void)state;
+    for (int i = 0; i < ROW; i++)
+        (void)wait_as(&waiting, CROWD, true);
+    assert_false(make_room_for(&waiting, MC_WEB_SHARES, CROWD));
+    assert_false(make_room_for(&waiting, MC_WEB_SHARES, NEIGHBOUR));
+    assert_false(make_room_for(&waiting, MC_WEB_SHARES, MC_WEB_SHARES));
+    assert_true(make_room_for(&waiting, MC_WEB_SHARES, HONEST));
+    assert_int_equal(waiting.web->shares[CROWD], 4999);
     end(&waiting);
 }
 
@@ -152,6 +173,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_has_just_come_stays_while_a_crowd_speaks),
+        cmocka_unit_test(for_who_comes_one_of_a_crowd_that_speaks_leaves),
         cmocka_unit_test(of_a_crowd_the_silent_one_leaves),
         cmocka_unit_test(who_rests_leaves_and_nobody_who_speaks),
         cmocka_unit_test(of_about_as_many_the_silent_one_leaves),
