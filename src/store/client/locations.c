@@ -10,15 +10,17 @@ enum {
     LENGTH,
     FIRST,
     PLACE_WORDS = 3,
-    TAGS = FIRST + (int)MC_LOCATIONS_REPLICAS * PLACE_WORDS, /* a word for each place */
-    WORDS = TAGS + (int)MC_LOCATIONS_REPLICAS
+    TAGS = FIRST + PLACE_WORDS, /* a word for each place */
+    REST = TAGS + (int)MC_LOCATIONS_REPLICAS,
+    WORDS = REST + (int)(MC_LOCATIONS_REPLICAS - 1) * PLACE_WORDS
 };
 
-#define HEAD_WORDS (FIRST + PLACE_WORDS)
+#define HEAD_WORDS TAGS
 #define LINE_BYTES 64u
 #define WRITING 1u  /* bits of a sequence number */
-#define HAS_TAIL 2u /* more than one replica, or a tag */
-#define STEP 4u
+#define HAS_TAIL 2u /* more than one replica */
+#define HAS_TAG 4u  /* one replica with a tag: one word of the tail counts */
+#define STEP 8u
 
 /* An entry is a cache line, and a tail that is looked at only when there is more than one replica, or a tag. */
 struct head {
@@ -57,7 +59,13 @@ static _Atomic uint64_t *word_of(struct cache_entry entry, size_t i)
 
 static size_t words_used(uint64_t sequence)
 {
-    return (sequence & HAS_TAIL) != 0 ? WORDS : HEAD_WORDS;
+    return (sequence & HAS_TAIL) != 0 ? WORDS : (sequence & HAS_TAG) != 0 ? TAGS + 1 : HEAD_WORDS;
+}
+
+/* Where the words of a place begin. */
+static size_t place_at(size_t i)
+{
+    return i == 0 ? FIRST : REST + (i - 1) * PLACE_WORDS;
 }
 
 static struct mc_locations_table *table_make(struct mc_locations *places)
@@ -96,19 +104,19 @@ static size_t choose(struct mc_place *chosen, const struct mc_place *found, size
 }
 
 /* Is the entry this already? A hot key must not make its cache line wander between processors. */
-static bool holds(struct cache_entry entry, const uint64_t *words, uint64_t has_tail)
+static bool holds(struct cache_entry entry, const uint64_t *words, uint64_t tail)
 {
     uint64_t sequence = atomic_load_explicit(&entry.head->sequence, memory_order_relaxed);
-    if ((sequence & HAS_TAIL) != has_tail)
+    if ((sequence & (HAS_TAIL | HAS_TAG)) != tail)
         return false;
-    for (size_t i = 0, used = words_used(has_tail); i < used; i++) {
+    for (size_t i = 0, used = words_used(tail); i < used; i++) {
         if (atomic_load_explicit(word_of(entry, i), memory_order_relaxed) != words[i])
             return false;
     }
     return true;
 }
 
-static void entry_write(struct cache_entry entry, const uint64_t *words, uint64_t has_tail)
+static void entry_write(struct cache_entry entry, const uint64_t *words, uint64_t tail)
 {
     _Atomic uint64_t *number = &entry.head->sequence;
     uint64_t sequence = atomic_load_explicit(number, memory_order_relaxed);
@@ -118,9 +126,9 @@ static void entry_write(struct cache_entry entry, const uint64_t *words, uint64_
         return; /* somebody else writes: only a cache */
     /* Each store releases the odd number before it, so that whoever reads one of these words finds it odd or changed.
      */
-    for (size_t i = 0, used = words_used(has_tail); i < used; i++)
+    for (size_t i = 0, used = words_used(tail); i < used; i++)
         atomic_store_explicit(word_of(entry, i), words[i], memory_order_release);
-    atomic_store_explicit(number, (sequence & ~(uint64_t)HAS_TAIL) + STEP + has_tail, memory_order_release);
+    atomic_store_explicit(number, (sequence & ~(uint64_t)(HAS_TAIL | HAS_TAG)) + STEP + tail, memory_order_release);
 }
 
 bool mc_locations_put(struct mc_locations *places, struct mc_hash key, uint64_t epoch, uint64_t length,
@@ -135,24 +143,29 @@ bool mc_locations_put(struct mc_locations *places, struct mc_hash key, uint64_t 
         count = choose(chosen, found, count);
         found = chosen;
     }
-    uint64_t has_tail = count > 1 ? HAS_TAIL : 0;
     for (size_t i = 0; i < MC_LOCATIONS_REPLICAS; i++) {
-        place_pack(words + FIRST + i * PLACE_WORDS, i < count ? &found[i] : NULL);
+        place_pack(words + place_at(i), i < count ? &found[i] : NULL);
         words[TAGS + i] = i < count ? found[i].tag : 0;
-        has_tail |= words[TAGS + i] != 0 ? HAS_TAIL : 0;
     }
+    uint64_t tail = count > 1 ? HAS_TAIL : words[TAGS] != 0 ? HAS_TAG : 0;
+    if (tail != 0 && !atomic_load_explicit(&places->has_tails, memory_order_relaxed))
+        atomic_store_explicit(&places->has_tails, true, memory_order_relaxed);
     struct cache_entry entry = entry_of(table, key);
-    if (holds(entry, words, has_tail))
+    if (holds(entry, words, tail))
         return false;
-    entry_write(entry, words, has_tail);
+    entry_write(entry, words, tail);
     return true;
 }
 
 void mc_locations_expect(struct mc_locations *places, struct mc_hash key)
 {
     struct mc_locations_table *table = atomic_load_explicit(&places->table, memory_order_acquire);
-    if (table != NULL)
-        __builtin_prefetch(entry_of(table, key).head);
+    if (table == NULL)
+        return;
+    struct cache_entry entry = entry_of(table, key);
+    __builtin_prefetch(entry.head);
+    if (atomic_load_explicit(&places->has_tails, memory_order_relaxed))
+        __builtin_prefetch(entry.tail);
 }
 
 /* What the entry says, words that it does not have being zero; false when it is empty or somebody writes. */
@@ -176,7 +189,7 @@ bool mc_locations_get(struct mc_locations *places, struct mc_hash key, uint64_t 
         return false;
     *known = (struct mc_known){.epoch = epoch, .length = words[LENGTH]};
     for (size_t i = 0; i < MC_LOCATIONS_REPLICAS; i++) {
-        const uint64_t *place = words + FIRST + i * PLACE_WORDS;
+        const uint64_t *place = words + place_at(i);
         if (place[1] != 0)
             known->places[known->count++] = (struct mc_place){(uint32_t)(place[0] >> 32),
                                                               (uint32_t)place[0],

@@ -18,6 +18,7 @@
 struct mc_locations_table;
 struct mc_locations { /* zeroed = empty */
     _Atomic(struct mc_locations_table *) table;
+    _Atomic bool has_tails; /* some entry has had one: they are worth to be expected */
 };
 
 struct mc_known { /* what is remembered of one object */
