@@ -40,7 +40,7 @@ static struct mc_segment_memory *memory_open(const char *host, bool expected)
 {
     struct mc_segment_memory *memory;
     bool has_contents;
-    if (mc_segment_memory_open(FOLDER, host, sim_plan->capacity, 0, &memory, &has_contents) < 0 ||
+    if (mc_segment_memory_open(FOLDER, host, sim_plan->capacity, 0, false, &memory, &has_contents) < 0 ||
         has_contents != expected)
         sim_fail("foreign: its memory is %s", expected ? "not what it was" : "there before it was made");
     return memory;

@@ -49,6 +49,7 @@ MUTATIONS = [
     ("reader_skips_the_state", SEGMENT + "memory.c", READ_FIRST, "if (generation_read(slot) != generation)\n        return false;",
      SEGMENT + "memory.c", READ_LAST, READ_LAST.replace("state_read(slot) == MC_SLOT_LIVE && ", ""),
      SEGMENT + "memory.c", READ_AGAIN, READ_AGAIN.replace("state_read(slot) == MC_SLOT_LIVE && ", "")),
+    ("what_was_left_is_passed_over_in_want", SEGMENT + "memory.c", "        if (!may_pass_over && (errno", "        if (may_pass_over && (errno"),
     ("epoch_raises_no_floor", SEGMENT + "memory.c", "atomic_store(&memory->file.header->floor, epoch << MC_EPOCH_SHIFT);", ""),
     # Tags of places. Here nobody asks for what is not his, so that an owner looks at them, and at each part of a place, is shown by
     # tests/unit/test_tag.c, and that keys are dropped, too; that the master makes tags of the key that was told last, by test_core_tag.c. What
@@ -436,14 +437,14 @@ def judge(build, mutation, seeds):
     try:
         # What was found among hundred thousands shows what is rare, and is quick; then all that there is, and the same seeds without hard
         # faults, and without stories. Without a note a master learns from those who are there alone, so what they say is tried without one, too.
-        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "all_hard", "hard_disks", "lease", "wide", "dozes", "disks")}
+        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "all_hard", "hard_disks", "lease", "wide", "whole", "dozes", "disks")}
         with_disks = ([*lists["disks"], "--disks"], ["--disks"])
         is_of_quotas = any("quota" in word or "guarantee" in word or word.endswith("account.c") for word in (name, *mutation[1::3]))
         is_of_threads = "data_thread" in name
         is_of_disks = any("disk" in word or "offload" in word for word in (name, *mutation[1::3]))
         others = ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], [*lists["hard"], "--narrow"],
                   [*lists["hard_notes"], "--narrow"], [*lists["all_hard"], "--hard", "--narrow"], [*lists["hard_disks"], "--hard"], [*lists["lease"], "--hard", "--lease"], [*lists["wide"], "--wide", "--diskless"],
-                  [*lists["dozes"], "--dozes", "--diskless"],
+                  lists["whole"], [*lists["dozes"], "--dozes", "--diskless"],
                   [], ["--narrow", "--noteless"], ["--wide"], ["--mild", "--noteless"], ["--plain", "--noteless"])
         for options in (["--quotas"], ["--quotas", "--wide"]) if is_of_quotas else (["--data-threads", "--hard"], ["--data-threads"]) if is_of_threads else with_disks if is_of_disks else (*others, *with_disks):
             text, code = catch(build, program, options, seeds)

@@ -56,7 +56,8 @@ static void owner_start(struct owner *owner, bool expected)
     bool contents;
     struct mc_id node = mc_random_id();
     struct mc_serve_hooks hooks = {.context = owner, .committed = on_committed};
-    assert_int_equal(mc_segment_memory_open(owner->directory, "test:1", CAPACITY, 0, &owner->memory, &contents), 0);
+    assert_int_equal(mc_segment_memory_open(owner->directory, "test:1", CAPACITY, 0, false, &owner->memory, &contents),
+                     0);
     assert_true(mc_segment_memory_is_named(owner->memory));
     assert_int_equal(contents, expected);
     assert_int_equal(mc_segment_memory_populate(owner->memory, NULL, NULL), 0);

@@ -271,7 +271,7 @@ static int memory_renew(struct mc_owner *owner)
     mc_segment_memory_populate_stop(old);
     mc_segment_memory_discard(old);
     int rc = mc_segment_memory_open(owner->data_dir, owner->name, owner->capacity,
-                                    mc_clock_ns() + RENEW_WAIT_MS * 1000000ull, &fresh, &has_contents);
+                                    mc_clock_ns() + RENEW_WAIT_MS * 1000000ull, true, &fresh, &has_contents);
     if (rc < 0)
         return rc;
     if (has_contents)

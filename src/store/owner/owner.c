@@ -197,7 +197,7 @@ static int owner_make(const struct mc_owner_config *config, struct mc_owner **re
 static int memory_open(struct mc_owner *owner, uint64_t capacity, uint64_t data_dir_until_ns)
 {
     bool has_contents;
-    int rc = mc_segment_memory_open(owner->data_dir, owner->name, capacity, data_dir_until_ns, &owner->memory,
+    int rc = mc_segment_memory_open(owner->data_dir, owner->name, capacity, data_dir_until_ns, false, &owner->memory,
                                     &has_contents);
     if (rc < 0)
         return rc;

@@ -46,7 +46,7 @@ int mc_segment_memory_create(uint64_t capacity, struct mc_segment_memory **resul
 }
 
 int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capacity, uint64_t until_ns,
-                           struct mc_segment_memory **result, bool *contents)
+                           bool may_pass_over, struct mc_segment_memory **result, bool *contents)
 {
     bool taken_up;
     *contents = false;
@@ -60,6 +60,14 @@ int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capa
         memory_free(memory);
         if (rc == MC_ERR_INVALID_PARAMS)
             return rc;
+        if (!may_pass_over && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
+            mc_log(
+                ERROR,
+                "what an earlier process may have left in %s cannot be looked at: %s. Nothing of it was touched: give "
+                "this process more (ulimit -n, memory), and start it again",
+                data_dir, strerror(errno));
+            return rc;
+        }
         mc_log(WARNING, "cannot keep the segment in %s: %s; its contents will end with this process", data_dir,
                errno == EWOULDBLOCK ? "another process is at work there, and does not come to its end"
                                     : strerror(errno));

@@ -100,10 +100,11 @@ uint32_t mc_segment_memory_live(struct mc_segment_memory *memory);
 
 /* Takes up the memory that a dead process of this machine left in data_dir for a segment of that name and capacity, or
  * makes it there; *contents: it holds something. Where that cannot be (no room, not writable, another process at
- * work there until until_ns) it is a memfd, with one log line. Dead files of others in data_dir are removed. data_dir
- * NULL or "": as mc_segment_memory_create. */
+ * work there until until_ns) it is a memfd, with one log line. But where this process has no descriptors or memory to
+ * look at what may be left, it fails, unless may_pass_over: else that would be left unserved for as long as it lives.
+ * Dead files of others in data_dir are removed. data_dir NULL or "": as mc_segment_memory_create. */
 int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capacity, uint64_t until_ns,
-                           struct mc_segment_memory **memory, bool *contents);
+                           bool may_pass_over, struct mc_segment_memory **memory, bool *contents);
 /* Nobody will take it up again: its files lose their names. For memory that a master does not want back, or that was
  * unmounted. */
 void mc_segment_memory_discard(struct mc_segment_memory *memory);

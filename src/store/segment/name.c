@@ -84,6 +84,12 @@ static int directory_lock(const char *directory, uint64_t until_ns)
 
 enum verdict { IN_USE, USELESS, OTHER_LAYOUT, OTHER_SIZE, GOOD };
 
+/* What this process has not got says nothing of the files. */
+static bool is_shortage(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
 /* A regular file of ours, not linked elsewhere, still there, at least (exact: exactly) so large. */
 static bool file_is_ours(int fd, uint64_t size, bool exact, uint64_t *allocated)
 {
@@ -124,7 +130,8 @@ static bool header_is_good(const struct mc_index_header *header)
            populated <= header->capacity && populated % MC_PAGE_BYTES == 0;
 }
 
-/* GOOD: *lock_fd is its index, locked. Else nothing is open. capacity: ANY_CAPACITY, or the one that is good. */
+/* GOOD: *lock_fd is its index, locked. Else nothing is open, and errno says of IN_USE whether that is for a shortage.
+ * capacity: ANY_CAPACITY, or the one that is good. */
 static enum verdict stem_judge(const char *stem, uint64_t capacity, int *lock_fd)
 {
     union {
@@ -138,6 +145,7 @@ static enum verdict stem_judge(const char *stem, uint64_t capacity, int *lock_fd
         return errno == ENOENT ? USELESS : IN_USE;
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         close(fd);
+        errno = EWOULDBLOCK;
         return IN_USE;
     }
     if (file_is_ours(fd, MC_INDEX_SLOTS_AT, false, &allocated) &&
@@ -175,8 +183,9 @@ static bool files_open(struct mc_segment_file *file)
            is_backed(file->lock_fd, file->index_size, allocated, file->index_size);
 }
 
-/* The index of stem is locked. False: it is of no use, and gone; or it stays, as this process is out of something. */
-static bool stem_take_up(struct mc_segment_file *file, const char *stem, int lock_fd)
+/* The index of stem is locked. False: it is of no use, and gone; or it stays, as this process is out of something:
+ * then *shortage is what errno was. */
+static bool stem_take_up(struct mc_segment_file *file, const char *stem, int lock_fd, int *shortage)
 {
     uint64_t allocated = 0;
     file->lock_fd = lock_fd;
@@ -189,9 +198,8 @@ static bool stem_take_up(struct mc_segment_file *file, const char *stem, int loc
         file->is_named = true;
         return true;
     }
-    /* What this process has not got says nothing of the files. */
-    bool is_short = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EINTR;
-    if (is_short) {
+    if (is_shortage(errno) || errno == EINTR) {
+        *shortage = errno;
         mc_log(WARNING, "the segment left in %s.* cannot be taken up now: %s; it stays", stem, strerror(errno));
     } else {
         mc_log(WARNING, "the segment left in %s.* is damaged; removed", stem);
@@ -268,13 +276,17 @@ static bool entry_stem(char *stem, const char *directory, const struct dirent *e
     return written > 0 && (size_t)written < MC_SEGMENT_STEM_MAX;
 }
 
-/* Looks at every segment of the directory: removes what is dead and useless, takes up the first that fits. */
-static bool directory_search(struct mc_segment_file *file, const char *directory)
+/* Looks at every segment of the directory: removes what is dead and useless, takes up the first that fits. *shortage:
+ * errno of what kept it from looking at one; untouched: nothing did. */
+static bool directory_search(struct mc_segment_file *file, const char *directory, int *shortage)
 {
     bool found = false;
     DIR *folder = opendir(directory);
-    if (folder == NULL)
+    if (folder == NULL) {
+        if (is_shortage(errno))
+            *shortage = errno;
         return false;
+    }
     const struct dirent *entry;
     for (unsigned i = 0; i < MC_SEGMENT_DIRECTORY_MAX && (entry = readdir(folder)) != NULL; i++) {
         char stem[MC_SEGMENT_STEM_MAX];
@@ -293,7 +305,9 @@ static bool directory_search(struct mc_segment_file *file, const char *directory
         } else if (verdict == GOOD && found) {
             lock_close(lock_fd);
         } else if (verdict == GOOD) {
-            found = stem_take_up(file, stem, lock_fd);
+            found = stem_take_up(file, stem, lock_fd, shortage);
+        } else if (verdict == IN_USE && is_shortage(errno)) {
+            *shortage = errno;
         }
     }
     closedir(folder);
@@ -342,21 +356,25 @@ struct mc_segment_left mc_segment_left_behind(const char *directory, uint64_t ca
 static int directory_use(struct mc_segment_file *file, const char *directory, const char *name, bool *taken_up)
 {
     char stem[MC_SEGMENT_STEM_MAX];
-    int lock_fd;
+    int lock_fd, shortage = 0;
     if (!stem_name(stem, directory, name, MC_SEGMENT_SAME_NAME_MAX)) {
         errno = ENAMETOOLONG;
         return MC_ERR_FILE_OPEN_FAIL;
     }
     *taken_up = stem_name(stem, directory, name, 0) && stem_judge(stem, file->capacity, &lock_fd) == GOOD &&
-                stem_take_up(file, stem, lock_fd);
+                stem_take_up(file, stem, lock_fd, &shortage);
     if (*taken_up) {
         struct mc_segment_file none = {.capacity = 0}; /* no segment has that: only removes */
-        (void)directory_search(&none, directory);
+        (void)directory_search(&none, directory, &shortage);
         return 0;
     }
-    *taken_up = directory_search(file, directory);
+    *taken_up = directory_search(file, directory, &shortage);
     if (*taken_up)
         return 0;
+    if (shortage != 0) { /* what may be left is not passed over */
+        errno = shortage;
+        return MC_ERR_FILE_OPEN_FAIL;
+    }
     for (unsigned i = 0; i < MC_SEGMENT_SAME_NAME_MAX; i++) {
         (void)stem_name(stem, directory, name, i);
         int fd = file_open(stem, INDEX_END, O_RDONLY);
