@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -46,9 +47,9 @@ def connect(master):
     return connection
 
 
-def hello():
-    return wire.frame(wire.HELLO, 7, wire.record(struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, wire.ROLE_CALL, 0, os.urandom(16), 1, 0) +
-                                                 wire.data(b"t") + wire.data(b"") + struct.pack("<QI", 0, 0xFFFFFFFF)))
+def hello(node=None, met_epoch=0):
+    return wire.frame(wire.HELLO, 7, wire.record(struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, wire.ROLE_CALL, 0, node or os.urandom(16), 1, 0) +
+                                                 wire.data(b"t") + wire.data(b"") + struct.pack("<QI", met_epoch, 0xFFFFFFFF)))
 
 
 # ---- real processes ----
@@ -88,6 +89,25 @@ def test_a_master_without_keys_is_not_believed(tmp_path):
     with Master() as master, Client(master, Key("k")) as client:
         assert client.code == -1011
         assert "start it with --auth_file" in client.said()
+
+
+@pytest.mark.parametrize("rights", ["read", "read,write"])
+def test_who_lends_no_memory_moves_no_epoch(scene, rights):
+    """A master that believes in a later one than itself begins again, which costs everybody a recovery."""
+    master, keys, _folder = scene
+    nodes = [os.urandom(16) for _ in range(3)]
+    with Client(master, keys["read,write"]) as client:
+        assert client.put("mine", "m", 4096) == 0
+        for _word in range(5):
+            for node in nodes:
+                connection, right = proved(master, keys[rights])
+                with connection:
+                    connection.sendall(right + hello(node, 1 << 34))
+                    assert keyed.read_all(connection) == b""  # an answer would be that of a master of the past
+            time.sleep(0.7)
+        assert client.same("mine", "m", 4096)
+        assert client.put("other", "o", 4096) == 0
+    assert "a master of epoch" not in master.log() and "has met a master" not in master.log()
 
 
 def test_a_key_that_may_only_read(scene):

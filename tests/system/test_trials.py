@@ -40,7 +40,7 @@ TRIALS = {
         "test_keys_engine": ["test_a_proof_is_good_for_one_connection_and_one_port", "test_the_servers_proof_is_none_of_the_callers",
                              "test_a_key_is_revoked_without_a_restart"]},
     "3 attacks of who has a key": {
-        "test_keys": ["test_nobody_takes_the_place_of_a_node", "test_a_key_that_may_only_read", "test_a_key_that_may_not_lend_memory",
+        "test_keys": ["test_nobody_takes_the_place_of_a_node", "test_who_lends_no_memory_moves_no_epoch", "test_a_key_that_may_only_read", "test_a_key_that_may_not_lend_memory",
                       "test_a_ticket_lets_its_holder_read_and_nothing_else"],
         "test_tags": ["test_a_valid_writer_cannot_touch_what_is_not_his", "test_guessed_slots_are_not_read"],
         "test_keys_engine": ["test_a_key_that_may_only_read", "test_a_key_that_may_not_read_learns_no_document"]},

@@ -497,16 +497,50 @@ static void test_many_epochs_of_evidence(void **state)
 /* ---- masters after us ---- */
 
 /* A hello that names a later epoch than ours is not answered. The epoch that we want then; 0: none. */
-static uint64_t contradict(struct world *world, unsigned role, uint64_t node, uint64_t epoch)
+static uint64_t contradict_with(struct world *world, unsigned role, uint64_t node, uint64_t epoch, unsigned rights)
 {
     uint64_t late = world_connect(world);
     struct mc_wire_hello hello = world_hello(role, node, 1);
     hello.seen_epoch = epoch;
+    if (rights != 0)
+        mc_core_permitted(world->core, world->now, late, rights, 100 + node, "");
     assert_int_equal(world_greet(world, late, &hello).code, MC_ERR_PROTOCOL);
     assert_true(world->connections[late].closed);
     world_disconnect(world, late);
     world->next_connection = late; /* the number is free again */
     return mc_core_wanted_epoch(world->core);
+}
+
+static uint64_t contradict(struct world *world, unsigned role, uint64_t node, uint64_t epoch)
+{
+    return contradict_with(world, role, node, epoch, 0);
+}
+
+/* Where there are keys: who may not lend memory moves nobody, however many they are and however long they say it. */
+static void test_wanted_epoch_with_keys(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned offers = 0; offers < 2; offers++) {
+        struct fake_owner *a = NULL;
+        if (offers)
+            a = start_with_value(&world, "k");
+        else
+            world_start(&world, FIRST_EPOCH, NULL);
+        for (unsigned word = 0; word < 6; word++, world.now += 1000)
+            for (unsigned node = 50; node < 54; node++)
+                assert_int_equal(contradict_with(&world, word % 2 == 0 ? MC_ROLE_CALL : MC_ROLE_HEARTBEAT, node, 7,
+                                                 MC_RIGHTS_ALL & ~(unsigned)MC_RIGHT_NODE),
+                                 0);
+        assert_int_equal(statistics_of(&world).epochs_doubted, 0);
+        if (offers)
+            assert_int_equal(found(&world, a, "k"), SMALL);
+        for (unsigned word = 0; word < 3; word++, world.now += 1000)
+            for (unsigned node = 60; node < 62; node++)
+                (void)contradict_with(&world, MC_ROLE_CALL, node, 7, MC_RIGHT_NODE);
+        assert_int_equal(mc_core_wanted_epoch(world.core), 7 + MC_EPOCH_CARRY);
+        finish(&world, a, NULL);
+    }
 }
 
 /* As long as nothing of ours lives anywhere: two words, of one node or of two. */
@@ -577,6 +611,19 @@ static void test_wanted_epoch_of_who_serves(void **state)
         assert_int_equal(statistics_of(&world).epochs_doubted, rows[row].words * rows[row].nodes);
         finish(&world, a, NULL);
     }
+}
+
+/* However firmly they stand by it: what no clock says is no epoch, and would leave none for those who follow. */
+static void test_no_epoch_beyond_all_clocks(void **state)
+{
+    struct world world;
+    (void)state;
+    struct fake_owner *a = start_with_value(&world, "k");
+    for (unsigned word = 0; word < 6; word++, world.now += 1000)
+        for (unsigned node = 50; node < 54; node++)
+            assert_int_equal(contradict(&world, MC_ROLE_OWNER, node, MC_EPOCH_LATEST + 1), 0);
+    assert_int_equal(found(&world, a, "k"), SMALL);
+    finish(&world, a, NULL);
 }
 
 /* ---- counters that have come to their end ---- */
@@ -838,6 +885,8 @@ int main(void)
         cmocka_unit_test(test_many_epochs_of_evidence),
         cmocka_unit_test(test_wanted_epoch),
         cmocka_unit_test(test_wanted_epoch_of_who_serves),
+        cmocka_unit_test(test_wanted_epoch_with_keys),
+        cmocka_unit_test(test_no_epoch_beyond_all_clocks),
         cmocka_unit_test(test_two_frames),
         cmocka_unit_test(test_epoch_that_is_full),
         cmocka_unit_test(test_segment_numbers_that_are_used_up),

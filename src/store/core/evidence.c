@@ -10,7 +10,8 @@
  * Of one of a later epoch: then it is we who are late, and begin again above it. That costs all connections and another
  * recovery, so one packet is never enough. As long as nothing of ours lives anywhere two words are. Once we have
  * offered a segment it takes nodes that stand by their word: one that lends memory, or two. A client alone does not
- * move us: it is answered no more than one of another cluster would be. */
+ * move us: it is answered no more than one of another cluster would be. Where there are keys the words of who has no
+ * right to lend memory do not count at all, and of masters before us only those of who may write or lend memory do. */
 #include "base/checksum.h"
 #include "store/core/limits.h"
 #include "store/core/member.h"
@@ -214,10 +215,10 @@ static uint64_t proven(const struct mc_core *core)
     bool has_owner = false;
     for (uint32_t i = 0; i < core->witness_count; i++) {
         const struct mc_witness *witness = &core->witnesses[i];
-        if (witness->epoch <= MC_EPOCH_LATEST) {
-            words += witness->words;
-            quick = witness->epoch > quick ? witness->epoch : quick;
-        }
+        if (witness->epoch > MC_EPOCH_LATEST)
+            continue;
+        words += witness->words;
+        quick = witness->epoch > quick ? witness->epoch : quick;
         if (stands(witness)) {
             standing++;
             has_owner |= witness->is_owner;

@@ -322,6 +322,12 @@ static void take_role(struct mc_core *core, struct mc_member *member, struct mc_
     }
 }
 
+/* One of these; where there are no keys everybody has all. */
+static bool has_right(const struct mc_connection *connection, unsigned rights)
+{
+    return connection->key == 0 || (connection->rights & rights) != 0;
+}
+
 void mc_member_hello(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
@@ -354,7 +360,7 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
         mc_core_malformed(core, connection, "it has met an epoch that cannot be");
         return;
     }
-    if (hello.role == MC_ROLE_OWNER && connection->key != 0 && (connection->rights & MC_RIGHT_NODE) == 0) {
+    if (hello.role == MC_ROLE_OWNER && !has_right(connection, MC_RIGHT_NODE)) {
         hello_refuse(core, connection, frame->request_id, MC_ERR_NOT_PERMITTED, "its key has no right to lend memory");
         return;
     }
@@ -371,8 +377,9 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
     }
     /* What a node of another cluster has met says nothing of ours. */
     bool is_other = mc_cluster_is_other(core, hello.cluster);
-    if (hello.seen_epoch > core->epoch) { /* no answer: it would be that of a master of the past */
-        mc_evidence_contradicts(core, hello.node, hello.name, hello.role == MC_ROLE_OWNER, hello.seen_epoch);
+    if (hello.seen_epoch > core->epoch) {         /* no answer: it would be that of a master of the past */
+        if (has_right(connection, MC_RIGHT_NODE)) /* who moves us costs everybody a recovery */
+            mc_evidence_contradicts(core, hello.node, hello.name, hello.role == MC_ROLE_OWNER, hello.seen_epoch);
         mc_core_close(core, connection);
         return;
     }
@@ -390,7 +397,7 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
     member->key = connection->key;
     connection->member = member;
     connection->role = hello.role;
-    if (!is_other)
+    if (!is_other && has_right(connection, MC_RIGHT_WRITE | MC_RIGHT_NODE))
         mc_evidence_said(core, connection, &hello);
     mc_link_append(&member->connections, &connection->of_member);
     hello_reply(core, connection, frame->request_id, 0, "");
