@@ -201,7 +201,7 @@ def ports():
             "metadata": ((home, master.metadata_port), REQUEST, http_work, (master.metadata_port, "/metadata?key=a"), master.metadata_port, master.pid),
             "service": ((home, service.port), REQUEST, http_work, (service.port, "/health"), service.port, service.process.pid),
             "engine": ((home, engine_port), ENGINE, engine_work, (f"{home}:{engine_port}", there), None, engine_pid),
-            "proxy": ((home, proxy.port), REQUEST, http_work, (proxy.port, "/metrics"), None, proxy.process.pid),
+            "proxy": ((home, proxy.port), REQUEST, http_work, (proxy.port, "/metrics"), proxy.port, proxy.process.pid),
         }
 
 

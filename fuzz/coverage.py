@@ -30,6 +30,7 @@ PARSERS = {
     "fuzz_service": "store/service/config store/service/put_body web/web net/message",
     "fuzz_transfer": "transfer/wire/document transfer/wire/handshake transfer/wire/preface transfer/serve/inbound transfer/run/outbound env/etcd",
     "fuzz_wire": "store/wire/wire",
+    "fuzz_zmtp": "store/master/zmtp",
 }
 
 

@@ -113,6 +113,7 @@ _SETTINGS = (
     _Setting("stamp", _text, "", (), (), True),
     _Setting("enable_client_http_server", _bool, False, (), ("MOONCAKE_ENABLE_CLIENT_HTTP_SERVER",)),
     _Setting("client_http_port", _port, 9300, (), ("MOONCAKE_CLIENT_HTTP_PORT",)),
+    _Setting("auth_file", _text, "", (), ("MC_AUTH_FILE",), True),
 )
 _REQUIRED = ("local_hostname", "metadata_server", "master_server_address")
 _BY_SPELLING = {spelling: setting for setting in _SETTINGS for spelling in (setting.name, *setting.spellings)}
@@ -140,6 +141,7 @@ class MooncakeConfig:
     enable_client_http_server: bool = False
     client_http_port: int = 9300
     stamp: str = ""
+    auth_file: str = ""
 
     def __post_init__(self):
         if not isinstance(self.protocol, str) or not self.protocol.strip():

@@ -17,6 +17,7 @@ if __name__ == "__main__":
 
 import asyncio  # noqa: E402
 import logging  # noqa: E402
+import os  # noqa: E402
 import time  # noqa: E402
 from typing import Any, Dict, List, Optional  # noqa: E402
 
@@ -58,6 +59,8 @@ class MooncakeStoreService(StoreHandlers):
 
     def _settings(self) -> Dict[str, Any]:
         config = self.config
+        if getattr(config, "auth_file", ""):
+            os.environ["MC_AUTH_FILE"] = config.auth_file  # a process has its keys by the environment
         return {
             "local_hostname": config.local_hostname, "metadata_server": config.metadata_server,
             "global_segment_size": config.global_segment_size, "local_buffer_size": config.local_buffer_size,

@@ -351,6 +351,22 @@ def test_a_store_service_with_keys(scene):
         assert ask("DELETE", "/api/remove/probe", key=keys["read,write"]) not in (200, 401, 403)  # its own key may only read
 
 
+def test_a_store_service_whose_file_names_its_keys(scene):
+    """As the rest of its settings; what the environment says counts where the file says nothing of it."""
+    master, keys, folder = scene
+    config = folder / "mooncake.json"
+    config.write_text(json.dumps({"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "master_server_address": master.address,
+                                  "global_segment_size": 0, "auth_file": str(folder / "keys")}))
+    with Service("--max-wait-time=20", f"--config={config}", MC_AUTH_TOKEN=Key("stranger").token) as service:
+        assert request(service.port, "GET", "/api/exist/probe")[0] == 401
+        assert request(service.port, "GET", "/api/exist/probe", headers=bearer(keys["read"]))[0] == 200
+    program = ("import asyncio, os, sys; sys.path.insert(0, os.environ['MC_PYTHONPATH']); from mooncake.mooncake_store_service import MooncakeStoreService\n"
+               "async def main():\n    one = MooncakeStoreService(sys.argv[1]); print(await one.start_store_service(5), one.store.is_exist('probe')); await one.stop()\n"
+               "asyncio.run(main())")
+    done = subprocess.run([sys.executable, "-c", program, config], capture_output=True, text=True, timeout=60, env=keyed.environment(None))
+    assert done.stdout.split() == ["True", "1"], done.stderr
+
+
 def test_a_service_whose_key_is_refused_says_so_and_ends(scene):
     master, _keys, _folder = scene
     done = run(SERVICE, "--port=0", "--max-wait-time=2", MOONCAKE_MASTER=master.address, MC_AUTH_TOKEN=Key("stranger").token, MOONCAKE_GLOBAL_SEGMENT_SIZE=0)

@@ -50,6 +50,7 @@ static const struct setting {
     {"stamp", TEXT, AT(stamp), "", true, {0}, {V(MC_STORE_STAMP)}},
     {"enable_client_http_server", BOOL, AT(enable_client_http_server), "false", true, {0}, {V(MOONCAKE_ENABLE_CLIENT_HTTP_SERVER)}},
     {"client_http_port", PORT_NUMBER, AT(client_http_port), "9300", false, {0}, {V(MOONCAKE_CLIENT_HTTP_PORT)}},
+    {"auth_file", TEXT, AT(auth_file), "", true, {0}, {V(MC_AUTH_FILE)}},
 /* clang-format on */
 #undef AT
 #undef V
@@ -656,7 +657,7 @@ int mc_service_config_load(enum mc_service_command command, int argc, char **arg
     if (rc == 0) {
         if (mc_options_text(&options, "log_dir")[0] != 0)
             mc_log_to_directory(mc_options_text(&options, "log_dir"));
-        mc_keys_use(mc_options_text(&options, "auth_file"));
+        mc_keys_use(config->auth_file);
         mc_unread_tell();
         warn_ignored(&options, config);
     }

@@ -15,7 +15,8 @@
 struct mc_service_config {
     char local_hostname[MC_SERVICE_TEXT_MAX], metadata_server[MC_SERVICE_TEXT_MAX], protocol[MC_SERVICE_TEXT_MAX],
         device_name[MC_SERVICE_TEXT_MAX], master_server_address[MC_SERVICE_TEXT_MAX],
-        ssd_offload_path[MC_SERVICE_TEXT_MAX], tenant_id[MC_SERVICE_TEXT_MAX], stamp[MC_SERVICE_TEXT_MAX];
+        ssd_offload_path[MC_SERVICE_TEXT_MAX], tenant_id[MC_SERVICE_TEXT_MAX], stamp[MC_SERVICE_TEXT_MAX],
+        auth_file[MC_SERVICE_TEXT_MAX];
     uint64_t global_segment_size, local_buffer_size;
     bool enable_ssd_offload;
     bool enable_client_http_server; /* /health and /metrics on client_http_port */
