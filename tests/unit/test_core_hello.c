@@ -204,6 +204,44 @@ static void test_the_id_of_another_process(void **state)
     world_close_all(&world);
 }
 
+static int32_t greet_with(struct world *world, unsigned role, uint64_t life, unsigned rights, uint64_t key,
+                          uint64_t *connection)
+{
+    struct mc_wire_hello hello = world_hello(role, NODE_A, life);
+    *connection = world_connect(world);
+    mc_core_permitted(world->core, world->now, *connection, rights, key, "");
+    return world_greet(world, *connection, &hello).code;
+}
+
+/* Before a master knows a node, another may come with its id: one without the right to lend memory gives it back. */
+static void test_who_may_lend_memory_has_its_id(void **state)
+{
+    static const struct {
+        unsigned first, then;
+        bool gives_back;
+    } rows[] = {
+        {MC_RIGHT_READ, MC_RIGHT_NODE, true},   {MC_RIGHT_READ | MC_RIGHT_WRITE, MC_RIGHT_NODE | MC_RIGHT_READ, true},
+        {MC_RIGHT_READ, MC_RIGHT_WRITE, false}, {MC_RIGHT_NODE, MC_RIGHTS_ALL, false},
+        {MC_RIGHT_NODE, MC_RIGHT_READ, false},
+    };
+    (void)state;
+    for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+        struct world world;
+        uint64_t first, then;
+        world_open(&world);
+        assert_int_equal(greet_with(&world, MC_ROLE_HEARTBEAT, FIRST_LIFE, rows[row].first, 5, &first), 0);
+        int32_t code = greet_with(&world, (rows[row].then & MC_RIGHT_NODE) != 0 ? MC_ROLE_OWNER : MC_ROLE_CALL,
+                                  SECOND_LIFE, rows[row].then, 9, &then);
+        assert_int_equal(code, rows[row].gives_back ? 0 : MC_ERR_ILLEGAL_CLIENT);
+        assert_int_equal(world.connections[first].closed, rows[row].gives_back);
+        assert_int_equal(world.connections[then].closed, !rows[row].gives_back);
+        assert_int_equal(statistics_of(&world).members, 1);
+        world_disconnect(&world, first);
+        world_disconnect(&world, then);
+        world_close_all(&world);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -214,6 +252,7 @@ int main(void)
         cmocka_unit_test(test_hello_refused),
         cmocka_unit_test(test_roles),
         cmocka_unit_test(test_the_id_of_another_process),
+        cmocka_unit_test(test_who_may_lend_memory_has_its_id),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -238,6 +238,12 @@ static void hello_refuse(struct mc_core *core, struct mc_connection *connection,
     mc_core_close(core, connection);
 }
 
+/* One of these; where there are no keys everybody has all. */
+static bool has_right(const struct mc_connection *connection, unsigned rights)
+{
+    return connection->key == 0 || (connection->rights & rights) != 0;
+}
+
 /* Has another process that id, or another key? Each draws its own, so whoever says so has heard of it, and would end
  * it. */
 static bool is_taken(const struct mc_core *core, const struct mc_connection *connection,
@@ -246,6 +252,16 @@ static bool is_taken(const struct mc_core *core, const struct mc_connection *con
     const struct mc_member *member = mc_map_get(&core->members_by_id, mc_core_hash_id(core, hello->node));
     return member != NULL && (member->incarnation != hello->incarnation || !mc_id_equal(member->id, hello->node) ||
                               member->key != connection->key);
+}
+
+/* Who may lend memory does not wait for who may not: a master that has taken over knows nobody's id yet, and all have
+ * heard those of nodes. */
+static void id_take_back(struct mc_core *core, const struct mc_connection *connection,
+                         const struct mc_wire_hello *hello)
+{
+    struct mc_member *member = mc_map_get(&core->members_by_id, mc_core_hash_id(core, hello->node));
+    if (member != NULL && !member->may_lend && has_right(connection, MC_RIGHT_NODE))
+        mc_member_drop(core, member, "it had the id of a node that lends memory, and no right to");
 }
 
 /* The member this hello is of, made if need be. NULL when there are too many. */
@@ -322,12 +338,6 @@ static void take_role(struct mc_core *core, struct mc_member *member, struct mc_
     }
 }
 
-/* One of these; where there are no keys everybody has all. */
-static bool has_right(const struct mc_connection *connection, unsigned rights)
-{
-    return connection->key == 0 || (connection->rights & rights) != 0;
-}
-
 void mc_member_hello(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
@@ -383,6 +393,7 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
         mc_core_close(core, connection);
         return;
     }
+    id_take_back(core, connection, &hello);
     if (is_taken(core, connection, &hello)) {
         hello_refuse(core, connection, frame->request_id, MC_ERR_ILLEGAL_CLIENT, "another process has this node id");
         return;
@@ -395,6 +406,7 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
         return;
     }
     member->key = connection->key;
+    member->may_lend = has_right(connection, MC_RIGHT_NODE);
     connection->member = member;
     connection->role = hello.role;
     if (!is_other && has_right(connection, MC_RIGHT_WRITE | MC_RIGHT_NODE))
