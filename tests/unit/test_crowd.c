@@ -93,7 +93,7 @@ static void all_of_them_have_their_turn(void **state)
 static void who_has_left_is_told_of_no_more(void **state)
 {
     struct many many = begin();
-    uint64_t tag, other;
+    uint64_t tag, other = 0;
     (void)state;
     speak(&many, 1);
     speak(&many, 2);
