@@ -18,7 +18,7 @@ static struct mc_hash key_of(uint64_t low, uint64_t high)
 
 static void empty_knows_nothing(void **state)
 {
-    struct mc_locations places = {NULL};
+    struct mc_locations places = {.table = NULL};
     struct mc_known known;
     (void)state;
     assert_false(mc_locations_get(&places, key_of(0, 0), 0, &known));
@@ -32,7 +32,7 @@ static void empty_knows_nothing(void **state)
 
 static void what_was_told_is_known_under_its_epoch(void **state)
 {
-    struct mc_locations places = {NULL};
+    struct mc_locations places = {.table = NULL};
     struct mc_known known;
     struct mc_place told[3] = {{UINT32_MAX, 7, UINT64_MAX, 1ull << 60, MC_REPLICA_COUNT_MAX - 1, 0},
                                {5, UINT32_MAX, 6, 0, 0, 0},
@@ -123,7 +123,7 @@ static void *work(void *argument)
 
 static void many_threads_never_see_a_mixture(void **state)
 {
-    struct mc_locations places = {NULL};
+    struct mc_locations places = {.table = NULL};
     struct worker workers[THREADS];
     pthread_t threads[THREADS];
     (void)state;
