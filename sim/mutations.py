@@ -49,7 +49,7 @@ MUTATIONS = [
     ("reader_skips_the_state", SEGMENT + "memory.c", READ_FIRST, "if (generation_read(slot) != generation)\n        return false;",
      SEGMENT + "memory.c", READ_LAST, READ_LAST.replace("state_read(slot) == MC_SLOT_LIVE && ", ""),
      SEGMENT + "memory.c", READ_AGAIN, READ_AGAIN.replace("state_read(slot) == MC_SLOT_LIVE && ", "")),
-    ("what_was_left_is_passed_over_in_want", SEGMENT + "memory.c", "        if (!may_pass_over && (errno", "        if (may_pass_over && (errno"),
+    ("what_was_left_is_passed_over_in_want", SEGMENT + "memory.c", "        if (!may_pass_over && mc_segment", "        if (may_pass_over && mc_segment"),
     ("epoch_raises_no_floor", SEGMENT + "memory.c", "atomic_store(&memory->file.header->floor, epoch << MC_EPOCH_SHIFT);", ""),
     # Tags of places. Here nobody asks for what is not his, so that an owner looks at them, and at each part of a place, is shown by
     # tests/unit/test_tag.c, and that keys are dropped, too; that the master makes tags of the key that was told last, by test_core_tag.c. What

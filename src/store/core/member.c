@@ -338,6 +338,17 @@ static void take_role(struct mc_core *core, struct mc_member *member, struct mc_
     }
 }
 
+/* He is left outside until he is started again, if it is we who are right. */
+static void unheard(struct mc_core *core, const struct mc_wire_hello *hello)
+{
+    if (core->statistics.epochs_doubted++ == 0)
+        mc_core_log(
+            core, MC_CORE_LOG_WARNING,
+            "member " MC_ID_LOG " says that it has met a master of epoch %llu, ours is %llu: its key has no right "
+            "to lend memory, so its word does not count, and it stays outside. Is this machine's clock right?",
+            MC_ID_LOG_ARGS(hello->node), (unsigned long long)hello->seen_epoch, (unsigned long long)core->epoch);
+}
+
 void mc_member_hello(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
@@ -390,6 +401,8 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
     if (hello.seen_epoch > core->epoch) {         /* no answer: it would be that of a master of the past */
         if (has_right(connection, MC_RIGHT_NODE)) /* who moves us costs everybody a recovery */
             mc_evidence_contradicts(core, hello.node, hello.name, hello.role == MC_ROLE_OWNER, hello.seen_epoch);
+        else
+            unheard(core, &hello);
         mc_core_close(core, connection);
         return;
     }

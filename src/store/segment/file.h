@@ -36,6 +36,8 @@ int mc_segment_file_make(struct mc_segment_file *file, uint64_t capacity);
  * are removed. 0 and *taken_up, or MC_ERR_FILE_OPEN_FAIL / MC_ERR_NO_MEMORY with errno. */
 int mc_segment_file_open(struct mc_segment_file *file, const char *directory, const char *name, uint64_t capacity,
                          uint64_t until_ns, bool *taken_up);
+/* Is that errno of what a process, or its machine, has not got? It says nothing of the files. */
+bool mc_segment_is_shortage(int error);
 struct mc_segment_left { /* by a process that has ended */
     uint64_t capacity;   /* 0: nothing */
     uint64_t bytes;      /* of the file system that it holds */

@@ -57,20 +57,22 @@ int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capa
         return MC_ERR_NO_MEMORY;
     int rc = mc_segment_file_open(&memory->file, data_dir, name, capacity, until_ns, &taken_up);
     if (rc < 0) {
+        int error = errno;
         memory_free(memory);
         if (rc == MC_ERR_INVALID_PARAMS)
             return rc;
-        if (!may_pass_over && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
+        if (!may_pass_over && mc_segment_is_shortage(error)) {
             mc_log(
                 ERROR,
-                "what an earlier process may have left in %s cannot be looked at: %s. Nothing of it was touched: give "
-                "this process more (ulimit -n, memory), and start it again",
-                data_dir, strerror(errno));
+                "the segment cannot be kept in %s, nor can what an earlier process may have left there be looked at: "
+                "%s. Give this process more (ulimit -n, memory), and start it again",
+                data_dir, strerror(error));
+            errno = error;
             return rc;
         }
         mc_log(WARNING, "cannot keep the segment in %s: %s; its contents will end with this process", data_dir,
-               errno == EWOULDBLOCK ? "another process is at work there, and does not come to its end"
-                                    : strerror(errno));
+               error == EWOULDBLOCK ? "another process is at work there, and does not come to its end"
+                                    : strerror(error));
         return mc_segment_memory_create(capacity, result);
     }
     const struct mc_index_header *header = memory->file.header;

@@ -84,10 +84,9 @@ static int directory_lock(const char *directory, uint64_t until_ns)
 
 enum verdict { IN_USE, USELESS, OTHER_LAYOUT, OTHER_SIZE, GOOD };
 
-/* What this process has not got says nothing of the files. */
-static bool is_shortage(int error)
+bool mc_segment_is_shortage(int error)
 {
-    return error == EMFILE || error == ENFILE || error == ENOMEM;
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOLCK || error == EINTR;
 }
 
 /* A regular file of ours, not linked elsewhere, still there, at least (exact: exactly) so large. */
@@ -143,13 +142,18 @@ static enum verdict stem_judge(const char *stem, uint64_t capacity, int *lock_fd
     int fd = file_open(stem, INDEX_END, O_RDWR);
     if (fd < 0) /* a name that leads elsewhere, or another user's */
         return errno == ENOENT ? USELESS : IN_USE;
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        close(fd);
-        errno = EWOULDBLOCK;
+    bool is_locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    ssize_t length = is_locked ? pread(fd, page.bytes, sizeof(page.bytes), 0) : -1;
+    if (length < 0) { /* somebody's, or it cannot be read now */
+        int error = errno;
+        if (is_locked)
+            lock_close(fd);
+        else
+            close(fd);
+        errno = error;
         return IN_USE;
     }
-    if (file_is_ours(fd, MC_INDEX_SLOTS_AT, false, &allocated) &&
-        pread(fd, page.bytes, sizeof(page.bytes), 0) == (ssize_t)sizeof(page.bytes)) {
+    if (length == (ssize_t)sizeof(page.bytes) && file_is_ours(fd, MC_INDEX_SLOTS_AT, false, &allocated)) {
         if (page.header.magic == MC_INDEX_MAGIC && page.header.version != MC_INDEX_VERSION)
             verdict = OTHER_LAYOUT;
         else if (header_is_good(&page.header) && !is_too_old(fd, &page.header))
@@ -198,7 +202,7 @@ static bool stem_take_up(struct mc_segment_file *file, const char *stem, int loc
         file->is_named = true;
         return true;
     }
-    if (is_shortage(errno) || errno == EINTR) {
+    if (mc_segment_is_shortage(errno)) {
         *shortage = errno;
         mc_log(WARNING, "the segment left in %s.* cannot be taken up now: %s; it stays", stem, strerror(errno));
     } else {
@@ -283,7 +287,7 @@ static bool directory_search(struct mc_segment_file *file, const char *directory
     bool found = false;
     DIR *folder = opendir(directory);
     if (folder == NULL) {
-        if (is_shortage(errno))
+        if (mc_segment_is_shortage(errno))
             *shortage = errno;
         return false;
     }
@@ -306,7 +310,7 @@ static bool directory_search(struct mc_segment_file *file, const char *directory
             lock_close(lock_fd);
         } else if (verdict == GOOD) {
             found = stem_take_up(file, stem, lock_fd, shortage);
-        } else if (verdict == IN_USE && is_shortage(errno)) {
+        } else if (verdict == IN_USE && mc_segment_is_shortage(errno)) {
             *shortage = errno;
         }
     }
