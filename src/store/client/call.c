@@ -99,7 +99,8 @@ static int read_exist(struct mc_reader *reader, const struct keys_request *reque
     struct mc_wire_exist_reply reply;
     (void)repeated;
     mc_wire_exist_reply_read(reader, &reply);
-    int rc = reader->bad || reply.results.length != request->count ? MC_ERR_PROTOCOL : reply.code;
+    bool is_good = !reader->bad && reply.results.length == request->count && reply.code <= 0;
+    int rc = is_good ? reply.code : MC_ERR_PROTOCOL;
     for (size_t i = 0; rc == 0 && i < request->count; i++)
         put_int(results, at + i, ((const uint8_t *)reply.results.data)[i] == 1);
     return rc;
@@ -127,12 +128,14 @@ static int read_remove(struct mc_reader *reader, const struct keys_request *requ
     struct mc_wire_code code;
     mc_wire_none_read(reader, &head);
     size_t count = mc_list_read(reader);
+    bool is_good = true;
     for (size_t i = 0; i < count && i < request->count; i++) {
         mc_wire_code_read(reader, &code);
+        is_good = is_good && code.code <= 0;
         /* Not there any more: the try whose answer was lost has removed it. */
         put_int(results, at + i, repeated && code.code == MC_ERR_OBJECT_NOT_FOUND ? 0 : code.code);
     }
-    return reader->bad || count != request->count ? MC_ERR_PROTOCOL : 0;
+    return reader->bad || !is_good || count != request->count ? MC_ERR_PROTOCOL : 0;
 }
 
 /* One slice of a batch: its keys are all well formed. */
