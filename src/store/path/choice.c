@@ -174,10 +174,10 @@ static struct mc_path *entry_open(struct mc_paths *paths, struct mc_path_entry *
     if (version != entry->version ||
         (current != NULL && entry->path != current)) /* forgotten meanwhile: not remembered again */
         return opening.path;
-    if (current == NULL && path_serves(entry->path, endpoint)) { /* prepared meanwhile */
+    if (current == NULL && entry->path != NULL) { /* prepared meanwhile; it may be broken already */
         if (opening.path != NULL)
             return opening.path;
-        return path_retain(entry->path);
+        return path_serves(entry->path, endpoint) ? path_retain(entry->path) : NULL;
     }
     entry->faster_failed = opening.faster_failed;
     if (opening.faster_failed)
