@@ -35,6 +35,7 @@ static const char help_head[] =
     "       mooncake_key token FILE ID                 prints one as MC_AUTH_TOKEN wants it\n"
     "       mooncake_key revoke FILE ID                takes one out\n"
     "RIGHTS: some of read,write,node,admin. node: lends memory to the pool. admin: drains, mounts over HTTP.\n"
+    "        Or master alone: by it masters know each other's terms. It lies in their files only, nobody shows it.\n"
     "Who has the file open sees a change within a second.\n"
     "Exit code: 0; 1 when the file cannot be read or written, or has a bad line; 2 for a bad option, or no such key.\n";
 
@@ -143,7 +144,7 @@ static int key_new(struct key_file *keys, const char *const *words, int count)
         fprintf(stderr, "mooncake_key: %s\n", strchr(error, ':') == NULL ? error : strchr(error, ':') + 2);
     else
         code = replace(keys->path, &text);
-    if (code == 0)
+    if (code == 0 && made[0].rights != MC_RIGHT_MASTER)
         print_token(&made[0]);
     free(made);
     mc_buffer_free(&text);
@@ -220,7 +221,11 @@ static int work(const char *const *words, int count)
     else if (code == 0) {
         const struct mc_key *key = key_find(&keys, words[2]);
         code = key == NULL ? no_such(&keys, words[2]) : 0;
-        if (key != NULL)
+        if (key != NULL && key->rights == MC_RIGHT_MASTER) {
+            fprintf(stderr, "mooncake_key: %s is of right master: nobody shows it, masters read it in their file\n",
+                    key->id);
+            code = 2;
+        } else if (key != NULL)
             print_token(key);
     }
     free(keys.text);

@@ -27,8 +27,11 @@
 static const struct {
     const char *name;
     enum mc_right right;
-} right_names[] = {
-    {"read", MC_RIGHT_READ}, {"write", MC_RIGHT_WRITE}, {"node", MC_RIGHT_NODE}, {"admin", MC_RIGHT_ADMIN}};
+} right_names[] = {{"read", MC_RIGHT_READ},
+                   {"write", MC_RIGHT_WRITE},
+                   {"node", MC_RIGHT_NODE},
+                   {"admin", MC_RIGHT_ADMIN},
+                   {"master", MC_RIGHT_MASTER}};
 #define RIGHTS (sizeof(right_names) / sizeof(right_names[0]))
 
 void mc_rights_format(char *text, size_t size, unsigned rights)
@@ -109,7 +112,7 @@ static const char *line_parse(struct mc_key *key, const char *at, const char *en
         return "the secret is to be 64 hexadecimal digits";
     key->rights = mc_rights_parse(word_of(&at, end));
     if (key->rights == 0)
-        return "the rights are to be some of read,write,node,admin";
+        return "the rights are to be some of read,write,node,admin, or master";
     struct mc_span tenant = word_of(&at, end), rest = word_of(&at, end);
     if (tenant.length > 0 && !copy_name(key->tenant, tenant))
         return "the tenant is to be letters, digits, '-', '_' and '.', at most 63";
@@ -119,12 +122,20 @@ static const char *line_parse(struct mc_key *key, const char *at, const char *en
         return "the tenant is not to begin with '_'";
     if (key->tenant[0] != 0 && (key->rights & (MC_RIGHT_NODE | MC_RIGHT_ADMIN)) != 0)
         return "a key of a tenant may read and write only: who lends memory or drains sees the objects of all";
+    if ((key->rights & MC_RIGHT_MASTER) != 0 && (key->rights != MC_RIGHT_MASTER || key->tenant[0] != 0))
+        return "a key of right master is for nothing else, and of no tenant";
     return rest.length > 0 ? "there is something behind the tenant" : NULL;
 }
 
 static bool is_blank(const char *at, const char *end)
 {
     return word_of(&at, end).length == 0;
+}
+
+/* Keys of right master prove epochs, and are shown to nobody. */
+static bool is_shown(const struct mc_key *key)
+{
+    return (key->rights & MC_RIGHT_MASTER) == 0;
 }
 
 int mc_keys_parse(const char *text, size_t length, struct mc_key **keys, char *error, size_t error_size)
@@ -224,6 +235,14 @@ static void token_read(struct keys_reading *reading)
     reading->count = 1;
 }
 
+static bool has_shown(const struct mc_key *keys, int count)
+{
+    int shown = 0;
+    for (int i = 0; i < count; i++)
+        shown += is_shown(&keys[i]);
+    return shown > 0;
+}
+
 static void file_read(struct keys_reading *reading)
 {
     const char *file = reading->file;
@@ -237,6 +256,12 @@ static void file_read(struct keys_reading *reading)
     if (text != NULL)
         explicit_bzero(text, length);
     free(text);
+    if (reading->count > 0 && !has_shown(reading->keys, reading->count)) {
+        keys_free(reading->keys, reading->count);
+        reading->keys = NULL;
+        reading->count = MC_ERR_INVALID_PARAMS;
+        snprintf(why, sizeof(why), "it has no key that anybody could show, but of right master only");
+    }
     if (reading->count < 0)
         snprintf(reading->error, sizeof(reading->error), "the file of keys %s cannot be used: %s", file, why);
 }
@@ -416,7 +441,10 @@ bool mc_keys_own(struct mc_key *key)
         return false;
     read_once();
     pthread_mutex_lock(&lock);
-    *key = known == NULL ? (struct mc_key){.rights = 0} : known[0];
+    *key = (struct mc_key){.rights = 0};
+    for (int i = known_count - 1; i >= 0; i--)
+        if (is_shown(&known[i]))
+            *key = known[i];
     pthread_mutex_unlock(&lock);
     return true;
 }
@@ -427,7 +455,7 @@ bool mc_keys_find(struct mc_span id, struct mc_key *key)
     read_once();
     pthread_mutex_lock(&lock);
     for (int i = 0; i < known_count && !found; i++) {
-        found = mc_span_equal(id, mc_span_string(known[i].id));
+        found = is_shown(&known[i]) && mc_span_equal(id, mc_span_string(known[i].id));
         if (found)
             *key = known[i];
     }
@@ -563,6 +591,58 @@ void mc_key_prove_end(const char *who, const uint8_t secret[MC_KEY_SECRET_BYTES]
     struct mc_span parts[] = {mc_span_string(who), mc_span(caller, MC_KEY_SECRET_BYTES),
                               mc_span(server, MC_KEY_SECRET_BYTES), name};
     mc_key_prove(secret, parts, sizeof(parts) / sizeof(parts[0]), proof);
+}
+
+static void epoch_prove(const struct mc_key *key, uint64_t epoch, uint8_t proof[MC_KEY_SECRET_BYTES])
+{
+    struct mc_span parts[] = {mc_span_string("mooncake epoch 1"), mc_span(&epoch, sizeof(epoch))};
+    mc_key_prove(key->secret, parts, 2, proof);
+}
+
+bool mc_keys_epoch_prove(uint64_t epoch, uint8_t proof[MC_KEY_SECRET_BYTES])
+{
+    static struct { /* asked for with each heartbeat of each node */
+        uint64_t epoch;
+        unsigned version;
+        bool is_made;
+        uint8_t proof[MC_KEY_SECRET_BYTES];
+    } last;
+    if (!mc_keys_are_wanted())
+        return false;
+    read_once();
+    pthread_mutex_lock(&lock);
+    if (last.version != atomic_load(&version) || last.epoch != epoch) {
+        last.version = atomic_load(&version);
+        last.epoch = epoch;
+        last.is_made = false;
+        for (int i = known_count - 1; i >= 0 && !last.is_made; i--) {
+            last.is_made = !is_shown(&known[i]);
+            if (last.is_made)
+                epoch_prove(&known[i], epoch, last.proof);
+        }
+    }
+    bool is_made = last.is_made;
+    memcpy(proof, last.proof, sizeof(last.proof));
+    pthread_mutex_unlock(&lock);
+    return is_made;
+}
+
+bool mc_keys_epoch_is_proved(uint64_t epoch, struct mc_span proof)
+{
+    uint8_t made[MC_KEY_SECRET_BYTES];
+    bool is_proved = false;
+    if (!mc_keys_are_wanted() || proof.length != sizeof(made))
+        return false;
+    read_once();
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < known_count && !is_proved; i++) {
+        if (is_shown(&known[i]))
+            continue;
+        epoch_prove(&known[i], epoch, made);
+        is_proved = mc_key_equal(made, proof.data, sizeof(made));
+    }
+    pthread_mutex_unlock(&lock);
+    return is_proved;
 }
 
 void mc_key_draw(uint8_t bytes[MC_KEY_SECRET_BYTES])

@@ -2,10 +2,10 @@
  * is asked for one.
  *
  * The file has a line for each key: its id, 64 hexadecimal digits of secret, its rights (read, write, node, admin,
- * separated by commas) and, if it is not the default one, its tenant; what follows a '#' is a comment. `mooncake_key`
- * writes it. A thread of its own reads it again within a second of a change, so keys are added and revoked without a
- * restart, and a file system that hangs holds up nobody who looks for a key; a file that cannot be read, or has a bad
- * line, does not replace the one before it.
+ * separated by commas, or master alone) and, if it is not the default one, its tenant; what follows a '#' is a comment.
+ * `mooncake_key` writes it. A thread of its own reads it again within a second of a change, so keys are added and
+ * revoked without a restart, and a file system that hangs holds up nobody who looks for a key; a file that cannot be
+ * read, or has a bad line, does not replace the one before it.
  *
  * Where the keys come from, in this order: mc_keys_use (a flag), MC_AUTH_FILE, MC_AUTH_TOKEN ("id:secret", one key with
  * all rights). The first key of a file is what the process itself shows to others. All threads may call. */
@@ -17,7 +17,14 @@
 #define MC_KEY_ID_MAX 64u       /* bytes of an id or a tenant, with its end: letters, digits, '-', '_' and '.' */
 #define MC_KEY_SECRET_BYTES 32u /* also of a proof */
 
-enum mc_right { MC_RIGHT_READ = 1, MC_RIGHT_WRITE = 2, MC_RIGHT_NODE = 4, MC_RIGHT_ADMIN = 8, MC_RIGHTS_ALL = 15 };
+enum mc_right {
+    MC_RIGHT_READ = 1,
+    MC_RIGHT_WRITE = 2,
+    MC_RIGHT_NODE = 4,
+    MC_RIGHT_ADMIN = 8,
+    MC_RIGHTS_ALL = 15,
+    MC_RIGHT_MASTER = 16
+}; /* nobody shows such a key: masters prove their epochs with it */
 
 struct mc_key {
     char id[MC_KEY_ID_MAX], tenant[MC_KEY_ID_MAX]; /* tenant "": the default one */
@@ -87,6 +94,12 @@ void mc_key_prove(const uint8_t secret[MC_KEY_SECRET_BYTES], const struct mc_spa
 void mc_key_prove_end(const char *who, const uint8_t secret[MC_KEY_SECRET_BYTES],
                       const uint8_t caller[MC_KEY_SECRET_BYTES], const uint8_t server[MC_KEY_SECRET_BYTES],
                       struct mc_span name, uint8_t proof[MC_KEY_SECRET_BYTES]);
+/* Masters prove to each other that an epoch was one of theirs, by keys of right `master`, which their files have and no
+ * one else's: nodes bring the proof of the highest epoch that they have met. Made with the last of these keys; false:
+ * there is none. */
+bool mc_keys_epoch_prove(uint64_t epoch, uint8_t proof[MC_KEY_SECRET_BYTES]);
+/* Was it made with any of them? */
+bool mc_keys_epoch_is_proved(uint64_t epoch, struct mc_span proof);
 /* Random bytes: of an end of a connection, or of a secret. */
 void mc_key_draw(uint8_t bytes[MC_KEY_SECRET_BYTES]);
 /* Takes as long whatever differs. */

@@ -66,6 +66,8 @@ static void bad_lines_are_named_without_what_stands_there(void **state)
         {"a " A64 " read,node t\n", "line 1", "a key of a tenant may read and write only"},
         {"a " A64 " admin t\n", "line 1", "a key of a tenant may read and write only"},
         {"a " A64 " read\na " B64 " read\n", "line 2", "before"},
+        {"a " A64 " read,master\n", "line 1", "for nothing else"},
+        {"a " A64 " master t\n", "line 1", "of no tenant"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -87,6 +89,7 @@ static void rights_there_and_back(void **state)
         mc_rights_format(text, sizeof(text), rights);
         assert_int_equal(mc_rights_parse(mc_span_string(text)), rights);
     }
+    assert_int_equal(mc_rights_parse(mc_span_string("master")), MC_RIGHT_MASTER);
     assert_int_equal(mc_rights_parse(mc_span_string("")), 0);
     assert_int_equal(mc_rights_parse(mc_span_string("Read")), 0);
 }
@@ -103,6 +106,59 @@ static void write_file(const char *text)
     assert_int_equal(fclose(file), 0);
     assert_int_equal(chmod(beside, 0600), 0);
     assert_int_equal(rename(beside, path), 0);
+}
+
+static bool is_proved(uint64_t epoch, const uint8_t proof[MC_KEY_SECRET_BYTES])
+{
+    return mc_keys_epoch_is_proved(epoch, mc_span(proof, MC_KEY_SECRET_BYTES));
+}
+
+/* Masters' own keys: shown to nobody, and by them epochs are proved, over a rotation, too. */
+static void epochs_are_proved(void **state)
+{
+    char error[1024];
+    struct mc_key key;
+    uint8_t old[MC_KEY_SECRET_BYTES], both[MC_KEY_SECRET_BYTES], other[MC_KEY_SECRET_BYTES];
+    (void)state;
+    unsetenv("MC_AUTH_TOKEN");
+    unsetenv("MC_AUTH_FILE");
+    mc_keys_use("");
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    assert_false(mc_keys_epoch_prove(7, old));
+    assert_false(is_proved(7, old));
+    setenv("MC_AUTH_FILE", path, 1);
+    write_file("first " A64 " read,write,node,admin\n");
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    assert_false(mc_keys_epoch_prove(7, old));
+    write_file("m " A64 " master\n");
+    assert_int_equal(mc_keys_check(error, sizeof(error)), MC_ERR_INVALID_PARAMS);
+    assert_non_null(strstr(error, "no key that anybody could show"));
+
+    write_file("m " A64 " master\nfirst " B64 " read\n");
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    assert_true(mc_keys_own(&key));
+    assert_string_equal(key.id, "first");
+    assert_false(mc_keys_find(mc_span_string("m"), &key));
+    assert_false(mc_keys_find_token(mc_span_string("m:" A64), &key));
+    assert_true(mc_keys_epoch_prove(7, old));
+    assert_true(is_proved(7, old));
+    assert_false(is_proved(8, old));
+    assert_false(mc_keys_epoch_is_proved(7, mc_span(old, 31)));
+    assert_false(mc_keys_epoch_is_proved(7, mc_span(NULL, 0)));
+    assert_true(mc_keys_epoch_prove(8, other));
+    assert_memory_not_equal(old, other, sizeof(old));
+
+    write_file("m " A64 " master\nfirst " B64 " read\nn " B64 " master\n");
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    assert_true(mc_keys_epoch_prove(7, both));
+    assert_memory_not_equal(old, both, sizeof(old)); /* the last one's */
+    assert_true(is_proved(7, old) && is_proved(7, both));
+    write_file("first " B64 " read\nn " B64 " master\n");
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    assert_true(is_proved(7, both));
+    assert_false(is_proved(7, old));
+    unsetenv("MC_AUTH_FILE");
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
 }
 
 static void the_keys_of_this_process(void **state)
@@ -435,6 +491,7 @@ int main(void)
         cmocka_unit_test(bad_lines_are_named_without_what_stands_there),
         cmocka_unit_test(rights_there_and_back),
         cmocka_unit_test(the_keys_of_this_process),
+        cmocka_unit_test(epochs_are_proved),
         cmocka_unit_test(strangers_without_keys),
         cmocka_unit_test(a_proof_is_hmac_sha256),
         cmocka_unit_test(both_ends_agree),
