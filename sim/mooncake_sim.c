@@ -21,8 +21,8 @@ struct options {
     const char *list;
     uint64_t skipped[256];
     size_t skipped_count;
-    bool plain, mild, narrow, wide, hard, noteless, lease, tenants, quotas, dozes, disks, diskless, data_threads,
-        forgets, trace, keep_going, no_shrink, check_hash, fails, is_single;
+    bool plain, mild, narrow, wide, hard, noteless, lease, tenants, proofs, quotas, dozes, disks, diskless,
+        data_threads, forgets, trace, keep_going, no_shrink, check_hash, fails, is_single;
     uint32_t only, has_only;
 };
 
@@ -70,6 +70,7 @@ static void plan_make(const struct options *options, uint64_t seed, struct sim_p
     plan->is_noteless = options->noteless;
     plan->has_lease = options->lease;
     plan->has_tenants = options->tenants;
+    plan->proves_epochs = options->proofs;
     plan->dozes = options->dozes;
     if (options->data_threads && plan->data_threads == 0)
         plan->data_threads = 1 + (uint32_t)(seed % 3);
@@ -115,11 +116,11 @@ static void print_replay(const struct options *options, uint64_t seed)
         printf(" --only none");
     print_faults("--only", options->only);
     print_faults("--without", options->without);
-    printf("%s%s%s%s%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
+    printf("%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
            options->narrow ? " --narrow" : "", options->wide ? " --wide" : "", options->hard ? " --hard" : "",
            options->noteless ? " --noteless" : "", options->lease ? " --lease" : "",
-           options->tenants ? " --tenants" : "", options->quotas ? " --quotas" : "", options->dozes ? " --dozes" : "",
-           options->disks ? " --disks" : "", options->diskless ? " --diskless" : "",
+           options->tenants ? " --tenants" : "", options->proofs ? " --proofs" : "", options->quotas ? " --quotas" : "",
+           options->dozes ? " --dozes" : "", options->disks ? " --disks" : "", options->diskless ? " --diskless" : "",
            options->data_threads ? " --data-threads" : "", options->forgets ? " --forgets" : "");
 }
 
@@ -239,6 +240,8 @@ static bool parse(int argc, char **argv, struct options *options)
             options->lease = true;
         } else if (strcmp(name, "--tenants") == 0) { /* all is put by a tenant that has a name, and counted */
             options->tenants = true;
+        } else if (strcmp(name, "--proofs") == 0) { /* masters' epochs are proved, and believed with proof only */
+            options->proofs = true;
         } else if (strcmp(name, "--quotas") == 0) { /* all is put by tenants that have quotas */
             options->quotas = true;
         } else if (strcmp(name, "--noteless") == 0) { /* masters have no directory for a note to the next one */
@@ -364,7 +367,8 @@ int main(int argc, char **argv)
                 "N] [--trace] "
                 "[--keep-going] "
                 "[--no-shrink] [--check-hash] [--fails] [--forgets] [--plain] [--mild] [--narrow] [--wide] [--hard] "
-                "[--noteless] [--lease] [--tenants] [--quotas] [--dozes] [--disks | --diskless] [--data-threads]\n"
+                "[--noteless] [--lease] [--tenants] [--quotas] [--proofs] [--dozes] [--disks | --diskless] "
+                "[--data-threads]\n"
                 "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
                 "--only FAULT|none]...\nfaults:");
         for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++)

@@ -59,6 +59,10 @@ MUTATIONS = [
     # Who is told a place just before the keys change may use the key before, and asks again where he may not.
     ("the_key_before_is_dropped_at_once_and_nobody_asks_again", SEGMENT + "serve_lane.c", "return mark == server->key_mark || server->key_number > 1 ?", "return mark == server->key_mark ?",
      STORE + "get.c", "bool is_stale = !asked_stale && any_is(work, MC_ERR_STALE);", "bool is_stale = false;"),
+    # Proofs of epochs. That one which is made up is not believed is shown by tests/unit/test_core_evidence.c; that honest nodes have theirs:
+    ("a_client_shows_no_proof", STORE + "link.c", ".epoch_proof = mc_epoch_proof_of(&proof, epoch)", ".epoch_proof = mc_epoch_proof_of(&proof, 0)"),
+    ("an_owner_shows_no_proof", OWNER + "master.c", "hello.epoch_proof = mc_epoch_proof_of(&proof, hello.seen_epoch)", "hello.epoch_proof = mc_epoch_proof_of(&proof, 0)"),
+    ("a_proof_is_not_kept_with_the_memory", SEGMENT + "memory.c", "if (is_new && proof->epoch != 0 &&", "if (is_new && proof->epoch == 0 &&"),
     ("commits_repeat_no_tag", PATH + "gather.c", ".tag = transfer->place.tag", ".tag = 0"),
     # Copies
     ("reader_believes_without_checksum", PATH + "gather.c", "return rc < 0 ? rc : crc == slot->crc ? 0 : MC_ERR_CHECKSUM_MISMATCH;", "return rc < 0 ? rc : 0;"),
@@ -440,13 +444,14 @@ def judge(build, mutation, seeds):
         lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "all_hard", "hard_disks", "lease", "wide", "whole", "dozes", "disks")}
         with_disks = ([*lists["disks"], "--disks"], ["--disks"])
         is_of_quotas = any("quota" in word or "guarantee" in word or word.endswith("account.c") for word in (name, *mutation[1::3]))
-        is_of_threads = "data_thread" in name
+        is_of_threads, is_of_proofs = "data_thread" in name, "proof" in name
         is_of_disks = any("disk" in word or "offload" in word for word in (name, *mutation[1::3]))
         others = ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], [*lists["hard"], "--narrow"],
                   [*lists["hard_notes"], "--narrow"], [*lists["all_hard"], "--hard", "--narrow"], [*lists["hard_disks"], "--hard"], [*lists["lease"], "--hard", "--lease"], [*lists["wide"], "--wide", "--diskless"],
                   lists["whole"], [*lists["dozes"], "--dozes", "--diskless"],
                   [], ["--narrow", "--noteless"], ["--wide"], ["--mild", "--noteless"], ["--plain", "--noteless"])
-        for options in (["--quotas"], ["--quotas", "--wide"]) if is_of_quotas else (["--data-threads", "--hard"], ["--data-threads"]) if is_of_threads else with_disks if is_of_disks else (*others, *with_disks):
+        for options in (["--quotas"], ["--quotas", "--wide"]) if is_of_quotas else (["--data-threads", "--hard"], ["--data-threads"]) if is_of_threads else \
+                (["--proofs", "--hard"], ["--proofs"]) if is_of_proofs else with_disks if is_of_disks else (*others, *with_disks):
             text, code = catch(build, program, options, seeds)
             if code != 0:
                 break

@@ -72,10 +72,11 @@ struct sim_plan {
     bool is_roomy, is_durable, is_named, has_upserts; /* named: segments lie in files that outlive their process */
     bool holds_keys, quiet_masters, unmet_keys, restarts_owner; /* variants of stories */
     bool early_mounts, heard_alone, returning_owner, is_given_up, loses_answers;
-    bool all_forget;  /* of unmet_keys: all who heard of that master end with it */
-    bool has_tenants; /* all is put by a tenant that has a name */
-    bool has_quotas;  /* or by several, which have quotas */
-    uint32_t tenants; /* then: of the first so many; keys and clients are dealt out */
+    bool all_forget;    /* of unmet_keys: all who heard of that master end with it */
+    bool has_tenants;   /* all is put by a tenant that has a name */
+    bool proves_epochs; /* what is said of other masters' epochs counts only with their proof */
+    bool has_quotas;    /* or by several, which have quotas */
+    uint32_t tenants;   /* then: of the first so many; keys and clients are dealt out */
     struct sim_quota quotas[SIM_TENANTS_MAX];
     bool has_lease;                                  /* elections are by a Lease of Kubernetes, not in etcd */
     bool is_noteless;                                /* masters have no directory to leave a note in */

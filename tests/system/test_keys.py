@@ -1,5 +1,7 @@
 """Keys: who has none, or the wrong one, gets a refusal and nothing else; rights; rotation without a restart."""
 import base64
+import hashlib
+import hmac
 import json
 import os
 import re
@@ -47,9 +49,10 @@ def connect(master):
     return connection
 
 
-def hello(node=None, met_epoch=0):
+def hello(node=None, met_epoch=0, epoch_proof=b""):
     return wire.frame(wire.HELLO, 7, wire.record(struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, wire.ROLE_CALL, 0, node or os.urandom(16), 1, 0) +
-                                                 wire.data(b"t") + wire.data(b"") + struct.pack("<QI", met_epoch, 0xFFFFFFFF)))
+                                                 wire.data(b"t") + wire.data(b"") + struct.pack("<QI", met_epoch, 0xFFFFFFFF) +
+                                                 wire.data(b"") + bytes(33) + wire.data(b"") + bytes(16) + wire.data(epoch_proof)))
 
 
 # ---- real processes ----
@@ -109,6 +112,65 @@ def test_who_lends_no_memory_moves_no_epoch(scene, rights):
         assert client.put("other", "o", 4096) == 0
     assert "we are late" not in master.log()
     says(master, "so its word does not count, and it stays outside")
+
+
+def epoch_proof(masters, epoch):
+    parts = (b"mooncake epoch 1", struct.pack("<Q", epoch))
+    return hmac.new(masters.secret, b"".join(struct.pack("<I", len(part)) + part for part in parts), hashlib.sha256).digest()
+
+
+def test_no_epoch_is_believed_without_its_proof(tmp_path):
+    """Where masters have a key of their own, those of right node cannot make up a later one either; whoever has met it can prove it."""
+    everything, node_key, masters = Key("all"), Key("node", "node"), Key("masters", "master")
+    file = keyed.write(tmp_path, "keys", masters, everything, node_key)
+    with Master(f"--auth_file={file}") as master, StoreProcess(master.address, **{"MC_AUTH_TOKEN": node_key.token}) as node:
+        connection, right = proved(master, everything)
+        with connection:
+            connection.sendall(right + hello())
+            body = keyed.receive(connection)[1]
+        epoch = struct.unpack_from("<Q", body, 2 + 4 + 4 + 8 + 16 + 8)[0]
+        assert epoch_proof(masters, epoch) in body
+        later = epoch + 100000
+        with Client(master, everything) as client:
+            assert client.put("mine", "m", 4096) == 0
+            nodes = [os.urandom(16) for _ in range(3)]
+            for made_up in (b"", epoch_proof(masters, epoch), epoch_proof(everything, later), b"x" * 33):
+                for _word in range(2):
+                    for one in nodes:
+                        connection, right = proved(master, node_key)
+                        with connection:
+                            connection.sendall(right + hello(one, later, made_up))
+                            assert keyed.read_all(connection) == b""
+                    time.sleep(0.7)
+            assert client.same("mine", "m", 4096)
+            assert "we are late" not in master.log()
+            says(master, "it has no proof of that, so its word does not count, and it stays outside")
+            for _word in range(5):
+                for one in nodes[:2]:
+                    connection, right = proved(master, everything)
+                    with connection:
+                        connection.sendall(right + hello(one, later, epoch_proof(masters, later)))
+                        keyed.receive(connection)  # an answer once the master has begun again
+                time.sleep(0.7)
+            says(master, "we are late")
+            wait_until(lambda: client.same("mine", "m", 4096) is True, 30)  # what had been put has come along
+        assert node.process.poll() is None
+
+
+def test_the_key_of_masters_opens_nothing(tmp_path):
+    masters, everything = Key("masters", "master"), Key("all")
+    file = keyed.write(tmp_path, "keys", masters, everything)
+    with Master(f"--auth_file={file}") as master:
+        with Client(master, masters) as client:
+            assert client.code == NOT_PERMITTED
+        assert request(master.metrics_port, "GET", "/metrics", headers=bearer(masters))[0] == 401
+        with Client(master, everything) as client:
+            assert client.code == 0
+    told = command("token", file, "masters")
+    assert told.returncode == 2 and masters.secret.hex() not in told.stdout + told.stderr
+    made = command("new", file, "later", "master")
+    assert made.returncode == 0 and made.stdout == ""
+    assert "later master\n" in command("list", file).stdout
 
 
 def test_a_key_that_may_only_read(scene):

@@ -499,6 +499,36 @@ static void test_generations_of_nobody(void **state)
     mc_segment_memory_release(memory);
 }
 
+/* What a master gave for its epoch is there for who takes the memory up, whole or not at all. */
+static void test_proof_of_the_epoch(void **state)
+{
+    (void)state;
+    struct mc_segment_memory *memory = make(MIB);
+    struct mc_index_header *header = memory->file.header;
+    struct mc_epoch_proof first = {.epoch = 7, .bytes = {1, 2, 3}}, next = {.epoch = 8, .bytes = {4, [31] = 5}}, kept;
+    assert_int_equal(mc_segment_memory_proof(memory).epoch, 0);
+    mc_segment_memory_keep_proof(memory, &first); /* it has not met that one */
+    assert_int_equal(mc_segment_memory_proof(memory).epoch, 0);
+    mc_segment_memory_meet(memory, 7);
+    mc_segment_memory_keep_proof(memory, &first);
+    mc_segment_memory_keep_proof(memory, &next);
+    kept = mc_segment_memory_proof(memory);
+    assert_memory_equal(&kept, &first, sizeof(kept));
+    mc_segment_memory_meet(memory, 8);
+    mc_segment_memory_keep_proof(memory, &next);
+    kept = mc_segment_memory_proof(memory);
+    assert_memory_equal(&kept, &next, sizeof(kept));
+    next.bytes[9] ^= 1; /* by another key */
+    mc_segment_memory_keep_proof(memory, &next);
+    kept = mc_segment_memory_proof(memory);
+    assert_memory_equal(&kept, &next, sizeof(kept));
+    atomic_fetch_xor(&header->proof[2], 1);
+    assert_int_equal(mc_segment_memory_proof(memory).epoch, 0);
+    mc_segment_memory_keep_proof(memory, &next);
+    assert_int_equal(mc_segment_memory_proof(memory).epoch, 8);
+    mc_segment_memory_release(memory);
+}
+
 static void test_bounds(void **state)
 {
     (void)state;
@@ -641,6 +671,7 @@ int main(void)
         cmocka_unit_test(test_seals),
         cmocka_unit_test(test_fork),
         cmocka_unit_test(test_populate),
+        cmocka_unit_test(test_proof_of_the_epoch),
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_several_populate),
         cmocka_unit_test(test_populate_stop),

@@ -66,8 +66,9 @@ static void a_hello_is_signed_and_read_by_an_older_one(void **state)
     /* One that ends before the build: of a release that had none. */
     uint16_t size;
     memcpy(&size, out.data, sizeof(size));
-    size_t no_tenant = sizeof(size); /* what stands behind the build goes, too */
-    size_t behind = sizeof(hello.host) + sizeof(hello.cluster) + sizeof(hello.holds) + no_tenant + sizeof(hello.stamp);
+    size_t no_tenant = sizeof(size), no_proof = sizeof(size); /* what stands behind the build goes, too */
+    size_t behind =
+        sizeof(hello.host) + sizeof(hello.cluster) + sizeof(hello.holds) + no_tenant + sizeof(hello.stamp) + no_proof;
     size = (uint16_t)(size - 2 - strlen(mc_build()) - behind);
     memcpy(out.data, &size, sizeof(size));
     reader = mc_reader(out.data, size + sizeof(size));

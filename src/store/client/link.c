@@ -36,6 +36,7 @@ struct hello_said { /* with a HELLO_REPLY; text and leader by a master that refu
     char text[512], leader[MC_ADDRESS_MAX], build[MC_BUILD_TEXT_MAX];
     struct mc_disks_told disks;
     struct mc_scope scope;
+    struct mc_epoch_proof proof;
     uint64_t asked_ms; /* by the clock of the boot */
     uint16_t frame_time;
 };
@@ -114,6 +115,7 @@ static int met_master(struct mc_store *store, const char *address, const struct 
     atomic_store(&store->is_stamp_unknown, (reply->features >> MC_FEATURE_STAMPS & 1) == 0);
     mc_master_age_told(store, reply->epoch, reply->age_ms, said->asked_ms);
     mc_master_heard(store, reply->epoch, reply->quiet == 0, said->frame_time);
+    mc_master_proof_told(store, reply->epoch, mc_epoch_proof_of(&said->proof, reply->epoch));
     return 0;
 }
 
@@ -128,12 +130,17 @@ static void hello_write(struct mc_store *store, struct mc_buffer *out, enum mc_r
     uint32_t age_ms = mc_master_seen_age_ms(store);
     struct mc_id cluster;
     bool holds = mc_master_own_cluster(store, &cluster);
+    pthread_mutex_lock(&store->lock);
+    uint64_t epoch = atomic_load(&store->epoch);
+    struct mc_epoch_proof proof = store->epoch_proof;
+    pthread_mutex_unlock(&store->lock);
     struct mc_wire_hello hello = {.role = (uint8_t)role,
                                   .node = store->node,
                                   .incarnation = store->incarnation,
                                   .name = mc_span_string(store->hostname),
                                   .token = mc_span(NULL, 0),
-                                  .seen_epoch = atomic_load(&store->epoch),
+                                  .seen_epoch = epoch,
+                                  .epoch_proof = mc_epoch_proof_of(&proof, epoch),
                                   .seen_age_ms = age_ms,
                                   .host = store->host,
                                   .cluster = cluster,
@@ -163,7 +170,9 @@ static int hello_read(const struct mc_frame *frame, struct mc_wire_hello_reply *
         copy_said(said->disks.path, sizeof(said->disks.path), reply->disk_path);
     if (!mc_scope_make(&said->scope, reply->tenant))
         return MC_ERR_PROTOCOL;
-    reply->text = reply->leader = reply->build = reply->disk_path = reply->tenant =
+    said->proof = (struct mc_epoch_proof){0};
+    mc_epoch_proof_keep(&said->proof, reply->epoch, reply->epoch_proof);
+    reply->text = reply->leader = reply->build = reply->disk_path = reply->tenant = reply->epoch_proof =
         mc_span(NULL, 0); /* they borrowed from the frame */
     return rc;
 }

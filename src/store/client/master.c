@@ -52,6 +52,13 @@ void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t
         rise_to(&store->acted_ns, sent_ns);
 }
 
+void mc_master_proof_told(struct mc_store *store, uint64_t epoch, struct mc_span proof)
+{
+    pthread_mutex_lock(&store->lock);
+    mc_epoch_proof_keep(&store->epoch_proof, epoch, proof);
+    pthread_mutex_unlock(&store->lock);
+}
+
 void mc_master_age_told(struct mc_store *store, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms)
 {
     pthread_mutex_lock(&store->lock);

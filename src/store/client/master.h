@@ -22,6 +22,8 @@ bool mc_master_is_away(const struct mc_store *store);
 void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t frame_time);
 /* It said its age, asked at that time. Before what came with it is heard. */
 void mc_master_age_told(struct mc_store *store, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms);
+/* It gave that for its epoch; empty: nothing. */
+void mc_master_proof_told(struct mc_store *store, uint64_t epoch, struct mc_span proof);
 /* Since the last word of a master that may have acted. */
 uint32_t mc_master_seen_age_ms(const struct mc_store *store);
 /* To which cluster belongs what we hold and have met? True: there is something in our memory. */

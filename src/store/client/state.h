@@ -85,13 +85,14 @@ struct mc_store {
     _Atomic bool is_beat_missed; /* the last heartbeat was not answered, or not in time */
 
     pthread_mutex_t lock;
-    char unmet[256];                 /* why no master was met, for who has waited in vain; "" = one was */
-    struct mc_id master_node;        /* who answered the last hello over tcp; names its unix socket */
-    struct mc_disks_told disks_told; /* by the last of them */
-    struct mc_id cluster;            /* of the masters that were met; zero = none has said it */
-    uint64_t refused_epoch;          /* of the last master that was not believed: it is logged once */
-    struct mc_master_link *idle;     /* stack */
-    struct mc_master_link *borrowed; /* list by next_borrowed, so that a forked child can close their descriptors */
+    char unmet[256];                   /* why no master was met, for who has waited in vain; "" = one was */
+    struct mc_id master_node;          /* who answered the last hello over tcp; names its unix socket */
+    struct mc_disks_told disks_told;   /* by the last of them */
+    struct mc_id cluster;              /* of the masters that were met; zero = none has said it */
+    struct mc_epoch_proof epoch_proof; /* what the last of them gave for its epoch */
+    uint64_t refused_epoch;            /* of the last master that was not believed: it is logged once */
+    struct mc_master_link *idle;       /* stack */
+    struct mc_master_link *borrowed;   /* list by next_borrowed, so that a forked child can close their descriptors */
     size_t idle_count;
     struct mc_pace master_pace;                   /* how long the master takes to answer what only reads, */
     struct mc_pace change_pace;                   /* and PUT_START; */

@@ -42,6 +42,13 @@ struct mc_horizon {
 };
 #define MC_HORIZONS_MAX 4u
 
+/* How masters know epochs of theirs from those that somebody made up (env/keys.h has the product's). */
+struct mc_epoch_proofs {
+    /* Of that epoch; false: epochs are not proved here, and `holds` is not asked. */
+    bool (*make)(uint64_t epoch, uint8_t proof[MC_EPOCH_PROOF_BYTES]);
+    bool (*holds)(uint64_t epoch, struct mc_span proof);
+};
+
 enum mc_spread { MC_SPREAD_OFF, MC_SPREAD_OBSERVE, MC_SPREAD_ENFORCE };
 struct mc_core_config {             /* a zeroed field is not a default: use mc_core_config_default */
     uint64_t lease_ttl_ms;          /* 10000: remove without force answers -706 so long after a get; bound on a reader's
@@ -106,6 +113,7 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     bool asks_to_keep_cluster;       /* nobody is told of the cluster before mc_core_cluster_is_kept */
     bool tenants; /* false; who shows no key is of the tenant that it names, and what each has is counted */
     bool quotas;  /* false; and bounded: who has no quota puts nothing */
+    const struct mc_epoch_proofs *proofs; /* NULL: epochs are not proved */
 };
 struct mc_core_config mc_core_config_default(void);
 

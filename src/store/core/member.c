@@ -204,12 +204,24 @@ void mc_member_connection_ended(struct mc_core *core, struct mc_connection *conn
         mc_member_destroy(core, member);
 }
 
+/* Are epochs proved here? Then proof is ours, else it is empty. `bytes` must outlive it. */
+static bool own_proof(const struct mc_core *core, uint8_t bytes[MC_EPOCH_PROOF_BYTES], struct mc_span *proof)
+{
+    bool is_made = core->config.proofs != NULL && core->config.proofs->make(core->epoch, bytes);
+    *proof = mc_span(bytes, is_made ? MC_EPOCH_PROOF_BYTES : 0);
+    return is_made;
+}
+
 static void hello_reply(struct mc_core *core, struct mc_connection *connection, uint64_t request_id, int32_t code,
                         const char *text)
 {
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out == NULL)
         return;
+    uint8_t bytes[MC_EPOCH_PROOF_BYTES];
+    struct mc_span proof = mc_span(bytes, 0);
+    if (code == 0) /* who is refused learns none */
+        (void)own_proof(core, bytes, &proof);
     struct mc_wire_hello_reply head = {
         .code = code,
         .node = core->node,
@@ -224,6 +236,7 @@ static void hello_reply(struct mc_core *core, struct mc_connection *connection, 
         .disk_bytes = core->config.disk_bytes,
         .disk_keeps = core->config.disk_keeps,
         .tenant = mc_scope_name(&connection->scope),
+        .epoch_proof = proof,
     };
     mc_wire_hello_reply_sign(&head);
     mc_wire_hello_reply_frame(out, mc_core_frame(core, out, MC_MESSAGE_HELLO_REPLY, request_id), &head);
@@ -338,15 +351,27 @@ static void take_role(struct mc_core *core, struct mc_member *member, struct mc_
     }
 }
 
+/* What is said of another master's epoch counts if that can be proved, or, where nothing is proved, of who has one of
+ * these rights. */
+static const char *unbelieved(const struct mc_core *core, const struct mc_connection *connection,
+                              const struct mc_wire_hello *hello, unsigned rights)
+{
+    uint8_t bytes[MC_EPOCH_PROOF_BYTES];
+    struct mc_span own;
+    if (!own_proof(core, bytes, &own))
+        return has_right(connection, rights) ? NULL : "its key has no right to lend memory";
+    return core->config.proofs->holds(hello->seen_epoch, hello->epoch_proof) ? NULL : "it has no proof of that";
+}
+
 /* He is left outside until he is started again, if it is we who are right. */
-static void unheard(struct mc_core *core, const struct mc_wire_hello *hello)
+static void unheard(struct mc_core *core, const struct mc_wire_hello *hello, const char *why)
 {
     if (core->statistics.epochs_doubted++ == 0)
         mc_core_log(
             core, MC_CORE_LOG_WARNING,
-            "member " MC_ID_LOG " says that it has met a master of epoch %llu, ours is %llu: its key has no right "
-            "to lend memory, so its word does not count, and it stays outside. Is this machine's clock right?",
-            MC_ID_LOG_ARGS(hello->node), (unsigned long long)hello->seen_epoch, (unsigned long long)core->epoch);
+            "member " MC_ID_LOG " says that it has met a master of epoch %llu, ours is %llu: %s, so its word does not "
+            "count, and it stays outside. Is this machine's clock right?",
+            MC_ID_LOG_ARGS(hello->node), (unsigned long long)hello->seen_epoch, (unsigned long long)core->epoch, why);
 }
 
 void mc_member_hello(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
@@ -398,11 +423,12 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
     }
     /* What a node of another cluster has met says nothing of ours. */
     bool is_other = mc_cluster_is_other(core, hello.cluster);
-    if (hello.seen_epoch > core->epoch) {         /* no answer: it would be that of a master of the past */
-        if (has_right(connection, MC_RIGHT_NODE)) /* who moves us costs everybody a recovery */
+    if (hello.seen_epoch > core->epoch) { /* no answer: it would be that of a master of the past */
+        const char *why = unbelieved(core, connection, &hello, MC_RIGHT_NODE);
+        if (why == NULL) /* who moves us costs everybody a recovery */
             mc_evidence_contradicts(core, hello.node, hello.name, hello.role == MC_ROLE_OWNER, hello.seen_epoch);
         else
-            unheard(core, &hello);
+            unheard(core, &hello, why);
         mc_core_close(core, connection);
         return;
     }
@@ -422,7 +448,10 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
     member->may_lend = has_right(connection, MC_RIGHT_NODE);
     connection->member = member;
     connection->role = hello.role;
-    if (!is_other && has_right(connection, MC_RIGHT_WRITE | MC_RIGHT_NODE))
+    /* Who lends memory may have met its masters before they proved anything. */
+    if (!is_other &&
+        (has_right(connection, MC_RIGHT_NODE) ||
+         (has_right(connection, MC_RIGHT_WRITE) && unbelieved(core, connection, &hello, MC_RIGHT_WRITE) == NULL)))
         mc_evidence_said(core, connection, &hello);
     mc_link_append(&member->connections, &connection->of_member);
     hello_reply(core, connection, frame->request_id, 0, "");
@@ -510,12 +539,16 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     size_t at = 0, list = 0;
     if (out != NULL) {
+        uint8_t bytes[MC_EPOCH_PROOF_BYTES];
+        struct mc_span proof;
+        (void)own_proof(core, bytes, &proof);
         struct mc_wire_heartbeat_reply reply = {.code = 0,
                                                 .epoch = core->epoch,
                                                 .quiet = !mc_recover_acts(core),
                                                 .changes = core->segment_changes,
                                                 .age_ms = core->now_ms + 1,
-                                                .cluster = mc_cluster_told(core)};
+                                                .cluster = mc_cluster_told(core),
+                                                .epoch_proof = proof};
         at = mc_core_frame(core, out, MC_MESSAGE_HEARTBEAT_REPLY, frame->request_id);
         mc_wire_heartbeat_reply_write(out, &reply);
         list = mc_list_begin(out);

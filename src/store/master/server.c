@@ -248,6 +248,8 @@ static void cluster_known(const struct mc_server *server, const struct mc_electi
     config->asks_to_keep_cluster = mc_id_is_zero(kept) || !mc_id_equal(kept, config->cluster);
 }
 
+static const struct mc_epoch_proofs proofs = {mc_keys_epoch_prove, mc_keys_epoch_is_proved};
+
 static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_election_role *role)
 {
     struct mc_core_config config = server->core_config;
@@ -270,6 +272,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
         memcpy(config.horizons, server->note.horizons, sizeof(config.horizons));
     }
     config.asks_to_age = role != NULL || server->note.fd >= 0;
+    config.proofs = &proofs;
     config.idle_since_ms = server->idle_since_ms;
     config.idle_epoch = atomic_load(&server->epoch);
     server->core_since_ms = server->now_ms;

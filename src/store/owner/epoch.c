@@ -81,6 +81,24 @@ uint64_t mc_owner_seen(struct mc_owner *owner, uint32_t *age_ms)
     return epoch;
 }
 
+void mc_owner_proof_told(struct mc_owner *owner, uint64_t epoch, struct mc_span proof)
+{
+    pthread_mutex_lock(&owner->lock);
+    mc_epoch_proof_keep(&owner->seen_proof, epoch, proof);
+    mc_segment_memory_keep_proof(owner->memory, &owner->seen_proof); /* of the epoch that it has met, else not yet */
+    pthread_mutex_unlock(&owner->lock);
+}
+
+struct mc_epoch_proof mc_owner_proof(struct mc_owner *owner, uint64_t epoch)
+{
+    pthread_mutex_lock(&owner->lock);
+    struct mc_epoch_proof proof = owner->seen_proof;
+    if (proof.epoch != epoch) /* met by the process whose memory we have taken up */
+        proof = mc_segment_memory_proof(owner->memory);
+    pthread_mutex_unlock(&owner->lock);
+    return proof.epoch == epoch ? proof : (struct mc_epoch_proof){0};
+}
+
 /* What is the contact with a master that has answered no heartbeat yet? The time from which it counts our silence is
  * that of a hello of ours. That came after the master before it had its end, so after the contact with that one; the
  * bound by our own hello is for the moment in which two take themselves for the master. By that master's age it was
@@ -111,6 +129,7 @@ void mc_owner_forget(struct mc_owner *owner)
     owner->seen_epoch = owner->acting_epoch = owner->seen_ms = owner->answered_epoch = owner->answered_ms =
         owner->answered_at_ms = 0;
     owner->master_time = (struct mc_master_time){0};
+    owner->seen_proof = (struct mc_epoch_proof){0};
     pthread_mutex_unlock(&owner->lock);
 }
 

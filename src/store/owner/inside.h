@@ -99,6 +99,7 @@ struct mc_owner {
      * sent the last that came from it; the last heartbeat that was answered: by the master of which epoch, and when it
      * was sent. CLOCK_BOOTTIME. */
     uint64_t seen_epoch, acting_epoch, seen_ms, answered_epoch, answered_ms, answered_at_ms;
+    struct mc_epoch_proof seen_proof; /* what such a master gave for its epoch */
     struct mc_master_time master_time;
     _Atomic uint64_t led_epoch; /* whose leadership the heartbeat thread has met; written by its thread only */
     _Atomic bool is_mounted;
@@ -162,6 +163,8 @@ void mc_owner_heard(struct mc_owner *owner, uint64_t epoch, bool acts, uint16_t 
  * sent the last that came.
  */
 uint64_t mc_owner_seen(struct mc_owner *owner, uint32_t *age_ms);
+/* The proof of that epoch, to be told with it; zeroed: there is none. */
+struct mc_epoch_proof mc_owner_proof(struct mc_owner *owner, uint64_t epoch);
 /* The contents are of this epoch now. Serve thread. */
 void mc_owner_epoch_set(struct mc_owner *owner, uint64_t epoch);
 /* Of the memory's contact with the master of its epoch; UINT32_MAX = never. Serve thread. */

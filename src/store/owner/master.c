@@ -111,6 +111,8 @@ void mc_owner_hello_send(struct mc_owner *owner)
     owner->held = mc_owner_holds(owner, &hello.cluster);
     hello.holds = owner->held;
     hello.seen_epoch = mc_owner_seen(owner, &hello.seen_age_ms);
+    struct mc_epoch_proof proof = mc_owner_proof(owner, hello.seen_epoch);
+    hello.epoch_proof = mc_epoch_proof_of(&proof, hello.seen_epoch);
     owner->master_epoch = 0;
     owner->hello_ms = mc_clock_boot_ms();
     mc_wire_hello_sign(&hello);
@@ -407,6 +409,7 @@ static int hello_reply_handle(struct mc_owner *owner, const struct mc_frame *fra
     owner->hello_at_ms = reply.age_ms;
     (void)mc_owner_age_told(owner, reply.epoch, reply.age_ms, owner->hello_ms);
     mc_owner_heard(owner, reply.epoch, reply.quiet == 0, frame->time);
+    mc_owner_proof_told(owner, reply.epoch, reply.epoch_proof);
     mc_owner_mount_send(owner);
     return 0;
 }
@@ -441,6 +444,7 @@ static int memory_mounted(struct mc_owner *owner, const struct mc_wire_mount_rep
         mc_owner_news_drop(&owner->lost, owner->lost.count); /* what is cleared is not in the inventory */
         owner->lost_told = 0;
         mc_segment_memory_meet(owner->memory, reply->epoch);
+        mc_owner_proof_told(owner, reply->epoch, mc_span(NULL, 0)); /* that of its hello is of the memory, too */
         mc_serve_cut_links(owner->serve,
                            (struct mc_id){0}); /* their grants are of an earlier epoch; no floor stops them */
     }

@@ -64,6 +64,8 @@ void mc_owner_follow(struct mc_owner *owner, uint64_t epoch);
  * absence: that is no contact. at_ms: its own age then, or before, as it said (0: it did not). */
 void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t answered_ms, uint64_t at_ms,
                       uint16_t frame_time);
+/* The master of that epoch gave that for its epoch, to be shown to masters after it; empty: nothing. */
+void mc_owner_proof_told(struct mc_owner *owner, uint64_t epoch, struct mc_span proof);
 /* It said its age, asked at that time (mc_clock_boot_ms). Before what came with it is heard. Returns when it answered,
  * at the earliest. */
 uint64_t mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms);

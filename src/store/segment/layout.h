@@ -88,6 +88,8 @@ struct mc_index_header {
     _Atomic uint64_t
         contact_check; /* MC_INDEX_MAGIC ^ that ^ epoch ^ contact_ms: else it is of another contact, which an
                                        owner of before this field, or one that was killed, has written */
+    _Atomic uint64_t proof_epoch, proof[4]; /* what a master has given for that epoch */
+    _Atomic uint64_t proof_check;           /* MC_INDEX_MAGIC ^ all five: else it was not written to its end */
 };
 _Static_assert(sizeof(struct mc_index_header) <= MC_INDEX_SLOTS_AT, "the header is one page");
 

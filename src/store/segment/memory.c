@@ -384,6 +384,48 @@ void mc_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epoc
     }
 }
 
+static uint64_t proof_read(const struct mc_index_header *header, uint64_t words[5])
+{
+    uint64_t check = MC_INDEX_MAGIC;
+    for (unsigned i = 0; i < 5; i++) {
+        words[i] = atomic_load(i < 4 ? &header->proof[i] : &header->proof_epoch);
+        check ^= words[i];
+    }
+    return check;
+}
+
+void mc_segment_memory_keep_proof(struct mc_segment_memory *memory, const struct mc_epoch_proof *proof)
+{
+    struct mc_index_header *header = memory->file.header;
+    uint64_t words[5], known[5], check = MC_INDEX_MAGIC ^ proof->epoch;
+    memcpy(words, proof->bytes, sizeof(proof->bytes));
+    words[4] = proof->epoch;
+    for (unsigned i = 0; i < 4; i++)
+        check ^= words[i];
+    pthread_mutex_lock(&memory->lock);
+    bool is_new =
+        proof_read(header, known) != atomic_load(&header->proof_check) || memcmp(words, known, sizeof(words)) != 0;
+    if (is_new && proof->epoch != 0 && proof->epoch == mc_segment_memory_met(memory)) {
+        atomic_store(&header->proof_check, ~check); /* a process that ends in between leaves none */
+        for (unsigned i = 0; i < 4; i++)
+            atomic_store(&header->proof[i], words[i]);
+        atomic_store(&header->proof_epoch, words[4]);
+        atomic_store(&header->proof_check, check);
+    }
+    pthread_mutex_unlock(&memory->lock);
+}
+
+struct mc_epoch_proof mc_segment_memory_proof(const struct mc_segment_memory *memory)
+{
+    struct mc_epoch_proof proof = {0};
+    uint64_t words[5];
+    if (proof_read(memory->file.header, words) != atomic_load(&memory->file.header->proof_check) || words[4] == 0)
+        return proof;
+    memcpy(proof.bytes, words, sizeof(proof.bytes));
+    proof.epoch = words[4];
+    return proof;
+}
+
 struct mc_id mc_segment_memory_cluster(const struct mc_segment_memory *memory)
 {
     const struct mc_index_header *header = memory->file.header;

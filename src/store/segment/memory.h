@@ -123,6 +123,10 @@ uint64_t mc_segment_memory_met(const struct mc_segment_memory *memory);
 /* It is mounted under a master of that (higher) epoch: from now on no commit and no write of a generation below epoch
  * << MC_EPOCH_SHIFT is accepted, also not by peers that copy by themselves. */
 void mc_segment_memory_meet(struct mc_segment_memory *memory, uint64_t epoch);
+/* What was given for the epoch that it has met, for who takes this memory up; of any other epoch it is not kept. */
+void mc_segment_memory_keep_proof(struct mc_segment_memory *memory, const struct mc_epoch_proof *proof);
+/* Zeroed: there is none. */
+struct mc_epoch_proof mc_segment_memory_proof(const struct mc_segment_memory *memory);
 /* The same, and the contents are of that epoch. */
 void mc_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epoch);
 /* The cluster to which the contents belong; zero = that is not known. Set on the thread that sets the epoch. */
