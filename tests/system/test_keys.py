@@ -357,6 +357,22 @@ def test_http_of_the_metadata_server(tmp_path):
         assert [ask("DELETE"), ask("DELETE", reader), ask("GET", reader), ask("DELETE", node)] == [401, 403, 200, 200]
 
 
+def test_a_node_goes_on_when_the_key_of_its_file_is_replaced(tmp_path):
+    """A process whose file has another first key comes back with that one, as who it was: what it holds stays."""
+    first, second, engine = Key("first"), Key("second"), Key("engine", "read,write")
+    file = keyed.write(tmp_path, "keys", first, engine)
+    with Master(f"--auth_file={file}") as master, Client(master, file=file, segment=64 << 20) as node, Client(master, engine) as client:
+        assert node.code == 0 and client.put("kept", "k", 5000) == 0
+        keyed.write(tmp_path, "keys", first, second, engine)
+        says(master, "3 keys")
+        keyed.write(tmp_path, "keys", second, engine)
+        says(master, "its key, first, is not what it was any more")
+        wait_until(lambda: segments(master, second) == 1 and client.same("kept", "k", 5000) is True, 20)
+        time.sleep(12)  # longer than a member without a word is kept
+        assert client.same("kept", "k", 5000) is True and client.put("more", "m", 5000) == 0
+        assert "is given up" not in master.log() and "starts again empty" not in node.said()
+
+
 # ---- the command ----
 
 def command(*words):

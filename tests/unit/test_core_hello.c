@@ -242,6 +242,43 @@ static void test_who_may_lend_memory_has_its_id(void **state)
     }
 }
 
+/* A process whose key was revoked comes back with another one, as who it was, if it may what it might before. */
+static void test_a_key_is_replaced(void **state)
+{
+    static const struct {
+        unsigned first, then;
+        const char *tenant;
+        bool is_gone, comes_back;
+    } rows[] = {
+        {MC_RIGHT_NODE, MC_RIGHT_NODE | MC_RIGHT_READ, "", true, true},
+        {MC_RIGHT_NODE, MC_RIGHTS_ALL, "", false, false},
+        {MC_RIGHT_NODE, MC_RIGHT_READ | MC_RIGHT_WRITE, "", true, false},
+        {MC_RIGHT_WRITE, MC_RIGHT_WRITE, "", true, true},
+        {MC_RIGHT_WRITE, MC_RIGHT_WRITE, "team", true, false},
+    };
+    (void)state;
+    for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+        struct world world;
+        uint64_t first;
+        world_open(&world);
+        assert_int_equal(greet_with(&world, MC_ROLE_HEARTBEAT, FIRST_LIFE, rows[row].first, 5, &first), 0);
+        if (rows[row].is_gone)
+            mc_core_key_is_gone(world.core, first);
+        uint64_t then = world_connect(&world);
+        struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, NODE_A, FIRST_LIFE);
+        mc_core_permitted(world.core, world.now, then, rows[row].then, 9, rows[row].tenant);
+        assert_int_equal(world_greet(&world, then, &hello).code, rows[row].comes_back ? 0 : MC_ERR_ILLEGAL_CLIENT);
+        assert_int_equal(statistics_of(&world).members, 1);
+        if (rows[row].comes_back) { /* its id is the new key's, whatever becomes of connections by the old one */
+            mc_core_key_is_gone(world.core, first);
+            uint64_t third = world_connect(&world);
+            mc_core_permitted(world.core, world.now, third, rows[row].then, 11, "");
+            assert_int_equal(world_greet(&world, third, &hello).code, MC_ERR_ILLEGAL_CLIENT);
+        }
+        world_close_all(&world);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -253,6 +290,7 @@ int main(void)
         cmocka_unit_test(test_roles),
         cmocka_unit_test(test_the_id_of_another_process),
         cmocka_unit_test(test_who_may_lend_memory_has_its_id),
+        cmocka_unit_test(test_a_key_is_replaced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

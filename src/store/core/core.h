@@ -204,6 +204,9 @@ void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t connectio
  * "" the default one; said once, before its hello. Where there are no keys: never. */
 void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t connection, unsigned rights, uint64_t key,
                        const char *tenant);
+/* That key permits nothing any more; the connection is about to be closed. Its process may come back with another key
+ * of the same tenant, as who it is. */
+void mc_core_key_is_gone(struct mc_core *core, uint64_t connection);
 void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
 /* For how long has a caller's connection, which waits for nothing, said nothing? 0: it is in use, or no caller's. After
  * MC_CALL_IDLE_MS it may be closed. */

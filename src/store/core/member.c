@@ -5,6 +5,7 @@
  * the thread which serves the data.
  */
 #include "base/build.h"
+#include "base/checksum.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/member.h"
@@ -257,14 +258,40 @@ static bool has_right(const struct mc_connection *connection, unsigned rights)
     return connection->key == 0 || (connection->rights & rights) != 0;
 }
 
+static uint64_t tenant_of(const struct mc_connection *connection)
+{
+    struct mc_span name = mc_scope_name(&connection->scope);
+    return mc_hash(name.data, name.length).low;
+}
+
+static void key_take(struct mc_member *member, const struct mc_connection *connection)
+{
+    member->key = connection->key;
+    member->key_is_gone = false;
+    member->tenant = tenant_of(connection);
+}
+
+void mc_core_key_is_gone(struct mc_core *core, uint64_t number)
+{
+    struct mc_connection *connection = mc_map_get(&core->connections, number);
+    struct mc_member *member = connection == NULL ? NULL : connection->member;
+    if (member != NULL && member->key == connection->key)
+        member->key_is_gone = true;
+}
+
 /* Has another process that id, or another key? Each draws its own, so whoever says so has heard of it, and would end
  * it. */
 static bool is_taken(const struct mc_core *core, const struct mc_connection *connection,
                      const struct mc_wire_hello *hello)
 {
     const struct mc_member *member = mc_map_get(&core->members_by_id, mc_core_hash_id(core, hello->node));
-    return member != NULL && (member->incarnation != hello->incarnation || !mc_id_equal(member->id, hello->node) ||
-                              member->key != connection->key);
+    if (member == NULL)
+        return false;
+    /* Those that may lend memory trust each other, and so do those of a tenant; nobody else takes an id over. */
+    bool may_follow = member->key_is_gone && member->tenant == tenant_of(connection) &&
+                      (!member->may_lend || has_right(connection, MC_RIGHT_NODE));
+    return member->incarnation != hello->incarnation || !mc_id_equal(member->id, hello->node) ||
+           (member->key != connection->key && !may_follow);
 }
 
 /* Who may lend memory does not wait for who may not: a master that has taken over knows nobody's id yet, and all have
@@ -444,7 +471,7 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
         hello_refuse(core, connection, frame->request_id, MC_ERR_BUSY, "this master has too many members");
         return;
     }
-    member->key = connection->key;
+    key_take(member, connection);
     member->may_lend = has_right(connection, MC_RIGHT_NODE);
     connection->member = member;
     connection->role = hello.role;

@@ -29,7 +29,9 @@ struct mc_member {
     uint64_t seen_at_ms;    /* our age then, and 1: its owner knows of none that is later */
     uint64_t met_epoch;     /* the highest below ours that a hello of its process has told; 0 = none has */
     uint64_t key;           /* that it joined with: its id is this key\'s */
+    uint64_t tenant;        /* of that key, hashed */
     bool may_lend;          /* that key has the right to lend memory, or there are none */
+    bool key_is_gone;       /* that key holds no more, so its process may come back with another one */
     uint64_t beat_ms;       /* and of its last heartbeat; that is no sign of life of what serves its segments */
     bool had_heartbeat;     /* from then on it is mortal */
     bool heartbeat_lost, silent;

@@ -497,6 +497,8 @@ static void key_is_gone(struct connection *connection)
     char address[MC_ADDRESS_MAX];
     mc_socket_peer_text(connection->fd, address);
     mc_log_limited(WARNING, "%s was let go: its key, %s, is not what it was any more", address, connection->proved->id);
+    if (connection->server->core != NULL)
+        mc_core_key_is_gone(connection->server->core, connection->number);
     mc_server_core_close(connection->server, connection->number);
 }
 
