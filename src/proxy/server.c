@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/exposed.h"
 #include "env/limits.h"
 #include "env/log.h"
 #include "env/unread.h"
@@ -175,6 +176,7 @@ static int start_listening(struct mc_proxy *proxy, char *error, size_t error_siz
     mc_log(INFO, "Proxy started on port %u: %zu prefill and %zu decode instances, %s", port,
            proxy->instances.count[MC_PROXY_PREFILL], proxy->instances.count[MC_PROXY_DECODE],
            proxy->config->policy->name);
+    mc_exposed_say(MC_EXPOSED_PROXY, fd);
     return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "python/store_rest.h"
 
 #include "base/error.h"
+#include "env/exposed.h"
 #include "env/log.h"
 #include "env/socket.h"
 #include "store/service/rest.h"
@@ -76,8 +77,10 @@ static struct mc_py_rest *rest_begin(struct mc_store *store, enum mc_py_server w
     static const struct kind {
         mc_web_handler *handler;
         const char *flag, *name;
-    } kinds[MC_PY_SERVERS] = {[MC_PY_REST] = {mc_rest_handle, "port", "REST API"},
-                              [MC_PY_HEALTH] = {mc_rest_handle_health, "client_http_port", "Client HTTP server"}};
+        enum mc_exposed exposed;
+    } kinds[MC_PY_SERVERS] = {
+        [MC_PY_REST] = {mc_rest_handle, "port", "REST API", MC_EXPOSED_REST},
+        [MC_PY_HEALTH] = {mc_rest_handle_health, "client_http_port", "Client HTTP server", MC_EXPOSED_HEALTH}};
     const struct kind *kind = &kinds[which];
     struct mc_py_rest *rest = calloc(1, sizeof(*rest));
     snprintf(reason, REASON_MAX, "no memory, descriptors or threads for it");
@@ -99,6 +102,7 @@ static struct mc_py_rest *rest_begin(struct mc_store *store, enum mc_py_server w
         goto fail;
     }
     mc_log(INFO, "%s started on port %u", kind->name, (unsigned)*port);
+    mc_exposed_say(kind->exposed, rest->listener);
     return rest;
 fail:
     rest_free(rest);

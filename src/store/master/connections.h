@@ -96,7 +96,6 @@ struct mc_server {
     int crowd;                              /* of those that have not said hello; -1: each is watched by itself */
     struct mc_id node;
     bool wants_keys;              /* who calls has to prove one */
-    bool is_exposed;              /* nobody has to, and other machines may reach it */
     char address[MC_ADDRESS_MAX]; /* under which we are found */
     uint16_t port;
     bool is_stopping, report_metrics, is_role_due;

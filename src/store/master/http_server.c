@@ -2,6 +2,7 @@
 #include "store/master/http_server.h"
 
 #include "base/error.h"
+#include "env/exposed.h"
 #include "env/log.h"
 #include "env/socket.h"
 #include "store/master/http.h"
@@ -66,9 +67,12 @@ int mc_http_start(struct mc_http_server *http)
     if (http->admin_fd >= 0) {
         mc_log(INFO, "HTTP metrics server started on port %u", (unsigned)http->metrics_port);
         mc_log(INFO, "Master admin server started on port %u", (unsigned)http->metrics_port);
+        mc_exposed_say(MC_EXPOSED_ADMIN, http->admin_fd);
     }
-    if (http->metadata_fd >= 0)
+    if (http->metadata_fd >= 0) {
         mc_log(INFO, "HTTP metadata server started on %s:%u", http->metadata_host, (unsigned)http->metadata_port);
+        mc_exposed_say(MC_EXPOSED_METADATA, http->metadata_fd);
+    }
     return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/exposed.h"
 #include "env/log.h"
 #include "env/socket.h"
 #include "env/thread.h"
@@ -317,8 +318,10 @@ static int listen_at(const char *endpoint, char *error, size_t error_size)
     uint16_t number = (uint16_t)port;
     int fd = mc_server_listen(strcmp(host, "*") == 0 ? "0.0.0.0" : host, &number, "kv_events_bind_endpoint", error,
                               error_size);
-    if (fd >= 0)
-        mc_log(INFO, "KV events are published on tcp://%s:%u", host, (unsigned)number);
+    if (fd < 0)
+        return fd;
+    mc_log(INFO, "KV events are published on tcp://%s:%u", host, (unsigned)number);
+    mc_exposed_say(MC_EXPOSED_KV_EVENTS, fd);
     return fd;
 }
 

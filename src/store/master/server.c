@@ -1,10 +1,10 @@
 /* The RPC shell of the master: sockets, clock and log around the core. */
 #include "store/master/server.h"
 
-#include "base/address.h"
 #include "base/error.h"
 #include "store/segment/layout.h"
 #include "env/clock.h"
+#include "env/exposed.h"
 #include "env/limits.h"
 #include "env/log.h"
 #include "env/unread.h"
@@ -483,11 +483,7 @@ int mc_server_run(struct mc_server *server)
 {
     bool is_busy = true;
     int rc = 0;
-    if (server->is_exposed)
-        mc_log(WARNING,
-               "this master has no keys: whoever reaches its port %u may read, write and remove everything, and lend "
-               "memory to it. --auth_file lets in only who has a key (docs/security.md)",
-               (unsigned)server->port);
+    mc_exposed_say(MC_EXPOSED_MASTER, server->listener);
     on_report(-1, 0, server);
     while (!server->is_stopping && rc == 0) {
         if (is_busy)
@@ -673,7 +669,6 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     server->share_max = config->connections_per_address != 0 ? config->connections_per_address
                                                              : (uint32_t)(places - places / MC_SERVER_SHARE_PARTS);
     server->listener = mc_server_listen(config->rpc_address, &server->port, "rpc_port", error, error_size);
-    server->is_exposed = !server->wants_keys && !mc_address_is_loopback(config->rpc_address);
     int rc = server->listener < 0 ? server->listener : prepare(server, config, error, error_size);
     if (rc == 0) {
         *out = server;

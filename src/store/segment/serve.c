@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/variables.h"
 #include "env/clock.h"
+#include "env/exposed.h"
 #include "env/limits.h"
 #include "env/log.h"
 #include "env/thread.h"
@@ -409,6 +410,7 @@ int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, u
         rc = local_start(serve);
     if (rc < 0)
         goto fail;
+    mc_exposed_say(MC_EXPOSED_NODE, fd);
     *result = serve;
     return 0;
 fail:

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/exposed.h"
 #include "env/log.h"
 #include "env/secure.h"
 #include "env/socket.h"
@@ -164,11 +165,13 @@ static int bind_ports(struct service *service, char *error, size_t error_size)
 static int open_port(struct service *service, int which)
 {
     static mc_web_handler *const handlers[AT_DUMMY] = {mc_rest_handle, mc_rest_handle_health};
+    static const enum mc_exposed exposed[AT_DUMMY] = {MC_EXPOSED_REST, MC_EXPOSED_HEALTH};
     int fd = service->listeners[which];
     if (fd < 0)
         return 0;
     if (which == AT_DUMMY)
         return listen(fd, BACKLOG) != 0 ? MC_ERR_RPC_FAIL : 0;
+    mc_exposed_say(exposed[which], fd);
     return mc_web_serve(service->web, fd, handlers[which], mc_rest_is_quick, &service->rest);
 }
 

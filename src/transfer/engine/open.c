@@ -15,6 +15,7 @@
 #include "base/variables.h"
 #include "env/clock.h"
 #include "env/crew.h"
+#include "env/exposed.h"
 #include "env/keys.h"
 #include "env/log.h"
 #include "env/secure.h"
@@ -104,6 +105,8 @@ static int open_sockets(struct mc_transfer_engine *engine, const char *local_nam
         mc_address_join(engine->name, sizeof(engine->name), engine->host, engine->rpc_port);
     else
         snprintf(engine->name, sizeof(engine->name), "%s", local_name);
+    mc_exposed_say(MC_EXPOSED_HANDSHAKES, rpc);
+    mc_exposed_say(MC_EXPOSED_ENGINE, data);
     return mc_service_start(engine, rpc, data, open_unix(engine));
 }
 

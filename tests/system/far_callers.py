@@ -1,0 +1,66 @@
+"""A network of its own, in which callers are far, near or the host itself: `inside` runs one of the scenes below there, and gives what it printed as JSON.
+
+    told = inside("listeners", "0.0.0.0")
+
+HOST serves. FAR and OTHER are of no private network, NEAR is."""
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+
+from cluster import BUILD, wait_until
+
+HOST, FAR, OTHER, NEAR = "198.51.100.8", "198.51.100.7", "203.0.113.9", "10.9.9.9"
+SETUP = "ip link set lo up && " + " && ".join(f"ip address add {one}/32 dev lo" for one in (HOST, FAR, OTHER, NEAR)) + ' && exec "$@"'
+
+
+def inside(scene, *arguments):
+    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MC_AUTH_", "MC_TLS_", "MC_PROTECTED_", "MOONCAKE_"))}
+    done = subprocess.run(["unshare", "--net", *user, "--", "sh", "-c", SETUP, "sh", sys.executable, "-B", __file__, scene, *arguments],
+                          capture_output=True, text=True, timeout=120, env=kept)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+class Process:
+    """A command of ours, ready when its log matches; port: the number in that line."""
+
+    def __init__(self, ready, *words, **variables):
+        self.lines, self.port = [], None
+        self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                        env={**os.environ, **variables})
+        self.reader = threading.Thread(target=lambda: self.lines.extend(self.process.stderr))
+        self.reader.start()
+        self.port = int(wait_until(lambda: re.search(ready, "".join(self.lines)), 60, ready).group(1))
+
+    def warned(self):
+        """The ports that it says are open to everybody, after its end."""
+        self.process.terminate()
+        self.process.wait(60)
+        self.reader.join()
+        return [int(found.group(1)) for line in self.lines if line[0] == "W" and (found := re.search(r"has no keys: whoever reaches its port (\d+) may ", line))]
+
+
+def listeners(host):
+    """Of which ports a master, a proxy and two transfer engines of one process warn, and which they have."""
+    master = Process(r"HTTP metadata server started on \S*:(\d+)", str(BUILD / "mooncake_master"), "--rpc_port=0", "--metrics_port=0", f"--rpc_address={host}",
+                     f"--metrics_host={host}", "--enable_http_metadata_server=true", "--http_metadata_server_port=0", f"--http_metadata_server_host={host}",
+                     "--enable_kv_events=true", f"--kv_events_bind_endpoint=tcp://{host}:0")
+    proxy = Process(r"Proxy started on port (\d+)", str(BUILD / "mooncake_proxy"), f"--host={host}", "--port=0", "--prefill", "127.0.0.1:9", "--decode", "127.0.0.1:9")
+    # A loopback address is listened to alone, any other by all.
+    name = "127.0.0.1" if host == "127.0.0.1" else HOST
+    program = ("import sys, os; sys.path.insert(0, os.environ['MC_PYTHONPATH']); from mooncake.engine import TransferEngine as T; one, two = T(), T()\n"
+               f"print([e.initialize('{name}', 'P2PHANDSHAKE', 'tcp', '') for e in (one, two)])")
+    engines = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env={**os.environ, "MC_TCP_BIND_ADDRESS": ""})
+    log = "".join(master.lines)
+    has = [int(number) for words in (r"KV events are published on tcp://\S*:(\d+)", r"Master service started on port (\d+)", r"HTTP metrics server started on port (\d+)",
+                                     r"HTTP metadata server started on \S*:(\d+)") for number in re.findall(words, log)]
+    return {"master": sorted(has), "master warned": sorted(master.warned()), "proxy": proxy.port, "proxy warned": proxy.warned(), "engines": engines.stdout,
+            "engines warned": [line for line in engines.stderr.splitlines() if "has no keys" in line]}
+
+
+if __name__ == "__main__":
+    print(json.dumps({"listeners": listeners}[sys.argv[1]](*sys.argv[2:])))
