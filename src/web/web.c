@@ -425,15 +425,21 @@ int mc_web_descriptor(const struct mc_web_request *request)
     return request->connection->fd;
 }
 
+bool mc_web_is_no_stranger(struct mc_web_request *request)
+{
+    int status = mc_keys_stranger_status(MC_RIGHT_ADMIN, mc_socket_peer_is_near(request->connection->fd));
+    if (status != 0)
+        mc_web_reply_text(request, status, MC_WEB_TEXT, MC_KEYS_STRANGER);
+    return status == 0;
+}
+
 bool mc_web_is_permitted(struct mc_web_request *request, unsigned right, bool is_own)
 {
     const struct mc_head *head = &request->head;
     int status = right == 0 || mc_secure_is_known(request->connection->fd) ? 0 : 403;
     const char *text = MC_SECURE_UNKNOWN "\n";
-    if (right == MC_RIGHT_ADMIN && status == 0) {
-        status = mc_keys_stranger_status(right, mc_socket_peer_is_near(request->connection->fd));
-        text = MC_KEYS_STRANGER;
-    }
+    if (right == MC_RIGHT_ADMIN && status == 0 && !mc_web_is_no_stranger(request))
+        return false;
     if (right == MC_RIGHT_ADMIN && status == 0) {
         status = mc_keys_origin_status(right, mc_head_find(head, "Origin"), mc_head_find(head, "Host"));
         text = MC_KEYS_ORIGIN;

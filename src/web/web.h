@@ -92,6 +92,8 @@ int mc_web_descriptor(const struct mc_web_request *request);
 /* Has who asks that right (of enum mc_right; 0: nobody needs any)? is_own: a tenant's key is enough, as what is told is
  * that tenant's. False after an answer. */
 bool mc_web_is_permitted(struct mc_web_request *request, unsigned right, bool is_own);
+/* May who asks do what is done without keys for neighbours alone (mc_keys_stranger_status)? False after an answer. */
+bool mc_web_is_no_stranger(struct mc_web_request *request);
 /* 405 with the methods that are allowed. */
 void mc_web_reply_not_allowed(struct mc_web_request *request, const char *allowed);
 

@@ -1,8 +1,9 @@
 """A network of its own, in which callers are far, near or the host itself: `inside` runs one of the scenes below there, and gives what it printed as JSON.
 
-    told = inside("listeners", "0.0.0.0")
+    answers = inside("store_service", "no")     # with MC_PROTECTED_MODE=no
 
 HOST serves. FAR and OTHER are of no private network, NEAR is."""
+import http.client
 import json
 import os
 import re
@@ -44,6 +45,37 @@ class Process:
         return [int(found.group(1)) for line in self.lines if line[0] == "W" and (found := re.search(r"has no keys: whoever reaches its port (\d+) may ", line))]
 
 
+def ask(source, port, method, path, body=None):
+    connection = http.client.HTTPConnection(HOST, port, timeout=30, source_address=(source, 0))
+    connection.request(method, path, body=body)
+    answer = connection.getresponse()
+    return [answer.status, answer.read().decode()]
+
+
+def mode_of(mode):
+    return {"MC_PROTECTED_MODE": mode} if mode else {}
+
+
+def store_service(mode):
+    """What callers may remove by a store service's port; and of which ports the processes warn."""
+    master = Process(r"HTTP metrics server started on port (\d+)", str(BUILD / "mooncake_master"), "--rpc_port=0", "--metrics_port=0", "--default_kv_lease_ttl=0",
+                     "--rpc_address=127.0.0.1", "--metrics_host=127.0.0.1")
+    address = re.search(r"Master service started on port (\d+)", "".join(master.lines)).group(1)
+    service = Process(r"REST API started on port (\d+)[^\0]*is running", str(BUILD / "mc_store_rest_server"), "--port=0", MOONCAKE_MASTER=f"127.0.0.1:{address}",
+                      LOCAL_HOSTNAME=f"{HOST}:17001", MOONCAKE_GLOBAL_SEGMENT_SIZE=str(64 << 20), MOONCAKE_ENABLE_CLIENT_HTTP_SERVER="true",
+                      MOONCAKE_CLIENT_HTTP_PORT="17002", **mode_of(mode))
+
+    def put(key):
+        body = json.dumps({"key": key, "value": "v"})
+        wait_until(lambda: ask(FAR, service.port, "PUT", "/api/put", body)[0] == 200, 60, "room")
+
+    put("a")
+    put("b")
+    answers = [ask(FAR, service.port, "GET", "/api/get/a"), ask(FAR, service.port, "DELETE", "/api/remove/a"), ask(FAR, service.port, "DELETE", "/api/remove_all"),
+               ask(NEAR, service.port, "DELETE", "/api/remove_all"), ask(HOST, service.port, "DELETE", "/api/remove_all")]
+    return {"port": service.port, "answers": answers, "warned": service.warned(), "quiet": master.warned()}
+
+
 def listeners(host):
     """Of which ports a master, a proxy and two transfer engines of one process warn, and which they have."""
     master = Process(r"HTTP metadata server started on \S*:(\d+)", str(BUILD / "mooncake_master"), "--rpc_port=0", "--metrics_port=0", f"--rpc_address={host}",
@@ -63,4 +95,4 @@ def listeners(host):
 
 
 if __name__ == "__main__":
-    print(json.dumps({"listeners": listeners}[sys.argv[1]](*sys.argv[2:])))
+    print(json.dumps({"store_service": store_service, "listeners": listeners}[sys.argv[1]](*sys.argv[2:])))

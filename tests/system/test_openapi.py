@@ -22,7 +22,7 @@ def test_routes_of_the_master():
 
 def test_routes_of_a_store_service():
     _, calls = described("store")
-    rows_ = re.findall(r'^    \{"(\w+)", "(/[^"]+)", \w+, \w+, (?:MC_RIGHT_)?(\w+)\},', document("src/store/service/rest.c"), re.M)
+    rows_ = re.findall(r'^    \{"(\w+)", "(/[^"]+)", \w+, \w+, (?:MC_RIGHT_)?(\w+), \w+\},', document("src/store/service/rest.c"), re.M)
     assert len(rows_) > 10
     assert {(method, path.replace("{key}", "")): call.get("x-right", "0").upper() for (method, path), call in calls.items()} == {(method, path): right for method, path, right in rows_}
 

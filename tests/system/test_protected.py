@@ -1,5 +1,18 @@
-"""Without keys: what a listener that other machines reach says of itself."""
+"""Without keys: what callers from beyond this machine and private networks may not do, and what a listener that they reach says of itself."""
 from far_callers import inside
+
+
+def test_who_is_far_removes_single_values_alone():
+    told = inside("store_service", "")
+    assert [status for status, _text in told["answers"]] == [200, 200, 403, 200, 200]
+    assert "MC_PROTECTED_MODE=no" in told["answers"][2][1] and "success removed 1 keys" in told["answers"][3][1]
+    assert told["warned"] == [17001, told["port"], 17002] and told["quiet"] == []
+
+
+def test_who_is_far_removes_all_where_everybody_may():
+    told = inside("store_service", "no")
+    assert [status for status, _text in told["answers"]] == [200, 200, 200, 200, 200] and "success removed 1 keys" in told["answers"][2][1]
+    assert told["warned"] == []
 
 
 def test_each_listener_that_others_reach_says_so_once():

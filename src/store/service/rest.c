@@ -566,23 +566,24 @@ static const struct rest_route {
     const char *method, *path; /* a path that ends with a slash goes on with a key */
     route_handler *handler;
     bool is_health;
-    unsigned right; /* of enum mc_right, where there are keys; 0: anybody may */
+    unsigned right;   /* of enum mc_right, where there are keys; 0: anybody may */
+    bool is_sweeping; /* it takes what is everybody's: without keys neighbours alone may */
 } routes[] = {
-    {"PUT", "/api/put", serve_put, false, MC_RIGHT_WRITE},
-    {"GET", "/api/get/", serve_get, false, MC_RIGHT_READ},
-    {"GET", "/api/exist/", exist, false, MC_RIGHT_READ},
-    {"DELETE", "/api/remove/", remove_one, false, MC_RIGHT_WRITE},
-    {"DELETE", "/api/remove_all", remove_all, false, MC_RIGHT_WRITE},
-    {"POST", "/api/mount", mount, false, MC_RIGHT_ADMIN},
-    {"POST", "/api/unmount", unmount, false, MC_RIGHT_ADMIN},
-    {"POST", "/api/mount_shm", mount_shm, false, MC_RIGHT_ADMIN},
-    {"POST", "/api/unmount_shm", unmount_shm, false, MC_RIGHT_ADMIN},
-    {"POST", "/api/reconfigure", reconfigure, false, MC_RIGHT_ADMIN},
-    {"POST", "/api/unmount_local_disk", unmount_local_disk, false, MC_RIGHT_ADMIN},
-    {"GET", "/health", health, true, 0},
-    {"GET", "/metrics", metrics, true, MC_RIGHT_READ},
-    {"GET", "/metrics/summary", summary, true, MC_RIGHT_READ},
-    {"GET", "/openapi.json", openapi, false, MC_RIGHT_READ},
+    {"PUT", "/api/put", serve_put, false, MC_RIGHT_WRITE, false},
+    {"GET", "/api/get/", serve_get, false, MC_RIGHT_READ, false},
+    {"GET", "/api/exist/", exist, false, MC_RIGHT_READ, false},
+    {"DELETE", "/api/remove/", remove_one, false, MC_RIGHT_WRITE, false},
+    {"DELETE", "/api/remove_all", remove_all, false, MC_RIGHT_WRITE, true},
+    {"POST", "/api/mount", mount, false, MC_RIGHT_ADMIN, false},
+    {"POST", "/api/unmount", unmount, false, MC_RIGHT_ADMIN, false},
+    {"POST", "/api/mount_shm", mount_shm, false, MC_RIGHT_ADMIN, false},
+    {"POST", "/api/unmount_shm", unmount_shm, false, MC_RIGHT_ADMIN, false},
+    {"POST", "/api/reconfigure", reconfigure, false, MC_RIGHT_ADMIN, false},
+    {"POST", "/api/unmount_local_disk", unmount_local_disk, false, MC_RIGHT_ADMIN, false},
+    {"GET", "/health", health, true, 0, false},
+    {"GET", "/metrics", metrics, true, MC_RIGHT_READ, false},
+    {"GET", "/metrics/summary", summary, true, MC_RIGHT_READ, false},
+    {"GET", "/openapi.json", openapi, false, MC_RIGHT_READ, false},
 };
 
 static bool is_path(const struct rest_route *route, struct mc_span path)
@@ -601,7 +602,8 @@ static void dispatch(struct mc_rest *rest, struct mc_web_request *request, bool 
         if ((health_only && !route->is_health) || !is_path(route, request->path))
             continue;
         if (strcmp(request->head.method, route->method) == 0) {
-            if (!mc_web_is_permitted(request, route->right, false))
+            if (!mc_web_is_permitted(request, route->right, false) ||
+                (route->is_sweeping && !mc_web_is_no_stranger(request)))
                 return;
             route->handler(rest, request, strlen(route->path));
             mc_log(DEBUG, "%s %s took %.2f ms", route->method, route->path,
