@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -56,6 +57,47 @@ def mode_of(mode):
     return {"MC_PROTECTED_MODE": mode} if mode else {}
 
 
+def metadata(host, mode):
+    """Who may change what in a metadata server; and what its log says of callers."""
+    server = Process(r"metadata server started on \S*:(\d+)", str(BUILD / "mooncake_http_metadata_server"), "--port=0", f"--host={host}", **mode_of(mode))
+    document = json.dumps({"ip_or_host_name": OTHER, "rpc_port": 15999})  # nobody is there, who is refused at once
+    steps = [(FAR, "PUT", "a", "1"), (FAR, "PUT", "a", "2"), (OTHER, "PUT", "a", "3"), (OTHER, "DELETE", "a", None), (OTHER, "GET", "a", None),
+             (OTHER, "PUT", "b", "4"), (OTHER, "DELETE", "b", None), (NEAR, "PUT", "a", "5"), (FAR, "PUT", "a", "6"), (FAR, "DELETE", "a", None),
+             (HOST, "DELETE", "a", None), (OTHER, "DELETE", "a", None), (OTHER, "PUT", "a", "7"),
+             (FAR, "PUT", "mooncake/rpc_meta/x", document), (OTHER, "PUT", "mooncake/rpc_meta/x", "{}"), (FAR, "PUT", "mooncake/rpc_meta/x", "{}")]
+    answers = [ask(source, server.port, method, f"/metadata?key={key}", value) for source, method, key, value in steps]
+    return {"port": server.port, "answers": answers, "warned": server.warned(), "log": "".join(server.lines)}
+
+
+def is_called(port):
+    """Does somebody call that port of the host, and is not answered yet?"""
+    with open("/proc/net/tcp", encoding="ascii") as file:
+        wanted = f"{int.from_bytes(socket.inet_aton(HOST), 'little'):08X}:{port:04X}"
+        return any(line.split()[2:4] == [wanted, "02"] for line in file)
+
+
+def metadata_meanwhile():
+    """While a metadata server looks whether anybody is at a far caller's old address, another far one writes the same document: what is the first one told?"""
+    server = Process(r"metadata server started on \S*:(\d+)", str(BUILD / "mooncake_http_metadata_server"), "--port=0", f"--host={HOST}")
+    path = "/metadata?key=mooncake/rpc_meta/x"
+    with socket.create_server((HOST, 0), backlog=0) as silent, socket.create_connection(silent.getsockname()):  # which fills its queue: others hear nothing
+        port = silent.getsockname()[1]
+        document = json.dumps({"ip_or_host_name": HOST, "rpc_port": port})
+        for _ in range(10):
+            told = [ask(FAR, server.port, "PUT", path, document)[0]]
+            asking = threading.Thread(target=lambda: told.append(ask(FAR, server.port, "PUT", path, "{}")[0]))
+            asking.start()
+            wait_until(lambda: is_called(port), 60, "the look")
+            told += [ask(NEAR, server.port, "DELETE", path)[0], ask(OTHER, server.port, "PUT", path, document)[0]]
+            is_meanwhile = is_called(port)
+            asking.join()
+            if is_meanwhile:
+                break
+            ask(NEAR, server.port, "DELETE", path)
+    server.warned()
+    return {"is_meanwhile": is_meanwhile, "told": told}
+
+
 def store_service(mode):
     """What callers may remove by a store service's port; and of which ports the processes warn."""
     master = Process(r"HTTP metrics server started on port (\d+)", str(BUILD / "mooncake_master"), "--rpc_port=0", "--metrics_port=0", "--default_kv_lease_ttl=0",
@@ -95,4 +137,4 @@ def listeners(host):
 
 
 if __name__ == "__main__":
-    print(json.dumps({"store_service": store_service, "listeners": listeners}[sys.argv[1]](*sys.argv[2:])))
+    print(json.dumps({"metadata": metadata, "metadata_meanwhile": metadata_meanwhile, "store_service": store_service, "listeners": listeners}[sys.argv[1]](*sys.argv[2:])))

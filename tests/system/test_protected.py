@@ -1,5 +1,28 @@
 """Without keys: what callers from beyond this machine and private networks may not do, and what a listener that they reach says of itself."""
+import pytest
+
 from far_callers import inside
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_who_is_far_changes_no_document_of_another_address(host):
+    told = inside("metadata", host, "")
+    statuses = [status for status, _text in told["answers"]]
+    assert statuses == [200, 200, 403, 403, 200, 200, 200, 200, 403, 403, 200, 404, 200, 200, 403, 200]
+    assert told["answers"][4][1] == "2"  # what its writer has said
+    assert "MC_PROTECTED_MODE=no" in told["answers"][2][1] and "--auth_file" in told["answers"][3][1]
+    assert "203.0.113.9:" in told["log"] and "may not change a document that another address has written" in told["log"]
+    assert told["warned"] == [told["port"]]
+
+
+def test_what_another_one_writes_while_the_old_address_is_looked_at_stays():
+    assert inside("metadata_meanwhile") == {"is_meanwhile": True, "told": [200, 200, 200, 403]}
+
+
+def test_who_is_far_changes_documents_where_everybody_may():
+    told = inside("metadata", "0.0.0.0", "no")
+    assert [status for status, _text in told["answers"]] == [200, 200, 200, 200, 404, 200, 200, 200, 200, 200, 404, 404, 200, 200, 200, 200]
+    assert told["warned"] == []
 
 
 def test_who_is_far_removes_single_values_alone():

@@ -1,5 +1,8 @@
 /* The HTTP metadata server: a small key-value store in memory that transfer engines use to find each other. Requests
- * run on many threads. */
+ * run on many threads.
+ *
+ * Whose address stands in a document gets what its engine's peers send. So without keys a caller from afar changes no
+ * document but those that its own address has written, unless MC_PROTECTED_MODE says that everybody may. */
 #include "base/checksum.h"
 #include "base/error.h"
 #include "env/clock.h"
@@ -25,7 +28,8 @@ struct value_entry {
     struct value_entry *next;
     uint64_t hash;
     size_t key_length, value_length;
-    char bytes[]; /* key, value */
+    struct in6_addr writer; /* who wrote it last, an address of IPv4 as IPv6 maps it; zeros: that could not be told */
+    char bytes[];           /* key, value */
 };
 
 struct address_look { /* somebody asks whether anybody is at the address of an entry that shall be replaced */
@@ -312,7 +316,40 @@ static bool may_replace(struct mc_metadata_store *metadata, const struct mc_web_
     return may;
 }
 
-enum stored { STORED_UPDATED, STORED_UNCHANGED, STORED_DUPLICATE, STORED_FULL };
+static struct in6_addr writer_of(const struct mc_web_request *request)
+{
+    struct mc_tcp_address peer;
+    struct in6_addr writer = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
+    if (!mc_tcp_peer(mc_web_descriptor(request), &peer))
+        return (struct in6_addr){.s6_addr = {0}};
+    if (peer.address.any.sa_family == AF_INET6)
+        return peer.address.v6.sin6_addr;
+    memcpy(&writer.s6_addr[12], &peer.address.v4.sin_addr, sizeof(peer.address.v4.sin_addr));
+    return writer;
+}
+
+/* With the lock. May who asks change what stands there, or take it away? */
+static bool may_change(const struct mc_web_request *request, const struct value_entry *entry)
+{
+    struct in6_addr writer = writer_of(request);
+    if (mc_keys_stranger_status(MC_RIGHT_ADMIN, mc_socket_peer_is_near(mc_web_descriptor(request))) == 0)
+        return true;
+    return !IN6_IS_ADDR_UNSPECIFIED(&writer) && memcmp(&writer, &entry->writer, sizeof(writer)) == 0;
+}
+
+static void reply_foreign(struct mc_web_request *request)
+{
+    char caller[MC_ADDRESS_MAX];
+    mc_socket_peer_text(mc_web_descriptor(request), caller);
+    mc_log_limited(WARNING, "%s may not change a document that another address has written (no keys: docs/security.md)",
+                   caller);
+    mc_http_reply_text(request, 403, MC_HTTP_TEXT,
+                       "Another address has written this. Without keys it is changed only from there, from this "
+                       "machine and from private networks: start this server with --auth_file, or with "
+                       "MC_PROTECTED_MODE=no if everybody who reaches this port may.\n");
+}
+
+enum stored { STORED_UPDATED, STORED_UNCHANGED, STORED_DUPLICATE, STORED_FULL, STORED_FOREIGN };
 
 /* The metadata owns the entry then, or it is freed. */
 static enum stored store(struct mc_metadata_store *metadata, const struct mc_web_request *request,
@@ -321,11 +358,16 @@ static enum stored store(struct mc_metadata_store *metadata, const struct mc_web
     enum stored result = STORED_UPDATED;
     pthread_mutex_lock(&metadata->lock);
     const struct value_entry *old = *entry_find(metadata, key, entry->hash);
-    if (old != NULL && is_protected(key)) {
+    if (old != NULL && !may_change(request, old)) {
+        result = STORED_FOREIGN;
+    } else if (old != NULL && is_protected(key)) {
         if (has_value(old, entry->bytes + entry->key_length, entry->value_length))
             result = STORED_UNCHANGED;
         else if (!may_replace(metadata, request, key, entry->hash))
             result = STORED_DUPLICATE;
+        old = *entry_find(metadata, key, entry->hash); /* another one may have written it meanwhile */
+        if (result == STORED_UPDATED && old != NULL && !may_change(request, old))
+            result = STORED_FOREIGN;
     }
     if (result == STORED_UPDATED && !put_entry(metadata, entry))
         result = STORED_FULL;
@@ -336,7 +378,8 @@ static enum stored store(struct mc_metadata_store *metadata, const struct mc_web
 }
 
 /* NULL: no memory. */
-static struct value_entry *entry_make(const struct mc_buffer *key, const struct mc_web_bytes *value)
+static struct value_entry *entry_make(const struct mc_web_request *request, const struct mc_buffer *key,
+                                      const struct mc_web_bytes *value)
 {
     struct value_entry *entry = malloc(sizeof(*entry) + key->length + value->length);
     if (entry == NULL)
@@ -344,6 +387,7 @@ static struct value_entry *entry_make(const struct mc_buffer *key, const struct 
     entry->hash = mc_hash(key->data, key->length).low;
     entry->key_length = key->length;
     entry->value_length = value->length;
+    entry->writer = writer_of(request);
     memcpy(entry->bytes, key->data, key->length);
     memcpy(entry->bytes + key->length, value->data, value->length);
     return entry;
@@ -370,7 +414,7 @@ static void put_metadata(void *context, struct mc_web_request *request)
         return;
     }
     bool is_long = body.length > METADATA_VALUE_MAX;
-    struct value_entry *entry = is_long ? NULL : entry_make(&key, &body);
+    struct value_entry *entry = is_long ? NULL : entry_make(request, &key, &body);
     mc_web_bytes_free(request, &body);
     enum stored result = entry == NULL ? STORED_FULL : store(context, request, &key, entry);
     mc_buffer_free(&key);
@@ -378,6 +422,8 @@ static void put_metadata(void *context, struct mc_web_request *request)
         mc_http_reply_text(request, 413, MC_HTTP_TEXT, "The value is longer than 1 MiB.");
     else if (entry == NULL)
         mc_http_reply_text(request, 507, MC_HTTP_TEXT, "The metadata server is out of memory.");
+    else if (result == STORED_FOREIGN)
+        reply_foreign(request);
     else
         mc_http_reply_text(request, replies[result].code, MC_HTTP_TEXT, replies[result].text);
 }
@@ -390,12 +436,14 @@ static void delete_metadata(void *context, struct mc_web_request *request)
         return;
     pthread_mutex_lock(&metadata->lock);
     struct value_entry **link = entry_find(metadata, &key, mc_hash(key.data, key.length).low);
-    bool is_there = *link != NULL;
-    if (is_there)
+    bool is_there = *link != NULL, is_foreign = is_there && !may_change(request, *link);
+    if (is_there && !is_foreign)
         drop(metadata, link);
     pthread_mutex_unlock(&metadata->lock);
     mc_buffer_free(&key);
-    if (is_there)
+    if (is_foreign)
+        reply_foreign(request);
+    else if (is_there)
         mc_http_reply_text(request, 200, MC_HTTP_TEXT, "metadata deleted");
     else
         mc_http_reply_text(request, 404, MC_HTTP_TEXT, "metadata not found");
