@@ -28,6 +28,9 @@ SECRET = "nobodys-business"  # the value that a stranger must not see
 TRIALS = {
     "1 no key or a wrong one, on each port and socket": {
         "test_trials": ["test_every_door_of_a_cluster"],
+        "test_trials_doors": ["test_http_beside_the_cluster", "test_every_other_door", "test_who_is_told_of_the_master_is_let_in_by_nobody",
+                              "test_events_are_published_nowhere"],
+        "test_kv_zmq": ["test_it_is_not_opened_where_others_are_to_prove_who_they_are"],
         "test_keys": ["test_who_has_none_is_refused_and_told_what_to_do", "test_a_key_that_the_master_does_not_know", "test_nothing_is_answered_before_the_proof",
                       "test_http_of_the_master", "test_http_of_the_metadata_server", "test_a_store_service_with_keys", "test_the_metadata_server_alone",
                       "test_without_a_ticket_nobody_is_let_in"],
@@ -55,12 +58,14 @@ TRIALS = {
         "test_keys_engine": ["test_a_key_that_may_only_read"]},
     "6 who is silent, slow or half way": {
         "test_trials": ["test_many_that_are_half_way_through_a_proof"],
+        "test_trials_doors": ["test_a_crowd_that_says_half_a_sentence_at_each_port"],
         "test_keys_engine": ["test_who_says_nothing_is_closed"],
         "test_keys": ["test_a_file_system_that_hangs_holds_up_nobody"],
         "test_limits": ["test_a_long_first_frame_is_not_waited_for", "test_silent_connections_make_room_among_themselves",
                         "test_a_master_says_how_it_is_among_slow_requests"]},
     "7 a false server under a true name": {
         "test_trials": ["test_who_takes_the_name_of_a_dead_master_learns_nothing"],
+        "test_trials_doors": ["test_who_writes_a_false_master_into_etcd_learns_no_proof"],
         "test_keys": ["test_a_key_with_another_secret_is_not_shown_to_that_master", "test_a_master_without_keys_is_not_believed"],
         "test_keys_engine": ["test_an_engine_without_keys_is_not_believed"]},
     "8 TLS": {
