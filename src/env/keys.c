@@ -476,6 +476,8 @@ bool mc_keys_find_token(struct mc_span token, struct mc_key *key)
                     mc_key_equal(secret, found.secret, sizeof(secret));
     if (is_known && is_right)
         *key = found;
+    explicit_bzero(secret, sizeof(secret));
+    explicit_bzero(&found, sizeof(found));
     return is_known && is_right;
 }
 
@@ -503,10 +505,11 @@ bool mc_key_holds(struct mc_key_proved *proved)
     struct mc_key key = {.rights = 0};
     if (proved->version == now)
         return true;
-    if (!mc_keys_find(mc_span_string(proved->id), &key) || mark_of(&key) != proved->mark)
-        return false;
-    proved->version = now;
-    return true;
+    bool holds = mc_keys_find(mc_span_string(proved->id), &key) && mark_of(&key) == proved->mark;
+    explicit_bzero(&key, sizeof(key));
+    if (holds)
+        proved->version = now;
+    return holds;
 }
 
 /* ---- HTTP ---- */

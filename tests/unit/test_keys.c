@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
+#include "own_stack.h"
 #include "store/wire/proof.h"
 
 #include <fcntl.h>
@@ -207,6 +208,56 @@ static void the_keys_of_this_process(void **state)
     assert_true(mc_keys_find(mc_span_string("first"), &key));
     mc_keys_use("");
     unsetenv("MC_AUTH_FILE");
+    unsetenv("MC_AUTH_TOKEN");
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+}
+
+struct asked { /* what two functions below are called with, none of it on their stack */
+    struct mc_key_proved proved;
+    struct mc_key key;
+    bool is_right;
+};
+
+static void *ask_by_token(void *argument)
+{
+    struct asked *asked = argument;
+    asked->is_right = mc_keys_find_token(mc_span_string("me:" A64), &asked->key);
+    return NULL;
+}
+
+static void *ask_whether_it_holds(void *argument)
+{
+    struct asked *asked = argument;
+    asked->is_right = mc_key_holds(&asked->proved);
+    return NULL;
+}
+
+static void *leave_one(void *argument)
+{
+    struct asked *asked = argument;
+    volatile uint8_t copy[MC_KEY_SECRET_BYTES];
+    for (size_t i = 0; i < sizeof(copy); i++)
+        copy[i] = asked->key.secret[i];
+    asked->is_right = copy[0] == asked->key.secret[0];
+    return NULL;
+}
+
+static void no_secret_stays_on_a_stack(void **state)
+{
+    static struct asked asked;
+    char error[1024];
+    (void)state;
+    setenv("MC_AUTH_TOKEN", "me:" A64, 1);
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    assert_true(mc_keys_own(&asked.key));
+    uint8_t secret[MC_KEY_SECRET_BYTES];
+    memcpy(secret, asked.key.secret, sizeof(secret));
+    assert_int_equal(left_on_stack(leave_one, &asked, secret, sizeof(secret)), 1); /* so it would be seen */
+    assert_int_equal(left_on_stack(ask_by_token, &asked, secret, sizeof(secret)), 0);
+    assert_true(asked.is_right);
+    mc_key_note(&asked.proved, &asked.key, mc_keys_version() - 1); /* it is looked up again */
+    assert_int_equal(left_on_stack(ask_whether_it_holds, &asked, secret, sizeof(secret)), 0);
+    assert_true(asked.is_right);
     unsetenv("MC_AUTH_TOKEN");
     assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
 }
@@ -492,6 +543,7 @@ int main(void)
         cmocka_unit_test(rights_there_and_back),
         cmocka_unit_test(the_keys_of_this_process),
         cmocka_unit_test(epochs_are_proved),
+        cmocka_unit_test(no_secret_stays_on_a_stack),
         cmocka_unit_test(strangers_without_keys),
         cmocka_unit_test(a_proof_is_hmac_sha256),
         cmocka_unit_test(both_ends_agree),

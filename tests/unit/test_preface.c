@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "own_stack.h"
 #include "transfer/wire/preface.h"
 #include "transfer/wire/tcp_wire.h"
 #include "transfer_world.h"
@@ -102,6 +103,47 @@ static void both_ends_agree(void **state)
             assert_memory_equal(preface.key.secret, none, sizeof(none));
             assert_int_equal(end(&caller, fd), 0);
         }
+}
+
+struct server { /* a thread */
+    struct mc_preface preface;
+    int fd, rc;
+    bool is_false;
+};
+
+static void *server_main(void *argument)
+{
+    struct server *server = argument;
+    struct mc_preface_challenge wrong = {.magic = 0};
+    if (server->is_false)
+        server->rc = (int)send(server->fd, &wrong, sizeof(wrong), MSG_NOSIGNAL);
+    else
+        server->rc = serve(&server->preface, server->fd, 64);
+    return NULL;
+}
+
+/* Also where it ends in the midst of it. */
+static void no_secret_stays_on_the_callers_stack(void **state)
+{
+    static struct caller caller;
+    (void)state;
+    have("me:" A64);
+    struct mc_key key;
+    assert_true(mc_keys_own(&key));
+    for (int is_false = 0; is_false < 2; is_false++) {
+        int fds[2];
+        pthread_t thread;
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+        struct server server = {.preface = {.port = MC_PREFACE_DATA}, .fd = fds[1], .is_false = is_false != 0};
+        caller = (struct caller){.fd = fds[0], .port = MC_PREFACE_DATA, .within_ns = 20 * SECOND_NS};
+        assert_int_equal(pthread_create(&thread, NULL, server_main, &server), 0);
+        assert_int_equal(left_on_stack(caller_main, &caller, key.secret, sizeof(key.secret)), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_int_equal(caller.rc, is_false ? MC_ERR_PROTOCOL : 0);
+        assert_int_equal(server.rc, is_false ? (int)sizeof(struct mc_preface_challenge) : 2);
+        close(fds[0]);
+        close(fds[1]);
+    }
 }
 
 static void without_keys_nothing_is_said(void **state)
@@ -304,7 +346,7 @@ int main(void)
         cmocka_unit_test(another_port),        cmocka_unit_test(who_begins_otherwise_has_no_key),
         cmocka_unit_test(names_that_are_none), cmocka_unit_test(proofs_that_are_none),
         cmocka_unit_test(false_servers),       cmocka_unit_test(a_silent_server_is_left_at_the_deadline),
-        cmocka_unit_test(engines_with_keys),
+        cmocka_unit_test(engines_with_keys),   cmocka_unit_test(no_secret_stays_on_the_callers_stack),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

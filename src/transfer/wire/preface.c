@@ -147,19 +147,14 @@ static int failed(const char *whom, int rc, const char *why)
     return rc;
 }
 
-int mc_preface_prove(int fd, enum mc_preface_port port, const char *whom, uint64_t deadline_ns,
-                     bool (*is_useless)(void *context), void *context)
+static int prove_with(const struct mc_key *key, int fd, enum mc_preface_port port, const char *whom,
+                      uint64_t deadline_ns, bool (*is_useless)(void *context), void *context)
 {
     struct mc_preface_auth auth = {.magic = AUTH_MAGIC, .port = (uint8_t)port};
     struct mc_preface_challenge challenge = {0};
     struct mc_preface_proof proof = {.magic = PROOF_MAGIC};
-    struct mc_key key;
     uint8_t expected[MC_KEY_SECRET_BYTES];
-    if (!mc_keys_own(&key))
-        return 0;
-    if (key.id[0] == 0)
-        return failed(whom, MC_ERR_NOT_PERMITTED, "it cannot be read, see above");
-    memcpy(auth.key, key.id, sizeof(auth.key));
+    memcpy(auth.key, key->id, sizeof(auth.key));
     mc_key_draw(auth.nonce);
     struct iovec first = {&auth, sizeof(auth)}, second = {&proof, sizeof(proof)};
     int rc = mc_socket_send(fd, &first, 1, deadline_ns);
@@ -175,9 +170,21 @@ int mc_preface_prove(int fd, enum mc_preface_port port, const char *whom, uint64
         return failed(whom, MC_ERR_NOT_PERMITTED, "it is of another tenant, or we are: engines serve their own");
     if (challenge.magic != CHALLENGE_MAGIC || challenge.code != 0)
         return failed(whom, MC_ERR_PROTOCOL, "it speaks another protocol");
-    prove("server", port, key.secret, auth.nonce, challenge.nonce, key.id, expected);
+    prove("server", port, key->secret, auth.nonce, challenge.nonce, key->id, expected);
     if (!mc_key_equal(expected, challenge.proof, sizeof(expected)))
         return failed(whom, MC_ERR_NOT_PERMITTED, "it has another secret under that id, or is no engine of ours");
-    prove("caller", port, key.secret, auth.nonce, challenge.nonce, key.id, proof.proof);
+    prove("caller", port, key->secret, auth.nonce, challenge.nonce, key->id, proof.proof);
     return mc_socket_send(fd, &second, 1, deadline_ns);
+}
+
+int mc_preface_prove(int fd, enum mc_preface_port port, const char *whom, uint64_t deadline_ns,
+                     bool (*is_useless)(void *context), void *context)
+{
+    struct mc_key key;
+    if (!mc_keys_own(&key))
+        return 0;
+    int rc = key.id[0] == 0 ? failed(whom, MC_ERR_NOT_PERMITTED, "it cannot be read, see above")
+                            : prove_with(&key, fd, port, whom, deadline_ns, is_useless, context);
+    explicit_bzero(&key, sizeof(key));
+    return rc;
 }
