@@ -45,6 +45,7 @@ struct world {
     struct mc_buffer last;         /* body of the one received last */
     unsigned full_indexes;         /* that the core has warned of */
     unsigned lonely;               /* segments that it said other hosts cannot reach */
+    unsigned ids_taken;            /* from members, that it has warned of */
     bool is_told_lonely;           /* by the last answer to a heartbeat */
     uint8_t told_health, told_off; /* what the next heartbeats say of a disk, and of how many that cannot be used */
     uint64_t group, pin_ms;        /* of the first item that was granted last */
@@ -71,6 +72,7 @@ static void world_log(void *context, int level, const char *text)
     struct world *world = context;
     world->full_indexes += level == MC_CORE_LOG_WARNING && strstr(text, "in less than half of its memory") != NULL;
     world->lonely += level == MC_CORE_LOG_WARNING && strstr(text, "which only its own host reaches") != NULL;
+    world->ids_taken += level == MC_CORE_LOG_WARNING && strstr(text, "is taken from a member") != NULL;
     if (getenv("MC_TEST_LOG") != NULL)
         printf("core %d: %s\n", level, text);
 }

@@ -233,6 +233,7 @@ static void test_who_may_lend_memory_has_its_id(void **state)
         int32_t code = greet_with(&world, (rows[row].then & MC_RIGHT_NODE) != 0 ? MC_ROLE_OWNER : MC_ROLE_CALL,
                                   SECOND_LIFE, rows[row].then, 9, &then);
         assert_int_equal(code, rows[row].gives_back ? 0 : MC_ERR_ILLEGAL_CLIENT);
+        assert_int_equal(world.ids_taken, rows[row].gives_back);
         assert_int_equal(world.connections[first].closed, rows[row].gives_back);
         assert_int_equal(world.connections[then].closed, !rows[row].gives_back);
         assert_int_equal(statistics_of(&world).members, 1);

@@ -300,8 +300,12 @@ static void id_take_back(struct mc_core *core, const struct mc_connection *conne
                          const struct mc_wire_hello *hello)
 {
     struct mc_member *member = mc_map_get(&core->members_by_id, mc_core_hash_id(core, hello->node));
-    if (member != NULL && !member->may_lend && has_right(connection, MC_RIGHT_NODE))
-        mc_member_drop(core, member, "it had the id of a node that lends memory, and no right to");
+    if (member == NULL || member->may_lend || !has_right(connection, MC_RIGHT_NODE))
+        return;
+    mc_core_log(core, MC_CORE_LOG_WARNING,
+                "node id " MC_ID_LOG " is taken from a member without the right to lend memory",
+                MC_ID_LOG_ARGS(member->id));
+    mc_member_drop(core, member, "it had the id of a node that lends memory, and no right to");
 }
 
 /* The member this hello is of, made if need be. NULL when there are too many. */
