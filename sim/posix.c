@@ -500,6 +500,12 @@ struct mc_id mc_random_id(void)
     return (struct mc_id){low, sim_random(SIM_PRODUCT)};
 }
 
+bool mc_host_id_read(struct mc_id *id)
+{
+    *id = mc_host_id();
+    return true;
+}
+
 struct mc_id mc_host_id(void)
 {
     return (struct mc_id){0x686f7374 + ((uint64_t)sim_boots(sim_process()) << 32), sim_process()->machine + 1};

@@ -4,6 +4,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/random.h>
@@ -47,9 +48,12 @@ static bool boot_id_read(struct mc_id *id)
 {
     char text[64];
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text));
-    if (fd >= 0)
-        close(fd);
+    if (fd < 0)
+        return false;
+    ssize_t length = read(fd, text, sizeof(text));
+    int error = length < 0 ? errno : EIO;
+    close(fd);
+    errno = error;
     if (length < 32)
         return false;
     struct mc_hash hash = mc_hash(text, (size_t)length);
@@ -57,20 +61,25 @@ static bool boot_id_read(struct mc_id *id)
     return true;
 }
 
-struct mc_id mc_host_id(void)
+bool mc_host_id_read(struct mc_id *id)
 {
     /* A machine that boots anew has no process of before, so what was read holds for this one, also when no descriptor
-     * is left. Without the boot id nobody is known to be on our host: a random id makes shared memory unused, not
-     * wrong. No lock, which a fork could find taken: whoever reads it reads the same. */
+     * is left. No lock, which a fork could find taken: whoever reads it reads the same. */
     static _Atomic uint64_t low, high;
     static atomic_bool is_known;
     if (!atomic_load(&is_known)) {
-        struct mc_id id;
-        if (!boot_id_read(&id))
-            return mc_random_id();
-        atomic_store(&low, id.low);
-        atomic_store(&high, id.high);
+        if (!boot_id_read(id))
+            return false;
+        atomic_store(&low, id->low);
+        atomic_store(&high, id->high);
         atomic_store(&is_known, true);
     }
-    return (struct mc_id){atomic_load(&low), atomic_load(&high)};
+    *id = (struct mc_id){atomic_load(&low), atomic_load(&high)};
+    return true;
+}
+
+struct mc_id mc_host_id(void)
+{
+    struct mc_id id;
+    return mc_host_id_read(&id) ? id : mc_random_id();
 }

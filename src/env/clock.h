@@ -23,6 +23,7 @@ uint64_t mc_clock_wall_ms(void); /* CLOCK_REALTIME, ms since 1970: may leap; for
 uint64_t mc_random_u64(void);    /* getrandom */
 struct mc_id mc_random_id(void);
 /* Equal for all processes of one running kernel (boot id), also across containers. */
-struct mc_id mc_host_id(void);
+bool mc_host_id_read(struct mc_id *id); /* false: it cannot be read, and errno says why */
+struct mc_id mc_host_id(void); /* a random one then: nobody is known to be on our host, and nothing is shared */
 
 #endif

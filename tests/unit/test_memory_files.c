@@ -54,20 +54,27 @@ static struct mc_segment_memory *open_named(const char *name, uint64_t capacity,
     return memory;
 }
 
+static struct mc_segment_left left_behind(const char *where, uint64_t capacity_max, uint64_t until_ns)
+{
+    struct mc_segment_left left;
+    assert_int_equal(mc_segment_left_behind(where, capacity_max, until_ns, &left), 0);
+    return left;
+}
+
 static void test_what_is_left_is_room(void **state)
 {
     const char *reason;
     struct mc_segment_memory *memory = open_named("a", CAPACITY, false);
     (void)state;
-    assert_int_equal(mc_segment_left_behind(directory, UINT64_MAX - 1, 0).capacity, 0); /* its process lives */
+    assert_int_equal(left_behind(directory, UINT64_MAX - 1, 0).capacity, 0); /* its process lives */
     mc_segment_memory_release(memory);
-    assert_int_equal(mc_segment_left_behind(directory, UINT64_MAX - 1, 0).capacity, CAPACITY);
-    assert_int_equal(mc_segment_left_behind(directory, CAPACITY, 0).capacity, CAPACITY);
-    assert_true(mc_segment_left_behind(directory, CAPACITY, 0).bytes <= 2 * CAPACITY);
-    assert_int_equal(mc_segment_left_behind(directory, CAPACITY - 1, 0).capacity, 0);
-    assert_int_equal(mc_segment_left_behind("/nowhere", CAPACITY, 0).capacity, 0);
+    assert_int_equal(left_behind(directory, UINT64_MAX - 1, 0).capacity, CAPACITY);
+    assert_int_equal(left_behind(directory, CAPACITY, 0).capacity, CAPACITY);
+    assert_true(left_behind(directory, CAPACITY, 0).bytes <= 2 * CAPACITY);
+    assert_int_equal(left_behind(directory, CAPACITY - 1, 0).capacity, 0);
+    assert_int_equal(left_behind("/nowhere", CAPACITY, 0).capacity, 0);
     memory = open_named("b", CAPACITY, false);
-    assert_int_equal(mc_segment_left_behind(directory, CAPACITY, 0).capacity, 0); /* the same one, taken up again */
+    assert_int_equal(left_behind(directory, CAPACITY, 0).capacity, 0); /* the same one, taken up again */
     mc_segment_memory_release(memory);
 
     /* A segment of 8 of 10 was populated: 2 are left. */
@@ -282,6 +289,33 @@ static void test_no_descriptors(void **state)
     memory = open_named("a", CAPACITY, true);
     assert_true(mc_id_equal(mc_segment_memory_id(memory), id));
     mc_segment_memory_release(memory);
+}
+
+/* Neither is a segment of another capacity made then, beside one that could not be seen. */
+static void test_no_descriptors_to_look_by(void **state)
+{
+    const struct mc_memory_limits limits = {.machine_available = CAPACITY};
+    struct rlimit before, few;
+    (void)state;
+    (void)make_and_leave("a", CAPACITY);
+    unsigned failed = 0, seen = 0;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    int next = dup(0);
+    close(next);
+    for (unsigned i = 0; i < 12; i++) {
+        const char *reason;
+        uint64_t capacity;
+        few = (struct rlimit){.rlim_cur = (rlim_t)next + i, .rlim_max = before.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        int rc = mc_memory_capacity_in(directory, CAPACITY + CAPACITY / 2, &limits, mc_clock_ns() + 10000000000ull,
+                                       &capacity, &reason);
+        int error = errno;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        failed += rc == MC_ERR_FILE_OPEN_FAIL && error == EMFILE;
+        seen += rc == 0;
+        assert_int_equal(capacity, rc == 0 ? CAPACITY : 0);
+    }
+    assert_true(failed > 2 && seen > 2 && failed + seen == 12);
 }
 
 static void test_other_capacity(void **state)
@@ -604,7 +638,7 @@ static void test_directory_at_work(void **state)
     assert_int_equal(flock(lock, LOCK_EX), 0);
     for (uint64_t wait_ns = 0; wait_ns <= 20000000; wait_ns += 10000000) {
         uint64_t until_ns = mc_clock_ns() + wait_ns;
-        assert_int_equal(mc_segment_left_behind(directory, CAPACITY, until_ns).capacity, 0);
+        assert_int_equal(left_behind(directory, CAPACITY, until_ns).capacity, 0);
         assert_true(mc_clock_ns() >= until_ns);
         assert_int_equal(mc_segment_memory_open(directory, "a", CAPACITY, until_ns, false, &memory, &contents), 0);
         assert_false(contents);
@@ -709,6 +743,7 @@ int main(void)
         TEST(test_the_cluster_is_kept),
         TEST(test_taken_up),
         TEST(test_no_descriptors),
+        TEST(test_no_descriptors_to_look_by),
         TEST(test_age_at_the_contact),
         TEST(test_other_capacity),
         TEST(test_header_flipped),

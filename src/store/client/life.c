@@ -252,12 +252,25 @@ static int disks_of(struct mc_store *store, const struct mc_store_config *asked,
     return mc_disks_of(asked, &told, disks);
 }
 
+static int capacity_of(const struct mc_store *store, const char *data_dir, uint64_t until_ns, uint64_t *capacity)
+{
+    struct mc_memory_limits limits;
+    const char *reason;
+    mc_memory_limits_read(&limits);
+    int rc = mc_memory_capacity_in(data_dir, store->segment_size, &limits, until_ns, capacity, &reason);
+    if (rc < 0)
+        return rc;
+    if (reason != NULL)
+        mc_log(WARNING, "global_segment_size %" PRIu64 " is limited to %" PRIu64 " bytes by %s", store->segment_size,
+               *capacity, reason);
+    return *capacity == 0 ? MC_ERR_NO_MEMORY : 0;
+}
+
 static int start_owner(struct mc_store *store, const struct mc_store_config *asked, const char *host, uint16_t port,
                        unsigned allowed, uint64_t deadline_ns)
 {
-    struct mc_memory_limits limits;
     struct mc_owner *owner;
-    const char *reason;
+    uint64_t capacity;
     const char *seen_host = mc_heartbeat_local_host(store->heartbeat);
     const char *advertise = host;
     if (mc_address_is_loopback(host) && seen_host[0] != 0 && !mc_address_is_loopback(seen_host)) {
@@ -265,19 +278,15 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
                seen_host);
         advertise = seen_host;
     }
-    mc_memory_limits_read(&limits);
     const char *data_dir = asked->data_dir != NULL ? asked->data_dir : mc_variable(MC_DATA_DIR);
     /* Whoever works there may have been stopped. Half of the time is left for what follows. */
     uint64_t now_ns = mc_clock_ns(), wait_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
     uint64_t data_dir_until_ns = now_ns + (wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS);
-    uint64_t capacity = mc_memory_capacity_in(data_dir, store->segment_size, &limits, data_dir_until_ns, &reason);
-    if (reason != NULL)
-        mc_log(WARNING, "global_segment_size %" PRIu64 " is limited to %" PRIu64 " bytes by %s", store->segment_size,
-               capacity, reason);
-    if (capacity == 0)
-        return MC_ERR_NO_MEMORY;
+    int rc = capacity_of(store, data_dir, data_dir_until_ns, &capacity);
+    if (rc < 0)
+        return rc;
     struct mc_disks disks;
-    int rc = disks_of(store, asked, &disks);
+    rc = disks_of(store, asked, &disks);
     if (rc < 0)
         return rc;
     struct mc_owner_config config = {.paths = store->paths,

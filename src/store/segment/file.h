@@ -42,8 +42,10 @@ struct mc_segment_left { /* by a process that has ended */
     uint64_t capacity;   /* 0: nothing */
     uint64_t bytes;      /* of the file system that it holds */
 };
-/* The largest one that a segment of at most that capacity could take up. */
-struct mc_segment_left mc_segment_left_behind(const char *directory, uint64_t capacity_max, uint64_t until_ns);
+/* The largest one that a segment of at most that capacity could take up. 0, or MC_ERR_FILE_OPEN_FAIL with errno, a
+ * shortage that kept it from looking at what is there. */
+int mc_segment_left_behind(const char *directory, uint64_t capacity_max, uint64_t until_ns,
+                           struct mc_segment_left *best);
 /* Unmaps and closes; names stay. */
 void mc_segment_file_free(struct mc_segment_file *file);
 /* Takes the names away, so that nobody takes it up again. */

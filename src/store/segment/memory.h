@@ -24,9 +24,10 @@ void mc_memory_limits_read_from(const char *membership, const char *mount, const
  * static text of what limited it, or NULL. */
 uint64_t mc_memory_capacity(uint64_t wanted, const struct mc_memory_limits *limits, const char **reason);
 /* The same for a segment in a data directory (NULL: none): what a dead process left there is room for who takes it up,
- * and its capacity is kept where that is possible, since another one could not be taken up. */
-uint64_t mc_memory_capacity_in(const char *directory, uint64_t wanted, const struct mc_memory_limits *limits,
-                               uint64_t until_ns, const char **reason);
+ * and its capacity is kept where that is possible, since another one could not be taken up. 0, or
+ * MC_ERR_FILE_OPEN_FAIL: this process is out of something, and cannot see what lies there. */
+int mc_memory_capacity_in(const char *directory, uint64_t wanted, const struct mc_memory_limits *limits,
+                          uint64_t until_ns, uint64_t *capacity, const char **reason);
 
 /* Makes the memory; nothing is populated yet. 0, MC_ERR_INVALID_PARAMS, MC_ERR_NO_MEMORY. */
 int mc_segment_memory_create(uint64_t capacity, struct mc_segment_memory **memory);

@@ -1,10 +1,13 @@
 /* What limits the size of a segment: the memory limit of this process's cgroup and what the machine has left. */
 #include "store/segment/memory_inside.h"
 #include "store/segment/pages.h"
+#include "env/log.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -168,20 +171,30 @@ uint64_t mc_memory_capacity_with(const struct mc_segment_left *left, uint64_t wa
     return left->capacity;
 }
 
-uint64_t mc_memory_capacity_in(const char *directory, uint64_t wanted, const struct mc_memory_limits *limits,
-                               uint64_t until_ns, const char **reason)
+int mc_memory_capacity_in(const char *directory, uint64_t wanted, const struct mc_memory_limits *limits,
+                          uint64_t until_ns, uint64_t *capacity, const char **reason)
 {
+    bool is_named = directory != NULL && directory[0] != 0;
     struct mc_segment_left left = {0, 0};
     struct statfs status;
-    if (directory != NULL && directory[0] != 0) {
-        left = mc_segment_left_behind(directory, wanted, until_ns);
+    *reason = NULL;
+    *capacity = 0;
+    if (is_named) {
+        int rc = mc_segment_left_behind(directory, wanted, until_ns, &left);
+        if (rc < 0) {
+            mc_log(ERROR,
+                   "what an earlier process may have left in %s cannot be looked at: %s. Give this process more "
+                   "(ulimit -n, memory), and start it again",
+                   directory, strerror(errno));
+            return rc;
+        }
         if (statfs(directory, &status) != 0 || status.f_type != TMPFS) /* files of a disk hold no memory */
             left.bytes = 0;
     }
-    uint64_t capacity = mc_memory_capacity_with(&left, wanted, limits, reason);
-    bool is_named = directory != NULL && directory[0] != 0;
+    *capacity = mc_memory_capacity_with(&left, wanted, limits, reason);
     if (*reason == NULL || is_named || !mc_pages_have_room(wanted))
-        return capacity;
+        return 0;
     *reason = NULL;
-    return wanted & ~(uint64_t)(MC_PAGE_BYTES - 1);
+    *capacity = wanted & ~(uint64_t)(MC_PAGE_BYTES - 1);
+    return 0;
 }

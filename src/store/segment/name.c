@@ -56,10 +56,14 @@ static void lock_close(int fd)
     close(fd);
 }
 
-/* EWOULDBLOCK: another process is at work there, perhaps stopped. */
+/* EWOULDBLOCK: another process is at work there, perhaps stopped. Who does not know which boot this is judges nothing:
+ * files of another one are of no use, and he would remove those of this one. */
 static int directory_lock(const char *directory, uint64_t until_ns)
 {
     char path[PATH_BYTES];
+    struct mc_id host;
+    if (!mc_host_id_read(&host)) /* once known it stays so */
+        return -1;
     snprintf(path, sizeof(path), "%s/.lock", directory);
     if (mkdir(directory, 0700) != 0 && errno != EEXIST)
         return -1;
@@ -318,15 +322,21 @@ static bool directory_search(struct mc_segment_file *file, const char *directory
     return found;
 }
 
-static struct mc_segment_left stem_left(const char *stem)
+/* *shortage: as in directory_search. */
+static struct mc_segment_left stem_left(const char *stem, int *shortage)
 {
     struct mc_segment_left left = {0, 0};
     struct mc_index_header header;
     struct stat status;
     int lock_fd;
-    if (stem_judge(stem, ANY_CAPACITY, &lock_fd) != GOOD)
+    enum verdict verdict = stem_judge(stem, ANY_CAPACITY, &lock_fd);
+    if (verdict == IN_USE && mc_segment_is_shortage(errno))
+        *shortage = errno;
+    if (verdict != GOOD)
         return left;
     int data_fd = file_open(stem, ".data", O_RDONLY);
+    if (data_fd < 0 && mc_segment_is_shortage(errno))
+        *shortage = errno;
     if (data_fd >= 0 && fstat(data_fd, &status) == 0 &&
         pread(lock_fd, &header, sizeof(header), 0) == (ssize_t)sizeof(header))
         left = (struct mc_segment_left){header.capacity, (uint64_t)status.st_blocks * 512};
@@ -336,25 +346,31 @@ static struct mc_segment_left stem_left(const char *stem)
     return left;
 }
 
-struct mc_segment_left mc_segment_left_behind(const char *directory, uint64_t capacity_max, uint64_t until_ns)
+int mc_segment_left_behind(const char *directory, uint64_t capacity_max, uint64_t until_ns,
+                           struct mc_segment_left *best)
 {
-    struct mc_segment_left best = {0, 0};
     char stem[MC_SEGMENT_STEM_MAX];
     const struct dirent *entry;
+    int shortage = 0;
+    *best = (struct mc_segment_left){0, 0};
+    errno = 0;
     DIR *folder = strlen(directory) < MC_SEGMENT_STEM_MAX ? opendir(directory) : NULL;
     int lock = folder == NULL ? -1 : directory_lock(directory, until_ns);
+    if (lock < 0 && mc_segment_is_shortage(errno))
+        shortage = errno;
     for (unsigned i = 0; lock >= 0 && i < MC_SEGMENT_DIRECTORY_MAX && (entry = readdir(folder)) != NULL; i++) {
         if (!entry_stem(stem, directory, entry))
             continue;
-        struct mc_segment_left left = stem_left(stem);
-        if (left.capacity <= capacity_max && left.capacity > best.capacity)
-            best = left;
+        struct mc_segment_left left = stem_left(stem, &shortage);
+        if (left.capacity <= capacity_max && left.capacity > best->capacity)
+            *best = left;
     }
     if (lock >= 0)
         lock_close(lock);
     if (folder != NULL)
         closedir(folder);
-    return best;
+    errno = shortage;
+    return shortage == 0 ? 0 : MC_ERR_FILE_OPEN_FAIL;
 }
 
 static int directory_use(struct mc_segment_file *file, const char *directory, const char *name, bool *taken_up)
