@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <grp.h>
 #include <linux/audit.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
@@ -204,14 +205,37 @@ int mc_harden_user(uid_t *user, gid_t *group, char *error, size_t error_size)
     return 0;
 }
 
-/* Root's capabilities go with its user; what else is inherited goes here. */
+/* So that no program that is run could have them again. Who may not drop them could not use them either: it gains no
+ * privileges any more. */
+static int drop_bounds(void)
+{
+    for (unsigned long capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; capability++)
+        if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0 && errno != EPERM)
+            return -errno;
+    return 0;
+}
+
+/* Of whoever was given them without being root, too, and what root has inherited. */
+static int drop_capabilities(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    const struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0 && errno != EINVAL)
+        return -errno;
+    return syscall(__NR_capset, &header, none) != 0 ? -errno : 0;
+}
+
 static int become(uid_t user, gid_t group)
 {
+    int rc = drop_bounds(); /* which takes a capability */
+    if (rc < 0)
+        return rc;
     if (geteuid() == 0 &&
         (setgroups(0, NULL) != 0 || setresgid(group, group, group) != 0 || setresuid(user, user, user) != 0))
         return -errno;
-    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0 && errno != EINVAL)
-        return -errno;
+    rc = drop_capabilities();
+    if (rc < 0)
+        return rc;
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ? -errno : 0;
 }
 

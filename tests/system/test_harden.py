@@ -13,6 +13,7 @@ from python_cluster import MISSING, joined, wait_until
 from store_process import StoreProcess
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")  # of capabilities
 UID = 64321  # of the user mooncake, whom a mount namespace of the test's own has
 
 
@@ -36,17 +37,32 @@ def hardened(program, *flags, **more):
 
 def standing(master):
     text = pathlib.Path(f"/proc/{master.pid}/status").read_text(encoding="utf-8")
-    return {name: re.search(rf"^{name}:[ \t]*(.*)$", text, re.M).group(1).split() for name in ("Uid", "Gid", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Groups")}
+    return {name: re.search(rf"^{name}:[ \t]*(.*)$", text, re.M).group(1).split() for name in ("Uid", "Gid", *SETS, "NoNewPrivs", "Seccomp", "Groups")}
 
 
 def test_what_it_is(with_user):
     with hardened(with_user) as master:
         found = standing(master)
         assert set(found["Uid"] + found["Gid"]) == {str(UID)} and found["Groups"] == []
-        assert int(found["CapEff"][0], 16) == 0 and found["NoNewPrivs"] == ["1"] and found["Seccomp"] == ["2"]
+        assert {name: int(found[name][0], 16) for name in SETS} == dict.fromkeys(SETS, 0)
+        assert found["NoNewPrivs"] == ["1"] and found["Seccomp"] == ["2"]
         for thread in pathlib.Path(f"/proc/{master.pid}/task").iterdir():
-            assert re.search(r"^Seccomp:\s+2$", (thread / "status").read_text(encoding="utf-8"), re.M)
+            status = (thread / "status").read_text(encoding="utf-8")
+            assert re.search(r"^Seccomp:\s+2$", status, re.M) and len(re.findall(r"^Cap\w+:\s+0+$", status, re.M)) == len(SETS)
         assert f"hardened: user {UID}" in master.log()
+
+
+def test_what_another_user_has_been_given():
+    """A service manager may give one who is not root a capability: it goes, too. The set of what could be gained stays his, and is of no use."""
+    given = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=+net_raw", "--ambient-caps=+net_raw"]
+    status = subprocess.run([*given, "cat", "/proc/self/status"], capture_output=True, text=True, timeout=20).stdout
+    assert int(re.search(r"^CapEff:\s+(\w+)$", status, re.M).group(1), 16) == 1 << 13  # so it has one
+    master = cluster.Master("--harden", before=given)
+    os.chown(master.state_dir.name, UID, UID)
+    with master:
+        found = standing(master)
+        assert set(found["Uid"]) == {str(UID)} and found["NoNewPrivs"] == ["1"]
+        assert {name: int(found[name][0], 16) for name in SETS if name != "CapBnd"} == dict.fromkeys(set(SETS) - {"CapBnd"}, 0)
 
 
 def test_what_it_does(with_user, tmp_path):
