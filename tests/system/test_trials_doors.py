@@ -173,6 +173,33 @@ def test_events_are_published_nowhere(place):
         socket.create_connection(("127.0.0.1", place.events_port), timeout=20)
 
 
+def answer_to(port, head):
+    """The status line of the answer to so many bytes, of which the last ones may find nobody any more."""
+    with tcp(port)() as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(head)
+        return connection.recv(12)
+
+
+def head_of(length):
+    """A question of a stranger, with lines until it is so long."""
+    start, end, line = b"GET /metrics HTTP/1.1\r\nHost: x\r\n", b"\r\n", b"X-%d: %s\r\n"
+    lines = b"".join(line % (number, b"x" * 900) for number in range(length // 1000))
+    return start + lines + line % (0, b"y" * (length - len(start + lines + end + line % (0, b"")))) + end
+
+
+def test_no_more_than_a_head_is_read_of_a_stranger(place):
+    """The numbers of docs/limits.md: so long a head is read to its end and refused for its key, a longer one is not read to its end."""
+    instance = Instance("d")
+    with Proxy("--decode", instance.address, f"--auth_file={place.file}", environment=UNSET) as proxy:
+        doors = {"admin": (place.master.metrics_port, 32), "proxy": (proxy.port, 64),
+                 **{name: (port, 32 if name == "metadata" else 16) for name, port in place.web().items()}}
+        for name, (port, kib) in doors.items():
+            assert answer_to(port, head_of((kib << 10) - 100)) == (b"HTTP/1.1 404" if name == "metadata" else b"HTTP/1.1 401"), name
+            assert answer_to(port, head_of((kib << 10) + 100)) == b"HTTP/1.1 431", name
+    instance.kill()
+
+
 # ---- false masters that etcd names ----
 
 class Relay:
