@@ -41,6 +41,9 @@ class MooncakeStoreService(StoreHandlers):
             ...
         await service.stop()
 
+    `auth_file` is the file of keys of this whole process, not of this store alone: it goes into MC_AUTH_FILE, which what is started from here
+    inherits, and other stores of the process then have its keys, too.
+
     Its handle_* are the same API for an aiohttp application of one's own (_store_handlers.py).
     """
 
@@ -60,6 +63,9 @@ class MooncakeStoreService(StoreHandlers):
     def _settings(self) -> Dict[str, Any]:
         config = self.config
         if getattr(config, "auth_file", ""):
+            before = os.environ.get("MC_AUTH_FILE", "")
+            if before not in ("", config.auth_file):
+                logger.warning("auth_file %s takes the place of MC_AUTH_FILE=%s, for all of this process", config.auth_file, before)
             os.environ["MC_AUTH_FILE"] = config.auth_file  # a process has its keys by the environment
         return {
             "local_hostname": config.local_hostname, "metadata_server": config.metadata_server,

@@ -442,8 +442,10 @@ def test_a_store_service_whose_file_names_its_keys(scene):
     program = ("import asyncio, os, sys; sys.path.insert(0, os.environ['MC_PYTHONPATH']); from mooncake.mooncake_store_service import MooncakeStoreService\n"
                "async def main():\n    one = MooncakeStoreService(sys.argv[1]); print(await one.start_store_service(5), one.store.is_exist('probe')); await one.stop()\n"
                "asyncio.run(main())")
-    done = subprocess.run([sys.executable, "-c", program, config], capture_output=True, text=True, timeout=60, env=keyed.environment(None))
-    assert done.stdout.split() == ["True", "1"], done.stderr
+    for before, is_told in ((None, False), (folder / "keys", False), (folder / "other", True)):
+        done = subprocess.run([sys.executable, "-c", program, config], capture_output=True, text=True, timeout=60, env=keyed.environment(None, before))
+        assert done.stdout.split() == ["True", "1"], done.stderr
+        assert (f"auth_file {folder / 'keys'} takes the place of MC_AUTH_FILE={folder / 'other'}, for all of this process" in done.stderr) == is_told, done.stderr
 
 
 def test_a_service_whose_key_is_refused_says_so_and_ends(scene):

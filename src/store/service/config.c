@@ -96,8 +96,8 @@ static const char *const of_others[] = {
         VARIABLE("numa_nodes", MC_STORE_NUMA_NODES,                                                                    \
                  "NUMA nodes on which its memory lies, as 0, 0,1, 0-3 or all; empty: the kernel chooses"),             \
         ROW("auth_file", TEXT, "",                                                                                     \
-            "file of keys: this node shows the first, and wants one of them from who comes by HTTP; empty: "           \
-            "$MC_AUTH_FILE, else $MC_AUTH_TOKEN"),                                                                     \
+            "file of keys: this node shows the first, and wants one of them from who comes by HTTP; empty: auth_file " \
+            "of the JSON file, where there is one, else $MC_AUTH_FILE, else $MC_AUTH_TOKEN"),                          \
         TLS_OF_ALL, TLS_OF_PORTS, TLS_OF_CALLS
 #define LOG                                                                                                            \
     ROW("v", INT, "0", "detail of the log: 1 debug, 2 every message", SECTION("Log"), LIMITS(0, 9)),                   \
