@@ -19,6 +19,8 @@ VALUES = {
                        "tolerations": [{"key": "gpu", "operator": "Exists"}]}},
     "tls": {"tls": {"secretName": "mooncake-tls", "serverName": "pool.example.org"}, "store": {"disk": {"enabled": True}}},
     "tls, callers without certificates": {"tls": {"secretName": "mooncake-tls", "callers": False}},
+    "keys": {"auth": {"secretName": "mooncake-auth"}},
+    "keys and tls": {"auth": {"secretName": "mooncake-auth"}, "tls": {"secretName": "mooncake-tls"}, "store": {"disk": {"enabled": True}}},
     "outside": {"etcd": {"enabled": False, "endpoints": ["10.0.0.1:2379", "10.0.0.2:2379"]}, "master": {"extraArgs": ["--default_kv_lease_ttl=5000"]}},
 }
 
@@ -119,6 +121,22 @@ def test_tls(name, expected):
     assert scraped == {"https" if expected else "http"}
 
 
+@pytest.mark.parametrize("name", ["default", "keys", "keys and tls"])
+def test_keys(name):
+    """Masters have all of them, stores the file of their own, and nothing of them is in the manifest; where they are off there is nothing."""
+    for one, template in pods(documents(render.manifest(VALUES[name]))):
+        [container], spec = template["spec"]["containers"], template["spec"]
+        variables = {variable["name"]: variable.get("value") for variable in container.get("env", ()) if variable["name"].startswith("MC_AUTH_")}
+        secrets = [volume["secret"] for volume in spec.get("volumes", ()) if volume["name"] == "auth"]
+        mounts = {mount["mountPath"]: mount for mount in container.get("volumeMounts", ()) if mount["name"] == "auth"}
+        if name == "default" or one["metadata"]["name"] == "mooncake-etcd":
+            assert variables == {} and secrets == [] and mounts == {}
+            continue
+        file = {"mooncake-master": "keys", "mooncake-store": "stores"}[one["metadata"]["name"]]
+        assert variables == {"MC_AUTH_FILE": "/auth/keys"} and mounts["/auth"]["readOnly"] and "subPath" not in mounts["/auth"]
+        assert secrets == [{"secretName": "mooncake-auth", "defaultMode": 0o440, "items": [{"key": file, "path": "keys"}]}]
+
+
 def test_flags_and_variables_are_known(said, inside):
     """By the commands themselves: a flag that there is not is an error, and the doctor lists the variables."""
     listed = inside("mooncake_doctor", "--variables").stdout
@@ -145,7 +163,8 @@ def test_the_chart_is_well_formed():
 
 
 @pytest.mark.parametrize("wrong", [{"store": {"memory": "48gb"}}, {"etcd": {"enabled": False}}, {"etcd": {"replicas": 2}}, {"store": {"protocol": "udp"}},
-                                   {"tls": {"secretName": "A B"}}, {"tls": {"secretName": "a", "serverName": ""}}, {"tls": {"cert": "a"}}, {"stores": {}}, {"image": {"repository": "a", "tag": "0.4.0+c1"}}])
+                                   {"tls": {"secretName": "A B"}}, {"tls": {"secretName": "a", "serverName": ""}}, {"tls": {"cert": "a"}},
+                                   {"auth": {"secretName": "A B"}}, {"auth": {"token": "a:b"}}, {"stores": {}}, {"image": {"repository": "a", "tag": "0.4.0+c1"}}])
 def test_values_that_cannot_be_are_refused(wrong):
     with pytest.raises(helm_python.HelmError):
         render.manifest(wrong)

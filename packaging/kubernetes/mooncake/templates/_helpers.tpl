@@ -62,6 +62,16 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
   secret: {secretName: {{ .Values.tls.secretName }}, defaultMode: 0440}
 {{- end -}}
 
+{{/* Of a container and a pod: keys, if there is a Secret for them. A master has all of them, a store its own and those of its REST API's callers. */}}
+{{- define "authEnv" -}}
+- {name: MC_AUTH_FILE, value: /auth/keys}
+{{- end -}}
+
+{{- define "authVolume" -}}
+- name: auth # one that is changed is read without a restart: not by subPath
+  secret: {secretName: {{ .root.Values.auth.secretName }}, defaultMode: 0440, items: [{key: {{ .file }}, path: keys}]}
+{{- end -}}
+
 {{/* A kubelet verifies nothing, and /health is told to who shows no certificate. */}}
 {{- define "scheme" -}}
 {{ ternary "HTTPS" "HTTP" (ne .Values.tls.secretName "") }}
