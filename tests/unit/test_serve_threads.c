@@ -27,6 +27,18 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
     return create(thread, attributes, function, argument);
 }
 
+static _Atomic bool is_short; /* of memory for a list of commits */
+
+void *realloc(void *memory, size_t size)
+{
+    static void *(*next)(void *, size_t);
+    if (next == NULL)
+        *(void **)&next = dlsym(RTLD_NEXT, "realloc");
+    if (atomic_load(&is_short) && size == 8 * sizeof(struct mc_serve_commit))
+        return NULL;
+    return next(memory, size);
+}
+
 static void rig_start_with(struct rig *rig, uint32_t threads)
 {
     rig_threads = threads;
@@ -353,6 +365,31 @@ static void test_given_up(void **state)
     rig_stop(&rig);
 }
 
+/* How long the list is that a data thread keeps for the one that writes the index is its peers' choice. */
+static void test_no_memory_for_commits(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct peer peers[2];
+    rig_start_with(&rig, 1);
+    for (unsigned i = 0; i < 2; i++) {
+        atomic_store(&is_short, i == 0);
+        peers[i] = connect_peer(&rig, false);
+        put_write(&peers[i], 3 + i, 30, 8192 * i, 3);
+        mc_buffer_append(&peers[i].out, "abc", 3);
+        put_commit(&peers[i], 3 + i, 30, 8192 * i, 3);
+        assert_int_equal(peer_flush(&peers[i]), 0);
+        if (i == 0)
+            rig_wait_connections(&rig, 0); /* it is let go, and nothing of it is told */
+    }
+    rig_wait_told(&rig, 1);
+    assert_int_equal(rig.told[0].slot, 4);
+    assert_int_equal(rig.told[0].code, 0);
+    peer_close(&peers[0]);
+    peer_close(&peers[1]);
+    rig_stop(&rig);
+}
+
 int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
@@ -364,6 +401,7 @@ int main(void)
         cmocka_unit_test(test_clear_waits_for_what_is_stored),
         cmocka_unit_test(test_a_writer_that_stops_holds_up_nothing),
         cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_no_memory_for_commits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,16 +67,19 @@ static void on_commits(void *argument)
     free(commits);
 }
 
-static void commit_add(struct mc_lane_server *server, const struct mc_wire_commit_item *item, bool is_lost)
+static int commit_add(struct mc_lane_server *server, const struct mc_wire_commit_item *item, bool is_lost)
 {
     struct mc_serve *serve = serve_with(server);
     if (serve->commit_count == serve->commit_capacity) {
-        serve->commit_capacity = serve->commit_capacity == 0 ? 8 : serve->commit_capacity * 2;
-        serve->commits = realloc(serve->commits, serve->commit_capacity * sizeof(*serve->commits));
-        if (serve->commits == NULL)
-            abort();
+        size_t capacity = serve->commit_capacity == 0 ? 8 : serve->commit_capacity * 2;
+        struct mc_serve_commit *commits = realloc(serve->commits, capacity * sizeof(*commits));
+        if (commits == NULL)
+            return MC_ERR_NO_MEMORY;
+        serve->commits = commits;
+        serve->commit_capacity = capacity;
     }
     serve->commits[serve->commit_count++] = (struct mc_serve_commit){*item, is_lost};
+    return 0;
 }
 
 static void commits_post(void *context)

@@ -288,9 +288,10 @@ static int commit_handle(struct mc_serve_lane *lane, const struct mc_frame *fram
                       &what)) /* the master hears nothing of it: it may be another's grant */
             return MC_ERR_NOT_PERMITTED;
         bool is_lost = item.generation <= lane->refused_generation; /* its bytes, or those of one after it */
-        if (server->hand_over != NULL)
-            server->hand_over(server, &item, is_lost);
-        else
+        rc = server->hand_over != NULL ? server->hand_over(server, &item, is_lost) : 0;
+        if (rc < 0)
+            return rc;
+        if (server->hand_over == NULL)
             mc_lane_commit(server, &item, is_lost);
         server->committed = true;
     }

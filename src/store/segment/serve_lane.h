@@ -45,9 +45,9 @@ struct mc_lane_server {                            /* what all lanes of a server
     uint64_t key_number;         /* if this is above 1; it counts */
     _Atomic uint64_t tags_refused;
     bool committed; /* a commit was applied or handed over, and hooks.flush not called yet */
-    /* Of a data thread; NULL: this is the thread that writes the index. Takes a commit to that thread. is_lost: what
-     * belongs to it was thrown away. */
-    void (*hand_over)(struct mc_lane_server *server, const struct mc_wire_commit_item *commit, bool is_lost);
+    /* Of a data thread; NULL: this is the thread that writes the index. Takes a commit to that thread: 0, or
+     * MC_ERR_NO_MEMORY. is_lost: what belongs to it was thrown away. */
+    int (*hand_over)(struct mc_lane_server *server, const struct mc_wire_commit_item *commit, bool is_lost);
 };
 
 struct mc_lane_request {
