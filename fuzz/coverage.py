@@ -18,6 +18,7 @@ PARSERS = {
                    "store/path/tcp_lane store/path/tcp_open store/path/tcp store/path/shm store/path/path",
     "fuzz_core": "store/core/machine store/core/request store/core/member store/core/segment store/core/put store/core/query store/core/recover store/core/replica",
     "fuzz_disk": "store/disk/format store/disk/journal store/disk/recover store/disk/walk store/disk/region",
+    "fuzz_election": "env/etcd env/etcd_login env/k8s env/leader store/master/election_etcd store/master/election_k8s store/master/quotas store/master/quotas_etcd",
     "fuzz_host": "transfer/serve/host_serve transfer/peer/host_open transfer/peer/host_map transfer/state/host_table",
     "fuzz_keys": "env/keys store/wire/proof",
     "fuzz_master": "web/web web/web_loop store/master/http store/master/admin store/master/metadata store/master/connections",

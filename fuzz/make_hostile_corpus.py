@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seed inputs of the targets whose peer is hostile (fuzz_client, fuzz_owner, fuzz_host, fuzz_keys): an honest peer, and some of whose words dice have
+"""Writes the seed inputs of the targets whose peer is hostile (fuzz_client, fuzz_election, fuzz_owner, fuzz_host, fuzz_keys): an honest peer, and some of whose words dice have
 made wrong. Usage: python3 fuzz/make_hostile_corpus.py (from anywhere). Deterministic."""
 import pathlib
 import random
@@ -48,8 +48,30 @@ def keys(dice):
         yield f"{name}_honest", bytes([number]) + bytes(8)
 
 
+def election(dice):
+    calls = bytes([0, 1, 2, 3, 9, 15, 21, 2, 5, 5, 5, 4])
+    for number, place in ((0, "etcd"), (1, "lease")):
+        for login in (0, 1):
+            yield f"{place}_honest_{login}", bytes([number, login]) + bytes(200)
+            for life in range(6):
+                yield f"{place}_{life}_{login}", bytes([number, login]) + b"".join(bytes([one]) + bytes([1]) + noise(dice, 28, 0.04 * life) for one in dice.sample(calls, 8))
+    for login in (0, 1):
+        yield f"quotas_etcd_{login}", bytes([2, login]) + bytes(20) + bytes(range(1, 12)) + bytes(60)
+        yield f"quotas_etcd_wrong_{login}", bytes([2, login]) + noise(dice, 120, 0.1)
+        yield f"leader_etcd_{login}", bytes([4, login]) + bytes(20)
+        yield f"leader_etcd_wrong_{login}", bytes([4, login, 1]) + noise(dice, 40, 0.2)
+    yield "leader_lease", bytes([5, 0, 1]) + bytes(40)
+    quotas = "version: 1\n\ntenants:\n  - name: \"team-a\"\n    quota: 10GB\n    objects: 100000\n    guaranteed: 2GB\n    guaranteed_objects: 1000\n"
+    for name, text in (("whole", quotas), ("two", quotas + "  - {name: b, quota: 5}\n"), ("twice", quotas + "  - {name: team-a, quota: 5}\n"), ("none", "version: 1\ntenants: []\n"),
+                       ("alias", "version: 1\ntenants:\n  - &a {name: b, quota: 9223372036854775807B}\n  - *a\n"), ("json", '{"version": 1, "tenants": [{"name": "a\\"b", "quota": "1TB"}]}'),
+                       ("much", "version: 1\ntenants:\n  - {name: b, quota: 8388608TB}\n"), ("bad", "version: 1\ntenants: {a: [\n")):
+        yield f"quotas_{name}", b"\3\0" + text.encode()
+    yield "login", b"\6\0# etcd\n username = root\r\npassword=p \"q\\=r\n"
+    yield "login_bad", b"\6\0username=root\nwho=me\n"
+
+
 def main():
-    for target in (client, owner, host, keys):
+    for target in (client, election, owner, host, keys):
         folder = CORPUS / f"fuzz_{target.__name__}"
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in target(random.Random(target.__name__)):
