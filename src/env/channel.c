@@ -23,7 +23,8 @@ struct mc_channel {
     struct timeval stall;   /* 0: none */
     size_t place;           /* in `channels`, and one; 0: none */
     bool is_blocked;        /* the socket takes nothing more just now */
-    bool is_over;
+    bool is_over;           /* it has failed: nothing is read or sent any more */
+    bool is_finished;       /* the other end has said that nothing more comes; what is written still goes */
     /* Of one that calls. */
     bool is_call, is_shaken; /* shaken: the handshake is done, and the user was told so */
     bool has_ended;          /* nothing more comes of the socket */
@@ -88,8 +89,8 @@ static ssize_t give_record(void *context, const void *data, size_t size)
     return gone;
 }
 
-/* The user is told, once. */
-static void end(struct mc_channel *channel, short what)
+/* The user is told, once, and never as of an end in order: behind one it waits for what is still to be sent. */
+static void give_up(struct mc_channel *channel, short what)
 {
     if (!channel->is_over)
         bufferevent_trigger_event(channel->user, what, BEV_TRIG_DEFER_CALLBACKS);
@@ -100,7 +101,14 @@ static void tell_failure(struct mc_channel *channel, short direction)
 {
     if (channel->tls != NULL && !channel->is_over && !channel->is_call && mc_tls_problem(channel->tls)[0] != 0)
         mc_log_limited(WARNING, "%s", mc_tls_problem(channel->tls));
-    end(channel, direction | BEV_EVENT_EOF);
+    give_up(channel, direction | BEV_EVENT_ERROR);
+}
+
+static void finish(struct mc_channel *channel)
+{
+    if (!channel->is_finished && !channel->is_over)
+        bufferevent_trigger_event(channel->user, BEV_EVENT_READING | BEV_EVENT_EOF, BEV_TRIG_DEFER_CALLBACKS);
+    channel->is_finished = true;
 }
 
 static bool begin_tls(struct mc_channel *channel)
@@ -138,7 +146,7 @@ static void on_writable(evutil_socket_t fd, short what, void *context)
     struct mc_channel *channel = context;
     (void)fd;
     if ((what & EV_TIMEOUT) != 0) {
-        end(channel, BEV_EVENT_TIMEOUT | BEV_EVENT_WRITING);
+        give_up(channel, BEV_EVENT_TIMEOUT | BEV_EVENT_WRITING);
         return;
     }
     if (!channel->is_over && channel->tls != NULL && !go_on(channel))
@@ -165,7 +173,7 @@ static void on_written(struct evbuffer *buffer, const struct evbuffer_cb_info *i
     if (has_event(channel))
         event_active(channel->writable, EV_WRITE, 0);
     else
-        end(channel, BEV_EVENT_WRITING | BEV_EVENT_ERROR);
+        give_up(channel, BEV_EVENT_WRITING | BEV_EVENT_ERROR);
 }
 
 /* After each look at TLS: the socket is waited for if it has taken less than it was given. */
@@ -176,7 +184,7 @@ static void wait_for_room(struct mc_channel *channel)
         return;
     channel->is_blocked = false;
     if (!has_event(channel) || event_add(channel->writable, is_timed ? &channel->stall : NULL) != 0)
-        end(channel, BEV_EVENT_WRITING | BEV_EVENT_ERROR);
+        give_up(channel, BEV_EVENT_WRITING | BEV_EVENT_ERROR);
 }
 
 /* All that is here: a record of which a part was left would wait until something else comes. */
@@ -202,7 +210,8 @@ static enum bufferevent_filter_result decrypt(struct evbuffer *from, struct evbu
         tell_failure(channel, BEV_EVENT_READING);
     bool is_good = !channel->is_over && (!channel->is_call || go_on(channel));
     int64_t got = is_good ? read_all(channel, to) : -1;
-    if (got < 0) {
+    bool has_finished = is_good && mc_tls_has_finished(channel->tls);
+    if (got < 0 && !has_finished) {
         tell_failure(channel, BEV_EVENT_READING);
         (void)evbuffer_drain(from, evbuffer_get_length(from));
         return BEV_ERROR;
@@ -210,8 +219,10 @@ static enum bufferevent_filter_result decrypt(struct evbuffer *from, struct evbu
     if (evbuffer_get_length(bufferevent_get_output(channel->user)) > 0) /* it may have waited for the handshake */
         send_more(channel);
     wait_for_room(channel);
-    if (mc_tls_has_finished(channel->tls))
-        end(channel, BEV_EVENT_READING | BEV_EVENT_EOF);
+    if (has_finished) {
+        (void)evbuffer_drain(from, evbuffer_get_length(from)); /* whatever comes behind it */
+        finish(channel);
+    }
     return got > 0 ? BEV_OK : BEV_NEED_MORE;
 }
 

@@ -422,6 +422,36 @@ def test_what_has_ended_keeps_no_descriptor(world):
     wait_until(lambda: len(os.listdir(folder)) <= before + 2, 20, "descriptors that are closed")
 
 
+def say_the_end(client):
+    """That nothing more comes, by the word that TLS has for it; what is answered can still be read."""
+    client.settimeout(0)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.unwrap()
+    client.settimeout(60)
+
+
+@pytest.mark.parametrize("end", ["at once", "in order", "by what is no record"])
+def test_who_asks_the_proxy_and_is_gone_leaves_no_descriptor(world, end):
+    """Its answer cannot be sent any more: then it is not waited for either."""
+    port, folder = world.ports["proxy"], f"/proc/{world.proxy.process.pid}/fd"
+    before = len(os.listdir(folder))
+    for _ in range(40):
+        with port.wrapped() as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            if end == "in order":
+                say_the_end(client)
+            elif end != "at once":
+                os.write(client.fileno(), b"x" * 100)
+    wait_until(lambda: len(os.listdir(folder)) <= before + 5, 30, "descriptors that are closed")
+
+
+def test_who_says_nothing_more_is_answered_by_the_proxy(world):
+    with world.ports["proxy"].wrapped() as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        say_the_end(client)
+        assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
 # ---- certificates of callers ----
 
 def test_callers_certificates(files):
