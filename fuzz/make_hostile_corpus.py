@@ -60,6 +60,9 @@ def election(dice):
         yield f"quotas_etcd_wrong_{login}", bytes([2, login]) + noise(dice, 120, 0.1)
         yield f"leader_etcd_{login}", bytes([4, login]) + bytes(20)
         yield f"leader_etcd_wrong_{login}", bytes([4, login, 1]) + noise(dice, 40, 0.2)
+    yield "login_token_lines", bytes([0, 1, 0, 1, 14, 4]) + b"a\r\nb" + bytes(40)
+    for length in (127, 128):  # of a claim, which has 128 with its zero
+        yield f"etcd_claim_{length}", bytes([0, 0, 0, 1, 0, 0, 0, 0, 0, 14, length]) + b"c" * length + bytes(40)
     yield "leader_lease", bytes([5, 0, 1]) + bytes(40)
     quotas = "version: 1\n\ntenants:\n  - name: \"team-a\"\n    quota: 10GB\n    objects: 100000\n    guaranteed: 2GB\n    guaranteed_objects: 1000\n"
     for name, text in (("whole", quotas), ("two", quotas + "  - {name: b, quota: 5}\n"), ("twice", quotas + "  - {name: team-a, quota: 5}\n"), ("none", "version: 1\ntenants: []\n"),
