@@ -2,7 +2,9 @@
 Whatever is said is valid first, and then wrong in some way, or not. What servers answer is remembered by the names of its fields, and said again."""
 import base64
 import collections
+import contextlib
 import json
+import ssl
 import struct
 
 from make_corpus import EDGES, tables
@@ -49,11 +51,14 @@ class Words:
         self.keys = keys  # names of objects that others have
         self.learnt = collections.defaultdict(lambda: collections.deque(maxlen=24))
         self.segments = collections.deque(maxlen=8)  # SEGMENT_REPLY records
+        self.secured = collections.deque(maxlen=8)  # the same of nodes whose ports take TLS alone
         self.documents = collections.deque(maxlen=4)  # of engines
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.context.check_hostname = False
 
     # ---- the store's protocol ----
 
-    def learn(self, frame):
+    def learn(self, frame, by_tls=False):
         """A frame that a server has said."""
         kind = struct.unpack_from("<IH", frame)[1]
         if kind not in BY_NUMBER:
@@ -68,7 +73,7 @@ class Words:
                 if value.strip(b"\0"):
                     self.learnt[field].append(value)
             if name == "segment_reply" and record["tcp_address"]:
-                self.segments.append(record)
+                (self.secured if by_tls else self.segments).append(record)
 
     def field(self, kind, name):
         rng = self.rng
@@ -120,9 +125,16 @@ class Words:
             frame += rng.randbytes(rng.choice((0, 10, 4096)))
         return frame[:rng.randrange(len(frame))] if rng.random() < 0.02 else frame * rng.choice((1,) * 12 + (2, 5))
 
+    def near_epoch(self):
+        """None, or one that is a little below or above a master's: the first is of before it, the other says that it is of the past."""
+        if not self.learnt["epoch"] or self.rng.random() < 0.6:
+            return bytes(8)
+        epoch = int.from_bytes(self.rng.choice(self.learnt["epoch"])[:8], "little")
+        return ((epoch + self.rng.choice((0, 0, -1, 1, 2, -100, 100, 6000, -(1 << 20)))) % (1 << 64)).to_bytes(8, "little")
+
     def hello(self, role, nonce=None):
         given = {"magic": struct.pack("<I", MAGIC), "version_min": b"\1\0", "version_max": b"\1\0", "role": bytes([role]), "build": b"\0\0", "tenant": b"\0\0",
-                 "token": b"\0\0", "holds": b"\0", "cluster": bytes(16), "seen_epoch": bytes(8)}
+                 "token": b"\0\0", "holds": b"\0", "cluster": bytes(16), "seen_epoch": self.near_epoch()}
         if nonce is not None:
             given["nonce"] = nonce
         body = struct.pack("<H", 0)
@@ -166,6 +178,58 @@ class Words:
             return [(one["addr"], one["length"]) for one in json.loads(text)["buffers"]]
         except (ValueError, KeyError, TypeError):
             return []
+
+    # ---- TLS: what comes before a handshake is done, or in place of it ----
+
+    def client_hello(self):
+        """A real one."""
+        out = ssl.MemoryBIO()
+        one = self.context.wrap_bio(ssl.MemoryBIO(), out, server_hostname=self.rng.choice((None, "localhost", "a" * 60 + ".b")))
+        with contextlib.suppress(ssl.SSLWantReadError):
+            one.do_handshake()
+        return out.read()
+
+    def before_tls(self, plain):
+        """plain: something that the port would hear without TLS."""
+        rng = self.rng
+        record = struct.pack(">BHH", rng.choice((20, 21, 22, 22, 23, 24, 0, 255)), rng.choice((0x301, 0x303, 0x304, 0x300, 0x200)), rng.choice((0, 1, 2, 16384, 16641, 65535)))
+        way = rng.random()
+        if way < 0.2:
+            return plain
+        if way < 0.4:
+            return record + rng.randbytes(rng.choice((0, 1, 2, 100, 16384)))
+        if way < 0.5:
+            return rng.choice((b"\x15\3\3\0\2\2\x28", b"\x14\3\3\0\1\1", b"\x80\x2e\1\3\1\0\x15\0\0\0\x10", b"\x16\3\1\0\4\1\xff\xff\xff"))
+        hello = self.client_hello()
+        if way < 0.7:
+            return hello
+        if way < 0.8:
+            return hello[:rng.randrange(len(hello))]
+        at, length = rng.randrange(len(hello)), rng.randrange(4)
+        return hello[:at] + rng.randbytes(length) + hello[at + length:]
+
+    # ---- subscribers of KV events: ZMTP ----
+
+    def zmtp_greeting(self):
+        greeting = b"\xff" + bytes(8) + b"\x7f\3" + bytes([self.rng.choice((0, 1))]) + b"NULL".ljust(20, b"\0") + bytes(32)
+        if self.rng.random() < 0.1:
+            at = self.rng.randrange(64)
+            greeting = greeting[:at] + self.rng.randbytes(1) + greeting[at + 1:self.rng.choice((64, 64, at + 1))]
+        return greeting
+
+    def zmtp(self):
+        rng = self.rng
+        topic = rng.choice((b"", b"", b"x", rng.randbytes(rng.randrange(300))))
+        flags, body = rng.choice(((4, b"\5READY\13Socket-Type\0\0\0\3SUB"), (4, b"\5READY" + rng.randbytes(rng.randrange(40))), (4, b"\11SUBSCRIBE" + topic), (4, b"\6CANCEL" + topic),
+                                  (4, b"\4PING\0\1" + topic[:20]), (4, b"\4PONG" + topic), (0, b"\1" + topic), (0, b"\0" + topic), (1, topic), (4, rng.randbytes(rng.randrange(20)))))
+        if rng.random() < 0.02:
+            flags, body = 4, b"\5ERROR\3bad"
+        if rng.random() < 0.05:
+            flags = rng.randrange(256)
+        if flags & 2 or len(body) > 255 or rng.random() < 0.1:
+            length = len(body) if rng.random() > 0.1 else rng.choice(EDGES) % (1 << 64)
+            return bytes([flags | 2]) + struct.pack(">Q", length) + body
+        return bytes([flags, len(body)]) + body
 
     # ---- HTTP ----
 

@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """A protocol fuzzer of live processes: master, store node, store service, metadata server, transfer engine and proxy are told, on each port and socket,
 valid messages with wrong fields, in the wrong order, cut, repeated and interleaved (hostile.py), while honest clients put, get and transfer, and check
-every byte.
+every byte. A second master, node, engine and proxy take TLS alone: they are told what is no handshake, or half of one, and, by TLS, the same words.
 
 live.py [--minutes N | --seconds N] [--seed N] [--mode MODE]...
 
 Modes: open (no keys), stranger (keys; the hostile party has none), reader (one that may read), holder (one that may everything). In open and holder it may
 also remove what others have put, mount segments that take puts and swallow them, and drain the others: an honest call may then fail, but must end, and no
 byte may be wrong; and when it is over a new store node is enough for honest calls to work. In the other two honest calls may not fail for long.
+KV events are published by ZMQ in open alone: where there are keys, there is no such port.
 
 A finding ends the run, exit code 1: a process that has died, a wrong byte, a call that failed, memory beyond the bound. The last words said are then in the
-folder that it names. The same seed says the same words as long as the servers answer the same.
+folder that it names. The same seed says the same words as long as the servers answer the same; what is drawn for a handshake of TLS differs.
 """
 import argparse
 import collections
+import http.client
 import json
 import os
 import pathlib
@@ -21,6 +23,7 @@ import random
 import re
 import secrets
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -34,6 +37,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "tests/system")]
 os.environ.setdefault("MC_SANITIZER", "address")  # or not: starts are waited for as long
 import keyed  # noqa: E402
 import wire  # noqa: E402
+from certificates import Authority  # noqa: E402
 from cluster import BUILD, Master, resident_bytes_of, wait_until  # noqa: E402
 from hostile import NUMBER, Words  # noqa: E402
 from keyed import Key  # noqa: E402
@@ -53,7 +57,8 @@ SANITIZERS = {"ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=16:abort_on_err
 OBJECTS = {f"key-{number}": size for number, size in enumerate((1, 100, 4096, 65536, 65537, 300000, 1 << 20, 8192))}
 ADMIN = [("GET", path) for path in ("/", "/metrics", "/metrics/summary", "/health", "/role", "/ha_status", "/leader", "/query_key?key=KEY", "/batch_query_keys?keys=KEY,KEY",
                                     "/get_all_keys", "/get_all_segments", "/get_segments_detail", "/query_segment?segment=KEY", "/api/v1/drain_jobs/query?job_id=N",
-                                    "/api/v1/segments/status?segment=N", "/api/v1/tenant_quotas")] + \
+                                    "/api/v1/segments/status?segment=N", "/api/v1/tenant_quotas", "/kv_events/status",
+                                    "/api/v1/kv_events?after=N&limit=7", "/api/v1/kv_events/snapshot?limit=3")] + \
         [("POST", "/api/v1/drain_jobs"), ("POST", "/api/v1/drain_jobs/cancel?job_id=N"), ("PUT", "/api/v1/tenant_quotas"), ("DELETE", "/api/v1/tenant_quotas?tenant_id=KEY")]
 METADATA = [(method, path) for method in ("GET", "PUT", "DELETE") for path in ("/metadata?key=KEY", "/metadata?key=mooncake/ram/N", "/metadata", "/health", "/metrics")]
 SERVICE = [("PUT", "/api/put"), ("GET", "/api/get/KEY"), ("GET", "/api/exist/KEY"), ("DELETE", "/api/remove/nobodys-N"), ("POST", "/api/mount"), ("POST", "/api/unmount"),
@@ -84,37 +89,74 @@ class Cluster:
         self.instance = Instance("d")
         os.environ.update(SANITIZERS, MC_AUTH_TOKEN="", MC_AUTH_FILE=self.file or "")
 
-    def spawn(self, name, words, says):
+    def spawn(self, name, words, says, **environment):
         """A command, started; what the first line that matches says."""
         log = self.folder / f"{name}.log"
         with log.open("wb") as file:
-            process = subprocess.Popen([str(BUILD / words[0]), *map(str, words[1:])], stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+            process = subprocess.Popen([str(BUILD / words[0]), *map(str, words[1:])], stdin=subprocess.DEVNULL, stdout=file, stderr=file, env={**os.environ, **environment})
         self.add(name, process, log)
         return wait_until(lambda: re.search(says, log.read_text(errors="replace")) or self.look(), 60, f"{says} of {name}").group(1)
 
     def add(self, name, process, log):
         self.processes[name], self.logs[name] = process, pathlib.Path(log)
 
+    def start_master(self, name, *flags, **environment):
+        master = Master(*self.auth, "--default_kv_lease_ttl=1s", *flags, metadata=True, environment=environment)
+        self.children.append(master.__enter__())
+        self.add(name, master.process, master.log_file.name)
+        return master
+
+    def start_engine(self, name, **environment):
+        return self.spawn(name, ["transfer_engine_bench", "--mode=target", "--metadata_server=P2PHANDSHAKE", "--local_server_name=127.0.0.1", "--protocol=tcp",
+                                 f"--buffer_size={ENGINE_BYTES}", *self.auth], r"target (\S+)", **environment)
+
+    def start_proxy(self, name, **environment):
+        proxy = Proxy("--decode", self.instance.address, "--client_timeout=300s", "--drain_timeout=5s", *self.auth, environment=environment)
+        self.children.append(proxy.start())
+        self.add(name, proxy.process, proxy.log_file.name)
+        return proxy
+
+    def start_node(self, name, master, **environment):
+        node = Service("--host=127.0.0.1", f"--master_server_address={master.address}", f"--global_segment_size={SEGMENT}", "--enable_http_server=true", "--http_port=0",
+                       command=CLIENT, MOONCAKE_MASTER=master.address, **environment)
+        self.add(name, node.spawn().process, node.log_file.name)
+        self.children.append(node)
+        return node.wait(r"Client HTTP server started on port (\d+)")
+
+    def start_secured(self):
+        authority = Authority(self.folder, "ca")
+        pair = authority.sign("all", ["DNS:localhost", "IP:127.0.0.1"])
+        self.tls = {"MC_TLS_CA_CERT": str(authority.certificate), "MC_TLS_CERT": str(pair.certificate), "MC_TLS_KEY": str(pair.key)}
+        self.secured_master = self.start_master("master by TLS", **self.tls)
+        self.secured_node = self.start_node("node by TLS", self.secured_master, **self.tls, MC_FORCE_TCP="1")
+        self.secured_engine = self.start_engine("engine by TLS", **self.tls)
+        self.secured_proxy = self.start_proxy("proxy by TLS", **self.tls)
+
+    def context(self, **more):
+        made = ssl.create_default_context(cafile=self.tls["MC_TLS_CA_CERT"])
+        for name, value in more.items():
+            setattr(made, name, value)
+        return made
+
     def start(self):
-        self.master = Master(*self.auth, "--default_kv_lease_ttl=1s", metadata=True)
-        self.children.append(self.master.__enter__())
-        self.add("master", self.master.process, self.master.log_file.name)
-        at_master = {"MOONCAKE_MASTER": self.master.address}
-        for name, one, says in (
-                ("node", Service("--host=127.0.0.1", f"--master_server_address={self.master.address}", f"--global_segment_size={SEGMENT}", "--enable_http_server=true",
-                                 "--http_port=0", command=CLIENT, **at_master), r"Client HTTP server started on port (\d+)"),
-                ("service", Service("--max-wait-time=60", **at_master), r"REST API started on port (\d+)")):
-            self.add(name, one.spawn().process, one.log_file.name)
-            self.children.append(one)
-            setattr(self, name, one.wait(says))
+        self.master = self.start_master("master", "--enable_kv_events=true", "--kv_events_bind_endpoint=tcp://127.0.0.1:0")
+        self.events_port = self.mode == "open" and self.says(self.master, r"KV events are published on tcp://127.0.0.1:(\d+)")
+        self.start_secured()
+        self.node = self.start_node("node", self.master)
+        self.dummy_port = self.says(self.node, r"setup_dummy is answered on port (\d+)")
+        self.service = Service("--max-wait-time=60", MOONCAKE_MASTER=self.master.address)
+        self.add("service", self.service.spawn().process, self.service.log_file.name)
+        self.children.append(self.service)
+        self.service.wait()
         self.metadata_port = int(self.spawn("metadata", ["mooncake_http_metadata_server", "--port=0", "--host=127.0.0.1", *self.auth], r"started on \S*?(\d+)\n"))
-        self.engine = self.spawn("engine", ["transfer_engine_bench", "--mode=target", "--metadata_server=P2PHANDSHAKE", "--local_server_name=127.0.0.1", "--protocol=tcp",
-                                            f"--buffer_size={ENGINE_BYTES}", *self.auth], r"target (\S+)")
-        self.proxy = Proxy("--decode", self.instance.address, "--client_timeout=300s", "--drain_timeout=5s", *self.auth)
-        self.children.append(self.proxy.start())
-        self.add("proxy", self.proxy.process, self.proxy.log_file.name)
+        self.engine = self.start_engine("engine")
+        self.proxy = self.start_proxy("proxy")
         self.resident = {name: resident_bytes_of(process.pid) for name, process in self.processes.items()}
         return self
+
+    @staticmethod
+    def says(process, pattern):
+        return wait_until(lambda: re.search(pattern, process.log()), 60, pattern).group(1)
 
     def look(self):
         """Are all there, and none larger than it may be?"""
@@ -211,8 +253,33 @@ class Hostile(threading.Thread):
                   Door("data, unix", lambda: self.to_segment("unix_path"), lambda: self.words.of_role(3), self.greet_owner),
                   Door("engine, handshake", self.tcp(cluster.engine.rsplit(":", 1)[1]), self.words.handshake, lambda one: self.preface(one, keyed.HANDSHAKE)),
                   Door("engine, data", lambda: self.tcp(self.document()["tcp_data_port"])(), lambda: self.words.transfer(True), lambda one: self.preface(one, keyed.DATA)),
-                  Door("engine, host", lambda: self.unix(self.unix_name()), lambda: self.rng.randbytes(24), lambda one: self.preface(one, keyed.HOST))]
-        return doors
+                  Door("engine, host", lambda: self.unix(self.unix_name()), lambda: self.rng.randbytes(24), lambda one: self.preface(one, keyed.HOST)),
+                  Door("setup_dummy", self.tcp(cluster.dummy_port), lambda: self.words.of_role(0))]
+        if cluster.events_port:
+            doors.append(Door("KV events", self.tcp(cluster.events_port), self.words.zmtp, lambda one: one.sendall(self.words.zmtp_greeting())))
+        return doors + self.make_secured_doors()
+
+    def make_secured_doors(self):
+        """Of each port that takes TLS alone two: before a handshake, and by TLS, and then as without."""
+        cluster = self.cluster
+        master, engine = cluster.secured_master, cluster.secured_engine.rsplit(":", 1)[1]
+        self.contexts = [cluster.context()] * 8 + [cluster.context(maximum_version=ssl.TLSVersion.TLSv1_2)]  # the last is refused
+        doors = [Door(f"master, role {role}", self.tcp(master.port), lambda role=role: self.words.of_role(role), lambda one, role=role: self.greet_master(one, role))
+                 for role in (0, 2)]
+        doors += [Door(f"http {name}", self.tcp(port), lambda paths=paths: self.words.request(paths, cluster.key)) for name, port, paths in (
+            ("admin", master.metrics_port, ADMIN), ("metadata of the master", master.metadata_port, METADATA), ("node", cluster.secured_node.port, SERVICE),
+            ("proxy", cluster.secured_proxy.port, PROXY))]
+        doors += [Door("data", lambda: self.to_segment("tcp_address", self.words.secured), lambda: self.words.of_role(3), self.greet_owner),
+                  Door("engine, handshake", self.tcp(engine), self.words.handshake, lambda one: self.preface(one, keyed.HANDSHAKE))]
+        before = [Door(f"{one.name} before TLS", one.opens, lambda one=one: self.words.before_tls(one.says())) for one in doors]
+        return before + [Door(f"{one.name} by TLS", lambda one=one: self.shake(one.opens()), one.says, one.prove) for one in doors]
+
+    def shake(self, plain):
+        try:
+            return self.rng.choice(self.contexts).wrap_socket(plain, server_hostname="localhost")
+        except (OSError, ValueError):
+            plain.close()
+            raise
 
     def master_name(self):
         for node in self.words.learnt["node"]:
@@ -220,10 +287,11 @@ class Hostile(threading.Thread):
             return f"@mooncake-master-{high:016x}{low:016x}"
         raise OSError("not known yet")
 
-    def to_segment(self, field):
-        if not self.words.segments:
+    def to_segment(self, field, known=None):
+        known = self.words.segments if known is None else known
+        if not known:
             raise OSError("not known yet")
-        self.segment = self.rng.choice(self.words.segments)
+        self.segment = self.rng.choice(known)
         address = self.segment[field].decode("latin1")
         if field == "unix_path":
             return self.unix(address)
@@ -347,7 +415,7 @@ class Hostile(threading.Thread):
         """What has come; whole frames are learnt from."""
         try:
             data = one.recv(1 << 16)
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantReadError):
             return
         if not data:
             raise OSError("it has closed")
@@ -355,7 +423,7 @@ class Hostile(threading.Thread):
             length, kind = struct.unpack_from("<IH", data)
             if length > len(data) - 16 or kind not in NUMBER.values():
                 return
-            self.words.learn(data[:16 + length])
+            self.words.learn(data[:16 + length], isinstance(one, ssl.SSLSocket))
             data = data[16 + length:]
 
 
@@ -401,41 +469,57 @@ class Honest:
         self.near = Near(cluster)
         self.client = keyed.Client(cluster.master, cluster.held, MC_LOG_LEVEL="WARNING", MC_RPC_TIMEOUT_MS=str(CALL_SECONDS_MAX * 500))
         assert self.client.code == 0, self.client.said()
+        self.secured = keyed.Client(cluster.secured_master, cluster.held, MC_LOG_LEVEL="WARNING", MC_RPC_TIMEOUT_MS=str(CALL_SECONDS_MAX * 500), MC_FORCE_TCP="1",
+                                    MC_TLS_CA_CERT=cluster.tls["MC_TLS_CA_CERT"])
+        assert self.secured.code == 0, self.secured.said()
         self.calls, self.misses, self.failures, self.round = 0, 0, 0, 0
 
-    def timed(self, call, *words):
+    def timed(self, call, *words, client=None):
         start = time.monotonic()
-        result = getattr(self.client, call)(*words)
+        result = getattr(client or self.client, call)(*words)
         self.calls += 1
         if time.monotonic() - start > CALL_SECONDS_MAX:
             raise Finding(f"{call} of {words} has taken {time.monotonic() - start:.1f} s")
         return result
 
-    def put_and_get(self, key, size):
-        put, same = self.timed("put", key, key, size), self.timed("same", key, key, size)  # the bytes are a function of the name
+    def put_and_get(self, client, key, size):
+        put, same = self.timed("put", key, key, size, client=client), self.timed("same", key, key, size, client=client)  # the bytes are a function of the name
         if same is False:
             raise Finding(f"{key}: a wrong byte")
         return put, same
 
-    def turn(self, rng):
-        key = rng.choice(list(OBJECTS))
-        size = OBJECTS[key]
-        put, same = self.put_and_get(key, size)
+    def store_turn(self, client, key, size):
+        put, same = self.put_and_get(client, key, size)
         self.misses += same is None
         self.failures += put != 0
         # A node that a busy machine has kept still for seconds is given up, and comes again: once more, then.
         end = time.monotonic() + CALL_SECONDS_MAX
         while self.cluster.strict and (put != 0 or same is not True):
             if time.monotonic() > end:
-                raise Finding(f"{key}: put {put}, get {same}: {self.client.said()[-3000:]}")
+                raise Finding(f"{key}: put {put}, get {same}: {client.said()[-3000:]}")
             time.sleep(0.5)
-            put, same = self.put_and_get(key, size)
-        if self.timed("ranges", key, key, size) is False:
+            put, same = self.put_and_get(client, key, size)
+        if self.timed("ranges", key, key, size, client=client) is False:
             raise Finding(f"{key}: a wrong byte in a range")
+
+    def well_by_tls(self):
+        connection = http.client.HTTPSConnection("127.0.0.1", self.cluster.secured_master.metrics_port, timeout=20, context=self.cluster.context())
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        finally:
+            connection.close()
+
+    def turn(self, rng):
+        key = rng.choice(list(OBJECTS))
+        self.store_turn(self.client, key, OBJECTS[key])
         if self.cluster.strict and self.cluster.proxy.post("/v1/completions", {"model": "m", "prompt": "p"}, self.bearer())[0] != 200:
             raise Finding(f"the proxy does not answer: {self.cluster.proxy.log()[-3000:]}")
         if self.round % 4 == 0:
             self.near.turn(self.round % 256)
+            self.store_turn(self.secured, key, OBJECTS[key])
+            if not self.well_by_tls():
+                raise Finding("the master is not well by TLS")
         if self.cluster.master.get("/health")[0] != 200:
             raise Finding("the master is not well")
         self.round += 1
@@ -461,7 +545,8 @@ def run(mode, seconds, seed, folder):
     try:
         cluster.start()
         honest = Honest(cluster)
-        wait_until(lambda: honest.timed("put", "ready", "ready", 10) == 0, 60, "room")
+        for client in (honest.client, honest.secured):
+            wait_until(lambda client=client: honest.timed("put", "ready", "ready", 10, client=client) == 0, 60, "room")
         honest.turn(rng)
         cluster.had = cluster.descriptors()
         hostile = Hostile(cluster, seed)
@@ -481,6 +566,7 @@ def run(mode, seconds, seed, folder):
               f"grown by MiB {cluster.grown()}, descriptors {cluster.more}", flush=True)
         print("    " + ", ".join(f"{name} {count}" for name, count in sorted(hostile.said.items())), flush=True)
         honest.client.__exit__()
+        honest.secured.__exit__()
         honest.near.stop()
     except Finding as finding:
         print(f"FINDING (mode {mode}, seed {seed}): {finding}", flush=True)
