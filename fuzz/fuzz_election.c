@@ -41,7 +41,7 @@ static struct {
     bool is_guarded;         /* the call that is under way may only change what is ours */
     struct mc_buffer told;   /* the Lease, as it was told last; empty: there is none */
     struct mc_buffer stands; /* the same as an honest server has it */
-    int rc;                  /* what was answered last */
+    int rc;                  /* what was answered last, as far as it matters */
 } server;
 
 /* ---- answers ---- */
@@ -318,7 +318,9 @@ int mc_asker_call(struct mc_asker *asker, const struct mc_http_question *questio
     else if (question->body.length > 0)
         check_etcd(question->body);
     reply->length = 0;
-    server.rc = answer(question, reply);
+    int rc = answer(question, reply);
+    if (!ends(question->path, "/revoke")) /* what nobody relies on */
+        server.rc = rc;
     if (is_lease && (server.rc == 200 || server.rc == 201 || server.rc == 404)) {
         bool is_read = question->body.length == 0, is_there = server.rc == 200 || (server.rc == 201 && !is_read);
         if (is_there || (is_read && server.rc == 404))
@@ -326,7 +328,7 @@ int mc_asker_call(struct mc_asker *asker, const struct mc_http_question *questio
         if (is_there)
             mc_buffer_append(&server.told, reply->data, reply->length);
     }
-    return server.rc;
+    return rc;
 }
 
 void mc_asker_prefer(struct mc_asker *asker, size_t current)
