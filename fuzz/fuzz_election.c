@@ -256,7 +256,9 @@ static int answer(const struct mc_http_question *question, struct mc_buffer *out
         return 200;
     size_t at = mc_reader_u16(&server.in), cut = how == 8 ? mc_reader_u16(&server.in) : 1;
     bytes = some_bytes(); /* in place of some of it */
-    at = out->length == 0 ? 0 : at % out->length;
+    if (out->length == 0)
+        return 200;
+    at %= out->length;
     cut = cut < out->length - at ? cut : out->length - at;
     struct mc_buffer rest = {0};
     mc_buffer_append(&rest, out->data + at + cut, out->length - at - cut);
