@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #define WHOLE_REQUEST_FACTOR 10 /* times client_timeout */
-#define ROOM_LOOKS 16           /* clients that are looked at for one that has said nothing meanwhile */
+#define ROOM_LOOKS 64           /* clients that are looked at for one that has said nothing meanwhile */
 
 enum client_state {
     CLIENT_HEAD,   /* waits for a head, or for the rest of it */
@@ -52,6 +52,7 @@ struct mc_client {
     bool is_refused;                    /* before all of the request was read */
     bool is_waited_for;                 /* it is in the list of those that have to say something */
     struct mc_client *older, *newer;    /* there */
+    uint32_t share;                     /* which of the proxy's it is in */
 };
 
 struct mc_proxy *mc_client_proxy(const struct mc_client *client)
@@ -119,19 +120,24 @@ static void wait_begin(struct mc_client *client)
     proxy->waiting.newest = client;
 }
 
+/* Of those that were silent longest one whose address has most: a host that comes with many takes the places of its
+ * own. */
 bool mc_client_make_room(struct mc_proxy *proxy)
 {
-    struct mc_client *one = proxy->waiting.oldest;
+    struct mc_client *one = proxy->waiting.oldest, *found = NULL;
     for (unsigned i = 0; i < ROOM_LOOKS && one != NULL && one != proxy->waiting.newest; i++, one = one->newer) {
-        int fd = bufferevent_getfd(one->channel);
-        if (evbuffer_get_length(bufferevent_get_output(one->channel)) > 0 || !mc_socket_is_silent(fd))
+        if (found != NULL && proxy->shares[one->share] <= proxy->shares[found->share])
             continue;
-        if (!one->has_asked) /* what is closed in order is remembered for a minute: not of many */
-            (void)mc_socket_reset_at_close(fd);
-        mc_client_close(one);
-        return true;
+        if (evbuffer_get_length(bufferevent_get_output(one->channel)) == 0 &&
+            mc_socket_is_silent(bufferevent_getfd(one->channel)))
+            found = one;
     }
-    return false;
+    if (found == NULL)
+        return false;
+    if (!found->has_asked) /* what is closed in order is remembered for a minute: not of many */
+        (void)mc_socket_reset_at_close(bufferevent_getfd(found->channel));
+    mc_client_close(found);
+    return true;
 }
 
 static void forget_body(struct mc_client *client)
@@ -154,6 +160,7 @@ void mc_client_close(struct mc_client *client)
     if (client->next != NULL)
         client->next->back = client->back;
     proxy->client_count--;
+    proxy->shares[client->share]--;
     bufferevent_free(client->channel);
     event_free(client->timer);
     evbuffer_free(client->content);
@@ -492,6 +499,8 @@ void mc_client_accept(struct mc_proxy *proxy, int fd)
         client->next->back = &client->next;
     proxy->clients = client;
     proxy->client_count++;
+    client->share = (uint32_t)(mc_socket_peer_key(fd) % MC_PROXY_SHARES);
+    proxy->shares[client->share]++;
     proxy->totals.connections++;
     wait_begin(client);
     arm(client, proxy->config->client_ms);

@@ -39,6 +39,8 @@
 struct mc_client;
 struct mc_relay;
 
+#define MC_PROXY_SHARES 1024u /* in which clients are counted by their address */
+
 struct mc_proxy_totals {
     uint64_t connections, requests, cancelled, broken, retried, refused; /* refused: by a limit */
     uint64_t by_class[6]; /* answers by the first digit of their status */
@@ -62,9 +64,10 @@ struct mc_proxy {
     struct mc_relay *relays;  /* all of them */
     struct mc_upstream *left; /* whose answers nobody waits for any more */
     size_t client_count, request_count, left_count, buffered;
-    unsigned accepted;           /* in this turn */
-    uint64_t start_ms, pulse_ms; /* pulse: when it last beat */
-    uint64_t woken_ms;           /* when this process last went on after it had stood still */
+    uint32_t shares[MC_PROXY_SHARES]; /* clients of an address, or of several */
+    unsigned accepted;                /* in this turn */
+    uint64_t start_ms, pulse_ms;      /* pulse: when it last beat */
+    uint64_t woken_ms;                /* when this process last went on after it had stood still */
     bool is_draining, accepts;
     struct mc_proxy_totals totals;
     struct mc_members members; /* of whatever JSON is being looked at; nothing keeps it */
@@ -123,8 +126,8 @@ struct mc_client_events {
 
 /* Owns fd from now on. */
 void mc_client_accept(struct mc_proxy *proxy, int fd);
-/* The client that has to say something and did so longest ago leaves, so that another has room; but for the newest.
- * False: there is none, or what they said waits to be read. */
+/* Of the clients that have to say something and did so longest ago one leaves, so that another has room; never the
+ * newest. False: there is none, or what they said waits to be read. */
 bool mc_client_make_room(struct mc_proxy *proxy);
 /* Closes it whatever it does. */
 void mc_client_close(struct mc_client *client);

@@ -504,6 +504,29 @@ def test_silent_connections_leave_for_others(engines):
             one.close()
 
 
+def from_address(proxy, source):
+    connection = socket.create_connection(("127.0.0.1", proxy.port), timeout=30, source_address=(source, 0))
+    connection.sendall(b"GET /healthcheck HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+    return connection
+
+
+def test_who_comes_with_many_takes_the_places_of_its_own(engines):
+    """Also where others have been silent for longer."""
+    decode = engines("d")
+    with Proxy("--decode", decode.address, "--max_connections=20") as proxy:
+        few = [from_address(proxy, "127.0.0.2") for _ in range(5)]
+        many = [from_address(proxy, "127.0.0.3") for _ in range(60)]
+        for one in many[:40]:
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+        for one in few:
+            one.sendall(b"GET /healthcheck HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert one.recv(4096).startswith(b"HTTP/1.1 200")
+        for one in (*few, *many):
+            one.close()
+
+
 def test_too_many_connections_wait(engines):
     """Where nobody is silent."""
     decode = engines("d")
