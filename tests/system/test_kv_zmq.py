@@ -8,6 +8,7 @@ import pytest
 import keyed
 from certificates import Authority
 from cluster import Master, wait_until
+from idle_peers import raise_limit
 from test_kv_events import get, keys, truth
 from wire import FakeOwner
 
@@ -49,8 +50,9 @@ def unpack(data, at=0):
 
 
 class Subscriber:
-    def __init__(self, port, minor=0, topic=b""):
-        self.socket = socket.create_connection(("127.0.0.1", port), 30)
+    def __init__(self, port, minor=0, topic=b"", source=None):
+        self.socket = socket.create_connection(("127.0.0.1", port), 30, source and (source, 0))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.sendall(b"\xff" + bytes(8) + b"\x7f\3" + bytes([minor]) + b"NULL".ljust(20, b"\0") + bytes(32))
         greeting = self.exactly(64)
         assert greeting[0] == 0xff and greeting[9:12] == b"\x7f\3\0" and greeting[12:32] == b"NULL".ljust(20, b"\0")
@@ -203,6 +205,29 @@ def test_who_says_nothing_is_let_go():
         owner.put([b"a"], 4096)
         assert subscriber.events(1)[0]["object_key"] == "a", "who has said what it wants stays"
         subscriber.close()
+        owner.close()
+
+
+def test_an_address_has_its_share():
+    """Three quarters of the places, also if each is rightly a subscriber; who comes from another one has one."""
+    if raise_limit() < 8000:
+        pytest.skip("too few descriptors here")
+    with Master(*ON) as master:
+        owner, port = FakeOwner(master.port, "127.0.0.1:9"), port_of(master)
+        many = [Subscriber(port, source="127.0.0.2") for _ in range(3072)]
+        with socket.create_connection(("127.0.0.1", port), 30, ("127.0.0.2", 0)) as more:
+            assert more.recv(64) == b""
+        subscriber = Subscriber(port, source="127.0.0.3")
+        owner.put([b"a"], 4096)
+        assert subscriber.events(1)[0]["object_key"] == "a"
+        many.pop().close()
+
+        def has_place():
+            with socket.create_connection(("127.0.0.1", port), 30, ("127.0.0.2", 0)) as one:
+                return one.recv(64) != b""
+        wait_until(has_place, 30, "the place of the one that has left")
+        for one in (subscriber, *many):
+            one.close()
         owner.close()
 
 

@@ -23,10 +23,12 @@
 
 #define RING_BYTES (UINT64_C(16) << 20) /* of messages, for all subscribers */
 #define SUBSCRIBERS_MAX 4096u
-#define OUT_MAX 256u                   /* of what is no message: greeting, READY, PONG */
-#define LOOK_MS 5                      /* for new events, while somebody wants them */
-#define IDLE_MS 200                    /* else, for the end */
-#define SHAKE_NS UINT64_C(10000000000) /* so long a subscriber may take until it has said who it is */
+#define SHARES 1024u                        /* in which they are counted by their address */
+#define SHARE_MAX (SUBSCRIBERS_MAX / 4 * 3) /* of one */
+#define OUT_MAX 256u                        /* of what is no message: greeting, READY, PONG */
+#define LOOK_MS 5                           /* for new events, while somebody wants them */
+#define IDLE_MS 200                         /* else, for the end */
+#define SHAKE_NS UINT64_C(10000000000)      /* so long a subscriber may take until it has said who it is */
 #define TURN_EVENTS 64
 
 struct subscriber {
@@ -36,6 +38,7 @@ struct subscriber {
     unsigned wants; /* how often it has subscribed to all topics */
     uint64_t at;    /* where it is in the ring */
     uint64_t came_ns;
+    uint32_t share; /* which it is in */
     size_t in_length, out_length, out_at;
     uint8_t in[MC_ZMTP_IN_MAX], out[OUT_MAX];
 };
@@ -48,6 +51,7 @@ struct mc_kv_zmq {
     atomic_bool is_stopping;
     struct subscriber *first;
     size_t count, wanting;
+    uint16_t shares[SHARES]; /* subscribers of an address, or of several */
     uint8_t *ring;
     uint64_t end;         /* of its bytes, counted from its beginning */
     uint64_t number;      /* of the last message */
@@ -197,13 +201,17 @@ static void come(struct mc_kv_zmq *zmq)
         (void)poll(NULL, 0, LOOK_MS);
     if (fd < 0)
         return;
-    struct subscriber *one = zmq->count < SUBSCRIBERS_MAX ? calloc(1, sizeof(*one)) : NULL;
+    uint32_t share = (uint32_t)(mc_socket_peer_key(fd) % SHARES);
+    bool has_room = zmq->count < SUBSCRIBERS_MAX && zmq->shares[share] < SHARE_MAX;
+    struct subscriber *one = has_room ? calloc(1, sizeof(*one)) : NULL;
     if (one == NULL) {
         mc_fd_close(fd);
         return;
     }
     one->fd = fd;
     one->came_ns = mc_clock_ns();
+    one->share = share;
+    zmq->shares[share]++;
     one->next = zmq->first;
     zmq->first = one;
     zmq->count++;
@@ -225,6 +233,7 @@ static void let_go(struct mc_kv_zmq *zmq, bool all)
         }
         *link = one->next;
         zmq->count--;
+        zmq->shares[one->share]--;
         zmq->wanting -= one->wants > 0;
         mc_fd_close(one->fd);
         free(one);
