@@ -30,7 +30,7 @@ void mc_exposed_say(enum mc_exposed what, int listener)
 {
     char host[INET6_ADDRSTRLEN];
     uint16_t port;
-    const char *authority = mc_secure_serves().authority;
+    const char *authority = mc_secure_is_served() ? mc_secure_serves().authority : NULL;
     bool is_open = mc_keys_stranger_status(MC_RIGHT_ADMIN, false) != 0 && (authority == NULL || authority[0] == 0);
     if (!is_open || !mc_socket_name(listener, MC_SOCKET_OURS, host, sizeof(host), &port) ||
         mc_address_is_loopback(host) || (atomic_fetch_or(&said, 1u << what) & 1u << what) != 0)
