@@ -163,7 +163,10 @@ static int key_revoke(struct key_file *keys, const char *id)
     size_t id_length = strlen(id);
     if (key_find(keys, id) == NULL)
         return no_such(keys, id);
-    if (keys->count == 1) {
+    int shown = 0; /* others than it, which somebody can show */
+    for (int i = 0; i < keys->count; i++)
+        shown += keys->list[i].rights != MC_RIGHT_MASTER && strcmp(keys->list[i].id, id) != 0;
+    if (shown == 0) {
         fprintf(stderr,
                 "mooncake_key: %s is the last key of %s, and a file without keys lets nobody in: make another "
                 "one first\n",
