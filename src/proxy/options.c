@@ -74,7 +74,7 @@ static const struct mc_option table[] = {
     ROW("max_body_bytes", INT, "67108864", "longest request, and longest answer of prefill that is needed", SECTION("Limits"), LIMITS(1024, 4 * GIB), INTO(body_max)),
     ROW("max_buffered_bytes", INT, "1073741824", "bytes of all requests under way", LIMITS(1024, 1024 * GIB), INTO(buffered_max)),
     ROW("max_requests", INT, "4096", "requests under way; more are answered 503", LIMITS(1, 1000000), INTO(requests_max)),
-    ROW("max_connections", INT, "8192", "connections of clients; for more, one that was silent for longest leaves, of the address that has most, and they wait when nobody is", LIMITS(1, 1000000), INTO(connections_max)),
+    ROW("max_connections", INT, "8192", "connections of clients; for more, one that was silent for longest leaves, of an address that has many, and they wait when nobody is", LIMITS(1, 1000000), INTO(connections_max)),
 };
 /* clang-format on */
 #define ROWS (sizeof(table) / sizeof(table[0]))
