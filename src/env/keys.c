@@ -493,6 +493,22 @@ static uint64_t mark_of(const struct mc_key *key)
     return mc_hash(key->secret, sizeof(key->secret)).low ^ mc_hash(key->tenant, strlen(key->tenant)).high ^ key->rights;
 }
 
+uint64_t mc_key_number(const char *id)
+{
+    return mc_hash(id, strlen(id)).low | 1;
+}
+
+bool mc_keys_has_number(uint64_t number)
+{
+    bool found = false;
+    read_once();
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < known_count && !found; i++)
+        found = is_shown(&known[i]) && mc_key_number(known[i].id) == number;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 void mc_key_note(struct mc_key_proved *proved, const struct mc_key *key, unsigned version_before)
 {
     *proved = (struct mc_key_proved){.mark = mark_of(key), .version = version_before};
@@ -618,7 +634,7 @@ bool mc_keys_epoch_prove(uint64_t epoch, uint8_t proof[MC_KEY_SECRET_BYTES])
         last.version = atomic_load(&version);
         last.epoch = epoch;
         last.is_made = false;
-        for (int i = known_count - 1; i >= 0 && !last.is_made; i--) {
+        for (int i = 0; i < known_count && !last.is_made; i++) {
             last.is_made = !is_shown(&known[i]);
             if (last.is_made)
                 epoch_prove(&known[i], epoch, last.proof);

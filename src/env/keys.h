@@ -75,6 +75,9 @@ struct mc_key_proved {
 };
 /* Before a key is looked up, for mc_key_note. */
 unsigned mc_keys_version(void);
+/* A number that tells keys apart by their ids, never 0; and is there one of that number? */
+uint64_t mc_key_number(const char *id);
+bool mc_keys_has_number(uint64_t number);
 void mc_key_note(struct mc_key_proved *proved, const struct mc_key *key, unsigned version);
 /* Looks only where the keys have changed. */
 bool mc_key_holds(struct mc_key_proved *proved);
@@ -95,7 +98,7 @@ void mc_key_prove_end(const char *who, const uint8_t secret[MC_KEY_SECRET_BYTES]
                       const uint8_t caller[MC_KEY_SECRET_BYTES], const uint8_t server[MC_KEY_SECRET_BYTES],
                       struct mc_span name, uint8_t proof[MC_KEY_SECRET_BYTES]);
 /* Masters prove to each other that an epoch was one of theirs, by keys of right `master`, which their files have and no
- * one else's: nodes bring the proof of the highest epoch that they have met. Made with the last of these keys; false:
+ * one else's: nodes bring the proof of the highest epoch that they have met. Made with the first of these keys; false:
  * there is none. */
 bool mc_keys_epoch_prove(uint64_t epoch, uint8_t proof[MC_KEY_SECRET_BYTES]);
 /* Was it made with any of them? */

@@ -170,6 +170,8 @@ def test_the_key_of_masters_opens_nothing(tmp_path):
     assert told.returncode == 2 and masters.secret.hex() not in told.stdout + told.stderr
     made = command("new", file, "later", "master")
     assert made.returncode == 0 and made.stdout == ""
+    last = command("revoke", file, "all")  # with what is left nobody could come in
+    assert last.returncode == 2 and "is the last key" in last.stderr
     assert "later master\n" in command("list", file).stdout
 
 

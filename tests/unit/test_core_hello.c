@@ -243,7 +243,14 @@ static void test_who_may_lend_memory_has_its_id(void **state)
     }
 }
 
-/* A process whose key was revoked comes back with another one, as who it was, if it may what it might before. */
+static uint64_t revoked; /* no key of that number holds; 0: all do */
+static bool has_key(uint64_t key)
+{
+    return key != revoked;
+}
+
+/* A process whose key was revoked comes back with another one, as who it was, if that permits no less: also when it was
+ * cut off meanwhile, and nothing told us on its connection. */
 static void test_a_key_is_replaced(void **state)
 {
     static const struct {
@@ -255,25 +262,31 @@ static void test_a_key_is_replaced(void **state)
         {MC_RIGHT_NODE, MC_RIGHTS_ALL, "", false, false},
         {MC_RIGHT_NODE, MC_RIGHT_READ | MC_RIGHT_WRITE, "", true, false},
         {MC_RIGHT_WRITE, MC_RIGHT_WRITE, "", true, true},
+        {MC_RIGHT_READ | MC_RIGHT_WRITE, MC_RIGHT_READ, "", true, false},
         {MC_RIGHT_WRITE, MC_RIGHT_WRITE, "team", true, false},
     };
+    enum { FIRST_KEY = 5, NEXT_KEY = 9, THIRD_KEY = 11 };
     (void)state;
-    for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+    for (size_t row = 0; row < 2 * sizeof(rows) / sizeof(rows[0]); row++) {
         struct world world;
-        uint64_t first;
-        world_open(&world);
-        assert_int_equal(greet_with(&world, MC_ROLE_HEARTBEAT, FIRST_LIFE, rows[row].first, 5, &first), 0);
-        if (rows[row].is_gone)
-            mc_core_key_is_gone(world.core, first);
+        uint64_t first, at = row / 2;
+        struct mc_core_config config = mc_core_config_default();
+        config.has_key = has_key;
+        revoked = 0;
+        world_open_with(&world, &config);
+        assert_int_equal(greet_with(&world, MC_ROLE_HEARTBEAT, FIRST_LIFE, rows[at].first, FIRST_KEY, &first), 0);
+        if (row % 2 == 1)
+            world_disconnect(&world, first);
+        revoked = rows[at].is_gone ? FIRST_KEY : 0;
         uint64_t then = world_connect(&world);
         struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, NODE_A, FIRST_LIFE);
-        mc_core_permitted(world.core, world.now, then, rows[row].then, 9, rows[row].tenant);
-        assert_int_equal(world_greet(&world, then, &hello).code, rows[row].comes_back ? 0 : MC_ERR_ILLEGAL_CLIENT);
-        assert_int_equal(statistics_of(&world).members, 1);
-        if (rows[row].comes_back) { /* its id is the new key's, whatever becomes of connections by the old one */
-            mc_core_key_is_gone(world.core, first);
+        mc_core_permitted(world.core, world.now, then, rows[at].then, NEXT_KEY, rows[at].tenant);
+        bool is_free = row % 2 == 1 && statistics_of(&world).members == 0; /* nobody has it any more */
+        assert_int_equal(world_greet(&world, then, &hello).code,
+                         rows[at].comes_back || is_free ? 0 : MC_ERR_ILLEGAL_CLIENT);
+        if (rows[at].comes_back) { /* its id is the new key's, whatever becomes of the old one */
             uint64_t third = world_connect(&world);
-            mc_core_permitted(world.core, world.now, third, rows[row].then, 11, "");
+            mc_core_permitted(world.core, world.now, third, rows[at].then, THIRD_KEY, "");
             assert_int_equal(world_greet(&world, third, &hello).code, MC_ERR_ILLEGAL_CLIENT);
         }
         world_close_all(&world);

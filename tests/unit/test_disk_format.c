@@ -94,7 +94,7 @@ static void test_every_bit_of_a_superblock(void **state)
 {
     (void)state;
     uint8_t page[MC_DISK_PAGE];
-    const struct mc_disk_mark mark = {8, 9, {10, 11}, {12, 13}, 14, 15, 16 + (17ull << 32)};
+    const struct mc_disk_mark mark = {8, 9, {10, 11}, {12, 13}, 14, 15, 16 + (17ull << 32), {18, {19, [31] = 20}}};
     struct mc_disk_super super = {{4, 5}, 6, RIG_REGION, 7, mark}, back;
     mc_disk_super_put(page, &super);
     assert_int_equal(mc_disk_super_read(page, &back), MC_DISK_GOOD);
@@ -104,6 +104,18 @@ static void test_every_bit_of_a_superblock(void **state)
         assert_int_not_equal(mc_disk_super_read(page, &back), MC_DISK_GOOD);
         page[bit / 8] ^= (uint8_t)(1 << bit % 8);
     }
+    /* A release before proofs leaves none, and what is damaged is none: the rest counts. */
+    for (size_t bit = 0; bit < (MC_DISK_SUPER_PROOF_BYTES - 4) * 8; bit++) {
+        uint8_t *byte = page + MC_DISK_SUPER_BYTES + bit / 8;
+        *byte ^= (uint8_t)(1 << bit % 8);
+        assert_int_equal(mc_disk_super_read(page, &back), MC_DISK_GOOD);
+        assert_int_equal(back.mark.proof.epoch, 0);
+        assert_int_equal(back.mark.contact_at_ms, mark.contact_at_ms);
+        *byte ^= (uint8_t)(1 << bit % 8);
+    }
+    memset(page + MC_DISK_SUPER_BYTES, 0, MC_DISK_SUPER_PROOF_BYTES);
+    assert_int_equal(mc_disk_super_read(page, &back), MC_DISK_GOOD);
+    assert_int_equal(back.mark.proof.epoch, 0);
 }
 
 static void test_extent(void **state)

@@ -211,9 +211,9 @@ static int heartbeat_answered(struct mc_heartbeat *heartbeat, const struct beat 
     if (owner != NULL) {
         mc_owner_cluster_told(owner, heartbeat->epoch, reply.cluster);
         uint64_t answered_ms = mc_owner_age_told(owner, heartbeat->epoch, reply.age_ms, sent_ms);
+        mc_owner_proof_told(owner, heartbeat->epoch, reply.epoch_proof);
         mc_owner_contact(owner, heartbeat->epoch, reply.quiet == 0, is_held ? answered_ms : 0, reply.age_ms,
                          frame.time);
-        mc_owner_proof_told(owner, heartbeat->epoch, reply.epoch_proof);
         for (uint32_t i = 0; i < held.count; i++)
             mc_owner_disk_contact(owner, held.segments[i], heartbeat->epoch, answered_ms, reply.age_ms);
     }

@@ -91,6 +91,7 @@ static int met_master(struct mc_store *store, const char *address, const struct 
     }
     store->master_node = reply->node;
     store->disks_told = said->disks;
+    mc_epoch_proof_keep(&store->epoch_proof, reply->epoch, mc_epoch_proof_of(&said->proof, reply->epoch));
     if (reply->epoch > before) {
         atomic_store(&store->epoch, reply->epoch);
         old = store->idle;
@@ -115,7 +116,6 @@ static int met_master(struct mc_store *store, const char *address, const struct 
     atomic_store(&store->is_stamp_unknown, (reply->features >> MC_FEATURE_STAMPS & 1) == 0);
     mc_master_age_told(store, reply->epoch, reply->age_ms, said->asked_ms);
     mc_master_heard(store, reply->epoch, reply->quiet == 0, said->frame_time);
-    mc_master_proof_told(store, reply->epoch, mc_epoch_proof_of(&said->proof, reply->epoch));
     return 0;
 }
 

@@ -114,6 +114,7 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     bool tenants; /* false; who shows no key is of the tenant that it names, and what each has is counted */
     bool quotas;  /* false; and bounded: who has no quota puts nothing */
     const struct mc_epoch_proofs *proofs; /* NULL: epochs are not proved */
+    bool (*has_key)(uint64_t key);        /* does a key of that number (mc_core_permitted) hold? NULL: all do */
 };
 struct mc_core_config mc_core_config_default(void);
 
@@ -204,9 +205,6 @@ void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t connectio
  * "" the default one; said once, before its hello. Where there are no keys: never. */
 void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t connection, unsigned rights, uint64_t key,
                        const char *tenant);
-/* That key permits nothing any more; the connection is about to be closed. Its process may come back with another key
- * of the same tenant, as who it is. */
-void mc_core_key_is_gone(struct mc_core *core, uint64_t connection);
 void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
 /* For how long has a caller's connection, which waits for nothing, said nothing? 0: it is in use, or no caller's. After
  * MC_CALL_IDLE_MS it may be closed. */

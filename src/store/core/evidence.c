@@ -11,7 +11,8 @@
  * recovery, so one packet is never enough. As long as nothing of ours lives anywhere two words are. Once we have
  * offered a segment it takes nodes that stand by their word: one that lends memory, or two. A client alone does not
  * move us: it is answered no more than one of another cluster would be. Where there are keys the words of who has no
- * right to lend memory do not count at all, and of masters before us only those of who may write or lend memory do. */
+ * right to lend memory do not count, and of masters before us only those of who may write or lend memory do; where
+ * epochs are proved (member.c) it is the proof that counts. */
 #include "base/checksum.h"
 #include "store/core/limits.h"
 #include "store/core/member.h"

@@ -267,16 +267,17 @@ static uint64_t tenant_of(const struct mc_connection *connection)
 static void key_take(struct mc_member *member, const struct mc_connection *connection)
 {
     member->key = connection->key;
-    member->key_is_gone = false;
     member->tenant = tenant_of(connection);
+    member->rights = connection->key == 0 ? MC_RIGHTS_ALL : connection->rights;
 }
 
-void mc_core_key_is_gone(struct mc_core *core, uint64_t number)
+/* The key that it joined with is none any more: its process may come back with another one, of the same tenant, that
+ * permits no less. */
+static bool may_follow(const struct mc_core *core, const struct mc_member *member,
+                       const struct mc_connection *connection)
 {
-    struct mc_connection *connection = mc_map_get(&core->connections, number);
-    struct mc_member *member = connection == NULL ? NULL : connection->member;
-    if (member != NULL && member->key == connection->key)
-        member->key_is_gone = true;
+    return core->config.has_key != NULL && !core->config.has_key(member->key) &&
+           member->tenant == tenant_of(connection) && (connection->rights & member->rights) == member->rights;
 }
 
 /* Has another process that id, or another key? Each draws its own, so whoever says so has heard of it, and would end
@@ -287,11 +288,8 @@ static bool is_taken(const struct mc_core *core, const struct mc_connection *con
     const struct mc_member *member = mc_map_get(&core->members_by_id, mc_core_hash_id(core, hello->node));
     if (member == NULL)
         return false;
-    /* Those that may lend memory trust each other, and so do those of a tenant; nobody else takes an id over. */
-    bool may_follow = member->key_is_gone && member->tenant == tenant_of(connection) &&
-                      (!member->may_lend || has_right(connection, MC_RIGHT_NODE));
     return member->incarnation != hello->incarnation || !mc_id_equal(member->id, hello->node) ||
-           (member->key != connection->key && !may_follow);
+           (member->key != connection->key && !may_follow(core, member, connection));
 }
 
 /* Who may lend memory does not wait for who may not: a master that has taken over knows nobody's id yet, and all have
@@ -300,7 +298,7 @@ static void id_take_back(struct mc_core *core, const struct mc_connection *conne
                          const struct mc_wire_hello *hello)
 {
     struct mc_member *member = mc_map_get(&core->members_by_id, mc_core_hash_id(core, hello->node));
-    if (member == NULL || member->may_lend || !has_right(connection, MC_RIGHT_NODE))
+    if (member == NULL || (member->rights & MC_RIGHT_NODE) != 0 || !has_right(connection, MC_RIGHT_NODE))
         return;
     mc_core_log(core, MC_CORE_LOG_WARNING,
                 "node id " MC_ID_LOG " is taken from a member without the right to lend memory",
@@ -383,26 +381,31 @@ static void take_role(struct mc_core *core, struct mc_member *member, struct mc_
 }
 
 /* What is said of another master's epoch counts if that can be proved, or, where nothing is proved, of who has one of
- * these rights. */
-static const char *unbelieved(const struct mc_core *core, const struct mc_connection *connection,
-                              const struct mc_wire_hello *hello, unsigned rights)
+ * these rights. NULL, or why it does not. */
+static const char *unbelieved(const struct mc_core *core, const struct mc_connection *connection, uint64_t epoch,
+                              struct mc_span proof, unsigned rights)
 {
     uint8_t bytes[MC_EPOCH_PROOF_BYTES];
     struct mc_span own;
     if (!own_proof(core, bytes, &own))
         return has_right(connection, rights) ? NULL : "its key has no right to lend memory";
-    return core->config.proofs->holds(hello->seen_epoch, hello->epoch_proof) ? NULL : "it has no proof of that";
+    return core->config.proofs->holds(epoch, proof) ? NULL : "it has no proof of that";
 }
 
-/* He is left outside until he is started again, if it is we who are right. */
-static void unheard(struct mc_core *core, const struct mc_wire_hello *hello, const char *why)
+/* Who moves us costs everybody a recovery. Who is not believed is left outside until he is started again, if it is we
+ * who are right. */
+void mc_member_met_later(struct mc_core *core, struct mc_connection *connection, const struct mc_later *later)
 {
-    if (core->statistics.epochs_doubted++ == 0)
-        mc_core_log(
-            core, MC_CORE_LOG_WARNING,
-            "member " MC_ID_LOG " says that it has met a master of epoch %llu, ours is %llu: %s, so its word does not "
-            "count, and it stays outside. Is this machine's clock right?",
-            MC_ID_LOG_ARGS(hello->node), (unsigned long long)hello->seen_epoch, (unsigned long long)core->epoch, why);
+    const char *why = unbelieved(core, connection, later->epoch, later->proof, MC_RIGHT_NODE);
+    if (why == NULL)
+        mc_evidence_contradicts(core, later->node, later->name, later->is_owner, later->epoch);
+    else if (core->statistics.epochs_doubted++ == 0)
+        mc_core_log(core, MC_CORE_LOG_WARNING,
+                    "member " MC_ID_LOG " says that it has met a master of epoch %llu, ours is %llu: %s, so its word "
+                    "does not count, and it stays outside. Is this machine's clock right?",
+                    MC_ID_LOG_ARGS(later->node), (unsigned long long)later->epoch, (unsigned long long)core->epoch,
+                    why);
+    mc_core_close(core, connection);
 }
 
 void mc_member_hello(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
@@ -455,12 +458,9 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
     /* What a node of another cluster has met says nothing of ours. */
     bool is_other = mc_cluster_is_other(core, hello.cluster);
     if (hello.seen_epoch > core->epoch) { /* no answer: it would be that of a master of the past */
-        const char *why = unbelieved(core, connection, &hello, MC_RIGHT_NODE);
-        if (why == NULL) /* who moves us costs everybody a recovery */
-            mc_evidence_contradicts(core, hello.node, hello.name, hello.role == MC_ROLE_OWNER, hello.seen_epoch);
-        else
-            unheard(core, &hello, why);
-        mc_core_close(core, connection);
+        mc_member_met_later(core, connection,
+                            &(struct mc_later){hello.node, hello.name, hello.role == MC_ROLE_OWNER, hello.seen_epoch,
+                                               hello.epoch_proof});
         return;
     }
     id_take_back(core, connection, &hello);
@@ -476,13 +476,12 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
         return;
     }
     key_take(member, connection);
-    member->may_lend = has_right(connection, MC_RIGHT_NODE);
     connection->member = member;
     connection->role = hello.role;
     /* Who lends memory may have met its masters before they proved anything. */
-    if (!is_other &&
-        (has_right(connection, MC_RIGHT_NODE) ||
-         (has_right(connection, MC_RIGHT_WRITE) && unbelieved(core, connection, &hello, MC_RIGHT_WRITE) == NULL)))
+    if (!is_other && (has_right(connection, MC_RIGHT_NODE) ||
+                      (has_right(connection, MC_RIGHT_WRITE) &&
+                       unbelieved(core, connection, hello.seen_epoch, hello.epoch_proof, MC_RIGHT_WRITE) == NULL)))
         mc_evidence_said(core, connection, &hello);
     mc_link_append(&member->connections, &connection->of_member);
     hello_reply(core, connection, frame->request_id, 0, "");

@@ -30,8 +30,7 @@ struct mc_member {
     uint64_t met_epoch;     /* the highest below ours that a hello of its process has told; 0 = none has */
     uint64_t key;           /* that it joined with: its id is this key\'s */
     uint64_t tenant;        /* of that key, hashed */
-    bool may_lend;          /* that key has the right to lend memory, or there are none */
-    bool key_is_gone;       /* that key holds no more, so its process may come back with another one */
+    unsigned rights;        /* of that key; all, where there are none */
     uint64_t beat_ms;       /* and of its last heartbeat; that is no sign of life of what serves its segments */
     bool had_heartbeat;     /* from then on it is mortal */
     bool heartbeat_lost, silent;
@@ -79,6 +78,15 @@ struct mc_connection {
 
 /* Takes out of the list what the connection may not name. */
 void mc_connection_keep(const struct mc_connection *connection, struct mc_span *keys, uint32_t count);
+struct mc_later { /* what somebody says of a master of a later epoch than ours */
+    struct mc_id node;
+    struct mc_span name;
+    bool is_owner;
+    uint64_t epoch;
+    struct mc_span proof;
+};
+/* Counts it, if it is to be believed, and closes the connection. */
+void mc_member_met_later(struct mc_core *core, struct mc_connection *connection, const struct mc_later *later);
 void mc_member_hello(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_member_connection_ended(struct mc_core *core, struct mc_connection *connection);

@@ -523,9 +523,10 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
         return;
     }
     if (mount->epoch > core->epoch) { /* we may be late: no answer that could cost the owner its contents */
-        mc_evidence_contradicts(core, connection->member->id, mc_span_string(connection->member->name), true,
-                                mount->epoch);
-        mc_core_close(core, connection);
+        const struct mc_member *member = connection->member;
+        mc_member_met_later(
+            core, connection,
+            &(struct mc_later){member->id, mc_span_string(member->name), true, mount->epoch, mount->epoch_proof});
         return;
     }
     int32_t code = 0;

@@ -11,6 +11,7 @@
 #define MC_DISK_DISK_H
 
 #include "base/checksum.h"
+#include "base/epoch_proof.h"
 #include "base/error.h"
 #include "store/disk/io.h"
 #include "store/segment/layout.h"
@@ -58,7 +59,8 @@ struct mc_disk_mark {
     struct mc_id cluster;  /* zero: not known */
     struct mc_id contact_boot;
     uint64_t contact_boot_ms, contact_wall_ms;
-    uint64_t contact_at_ms; /* how old that master was then, as it said; 0: not known */
+    uint64_t contact_at_ms;      /* how old that master was then, as it said; 0: not known */
+    struct mc_epoch_proof proof; /* that its master gave for the epoch; zeroed: none */
 };
 
 enum mc_disk_policy {

@@ -189,6 +189,34 @@ struct raw_super {
 };
 _Static_assert(sizeof(struct raw_super) == MC_DISK_SUPER_BYTES, "no holes");
 
+/* Behind it, since there were proofs. */
+struct raw_proof {
+    uint64_t epoch;
+    uint8_t bytes[MC_EPOCH_PROOF_BYTES];
+    uint32_t checksum, zero;
+};
+_Static_assert(sizeof(struct raw_proof) == MC_DISK_SUPER_PROOF_BYTES, "no holes");
+
+static void proof_put(uint8_t *page, const struct mc_epoch_proof *proof)
+{
+    struct raw_proof raw = {.epoch = proof->epoch};
+    if (proof->epoch == 0)
+        return;
+    memcpy(raw.bytes, proof->bytes, sizeof(raw.bytes));
+    raw.checksum = mc_crc32c(0, &raw, offsetof(struct raw_proof, checksum));
+    memcpy(page + MC_DISK_SUPER_BYTES, &raw, sizeof(raw));
+}
+
+static void proof_read(struct mc_epoch_proof *proof, const uint8_t *page)
+{
+    struct raw_proof raw;
+    memcpy(&raw, page + MC_DISK_SUPER_BYTES, sizeof(raw));
+    if (raw.checksum != mc_crc32c(0, &raw, offsetof(struct raw_proof, checksum)))
+        return;
+    proof->epoch = raw.epoch;
+    memcpy(proof->bytes, raw.bytes, sizeof(raw.bytes));
+}
+
 void mc_disk_super_put(uint8_t *page, const struct mc_disk_super *super)
 {
     const struct mc_disk_mark *mark = &super->mark;
@@ -209,6 +237,7 @@ void mc_disk_super_put(uint8_t *page, const struct mc_disk_super *super)
     raw.checksum = mc_crc32c(0, &raw, offsetof(struct raw_super, checksum));
     memset(page, 0, MC_DISK_PAGE);
     memcpy(page, &raw, sizeof(raw));
+    proof_put(page, &mark->proof);
 }
 
 static void super_take(struct mc_disk_super *super, const struct raw_super *raw)
@@ -232,6 +261,7 @@ enum mc_disk_verdict mc_disk_super_read(const uint8_t *page, struct mc_disk_supe
     struct raw_super raw;
     memcpy(&raw, page, sizeof(raw));
     super_take(super, &raw);
+    proof_read(&super->mark.proof, page);
     if (raw.magic != SUPER_MAGIC)
         return is_blank(page, sizeof(raw)) ? MC_DISK_BLANK : MC_DISK_DAMAGED;
     if (raw.version != MC_DISK_VERSION)

@@ -113,7 +113,8 @@ struct mc_disk_super {
     uint64_t made_wall_ms;
     struct mc_disk_mark mark;
 };
-#define MC_DISK_SUPER_BYTES 128u /* of a page; the rest is zero */
+#define MC_DISK_SUPER_BYTES 128u      /* of a page; */
+#define MC_DISK_SUPER_PROOF_BYTES 48u /* behind it; the rest is zero */
 #define MC_DISK_SUPER_COUNT 2u
 
 /* page: MC_DISK_PAGE bytes. */

@@ -475,8 +475,8 @@ static void gate_input(struct connection *connection, const struct mc_frame *fra
         *connection->proved = connection->gate->proved;
         greeter_remove(connection);
         if (server->core != NULL)
-            mc_core_permitted(server->core, server->now_ms, connection->number, key->rights,
-                              mc_hash(key->id, strlen(key->id)).low | 1, key->tenant);
+            mc_core_permitted(server->core, server->now_ms, connection->number, key->rights, mc_key_number(key->id),
+                              key->tenant);
         free(connection->gate);
         connection->gate = NULL;
     }
@@ -497,8 +497,6 @@ static void key_is_gone(struct connection *connection)
     char address[MC_ADDRESS_MAX];
     mc_socket_peer_text(connection->fd, address);
     mc_log_limited(WARNING, "%s was let go: its key, %s, is not what it was any more", address, connection->proved->id);
-    if (connection->server->core != NULL)
-        mc_core_key_is_gone(connection->server->core, connection->number);
     mc_server_core_close(connection->server, connection->number);
 }
 

@@ -273,6 +273,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     }
     config.asks_to_age = role != NULL || server->note.fd >= 0;
     config.proofs = &proofs;
+    config.has_key = mc_keys_has_number;
     config.idle_since_ms = server->idle_since_ms;
     config.idle_epoch = atomic_load(&server->epoch);
     server->core_since_ms = server->now_ms;

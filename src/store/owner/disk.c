@@ -46,6 +46,8 @@ static void set_contact(struct mc_owner_disk *disk, uint64_t boot_ms, uint64_t a
     disk->mark.contact_boot_ms = boot_ms;
     disk->mark.contact_wall_ms = boot_ms == 0 ? 0 : wall_ms - age_ms;
     disk->mark.contact_at_ms = at_ms;
+    if (disk->owner->seen_proof.epoch == disk->mark.epoch)
+        disk->mark.proof = disk->owner->seen_proof;
 }
 
 /* Since the last contact; UINT32_MAX: never, or it cannot be told. Another boot, or another machine, knows the wall
@@ -304,7 +306,8 @@ static void send_mount(struct mc_owner_disk *disk)
                                   .name = mc_span_string(owner->name),
                                   .tcp_address = mc_span_string(owner->name),
                                   .kind = MC_SEGMENT_DISK,
-                                  .directory = mc_span_string(mc_disk_directory(disk->disk))};
+                                  .directory = mc_span_string(mc_disk_directory(disk->disk)),
+                                  .epoch_proof = mc_epoch_proof_of(&disk->mark.proof, disk->mark.epoch)};
     disk->mount_id = ++owner->request_id;
     disk->state = MC_OWNER_DISK_MOUNTING;
     pthread_mutex_lock(&owner->lock);

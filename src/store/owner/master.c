@@ -139,6 +139,8 @@ void mc_owner_mount_send(struct mc_owner *owner)
                                   .name = mc_span_string(owner->name),
                                   .tcp_address = mc_span_string(owner->name),
                                   .unix_path = mc_span_string(mc_serve_unix_path(owner->serve))};
+    struct mc_epoch_proof proof = mc_owner_proof(owner, epoch);
+    mount.epoch_proof = mc_epoch_proof_of(&proof, epoch);
     mc_serve_keys_tell(owner->serve, &mount);
     mount.key_ms = owner->key_ms;
     owner->mount_id = ++owner->request_id;
@@ -408,8 +410,8 @@ static int hello_reply_handle(struct mc_owner *owner, const struct mc_frame *fra
     owner->master_epoch = reply.epoch;
     owner->hello_at_ms = reply.age_ms;
     (void)mc_owner_age_told(owner, reply.epoch, reply.age_ms, owner->hello_ms);
+    mc_owner_proof_told(owner, reply.epoch, reply.epoch_proof); /* before the epoch: it is never seen without it */
     mc_owner_heard(owner, reply.epoch, reply.quiet == 0, frame->time);
-    mc_owner_proof_told(owner, reply.epoch, reply.epoch_proof);
     mc_owner_mount_send(owner);
     return 0;
 }

@@ -12,6 +12,7 @@
 #define MC_WIRE_WIRE_H
 
 #include "base/bytes.h"
+#include "base/epoch_proof.h"
 #include "store/wire/rpc.def"
 
 #include <stdio.h>
@@ -38,26 +39,6 @@ static inline void mc_master_unix_name(char *name, size_t size, struct mc_id nod
 enum mc_role { MC_ROLE_CALL = 0, MC_ROLE_HEARTBEAT = 1, MC_ROLE_OWNER = 2, MC_ROLE_DATA = 3 };
 /* A master acts on the absence of a segment, at the earliest, when it has missed its owner for so long. */
 #define MC_DEPART_MS 3000u
-
-/* By which masters believe each other's epochs (env/keys.h). Who meets a master keeps what it says of its own. */
-#define MC_EPOCH_PROOF_BYTES 32u
-struct mc_epoch_proof { /* zeroed: none */
-    uint64_t epoch;
-    uint8_t bytes[MC_EPOCH_PROOF_BYTES];
-};
-/* What the master of that epoch has said; of earlier ones than the one that is kept nothing is. */
-static inline void mc_epoch_proof_keep(struct mc_epoch_proof *kept, uint64_t epoch, struct mc_span told)
-{
-    if (told.length != MC_EPOCH_PROOF_BYTES || epoch < kept->epoch)
-        return;
-    kept->epoch = epoch;
-    memcpy(kept->bytes, told.data, MC_EPOCH_PROOF_BYTES);
-}
-/* Of that epoch; empty: there is none. */
-static inline struct mc_span mc_epoch_proof_of(const struct mc_epoch_proof *kept, uint64_t epoch)
-{
-    return mc_span(kept->bytes, epoch != 0 && kept->epoch == epoch ? MC_EPOCH_PROOF_BYTES : 0);
-}
 
 /* REPLACE: of PUT_START only: a value that is there stays readable until the new one is whole, then the new one takes
  * its place. With `expected` only the value of that version is replaced, else the item's code is STALE. */
