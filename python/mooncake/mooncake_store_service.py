@@ -67,6 +67,7 @@ class MooncakeStoreService(StoreHandlers):
             if before not in ("", config.auth_file):
                 logger.warning("auth_file %s takes the place of MC_AUTH_FILE=%s, for all of this process", config.auth_file, before)
             os.environ["MC_AUTH_FILE"] = config.auth_file  # a process has its keys by the environment
+        stamp = getattr(config, "stamp", "")
         return {
             "local_hostname": config.local_hostname, "metadata_server": config.metadata_server,
             "global_segment_size": config.global_segment_size, "local_buffer_size": config.local_buffer_size,
@@ -75,7 +76,7 @@ class MooncakeStoreService(StoreHandlers):
             # Configurations made for former releases have none of these.
             "enable_client_http_server": getattr(config, "enable_client_http_server", False),
             "client_http_port": getattr(config, "client_http_port", 9300),
-            "stamp": getattr(config, "stamp", ""),
+            **({"stamp": stamp} if stamp else {}),  # setup() of a stand-in knows the original's names
         }
 
     async def start_store_service(self, max_wait_time: float = 60, shutdown_event: Optional[asyncio.Event] = None) -> bool:

@@ -49,6 +49,16 @@ def test_the_command_loads_nothing_of_the_class():
     assert "mooncake._native" in done.stderr and not {"asyncio", "json", "dataclasses"} & {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
 
 
+def test_setup_is_given_what_the_original_gives_it(settings):
+    """Tests of the original's users put a stand-in in the place of the store, and look at what it was called with."""
+    original = {"local_hostname", "metadata_server", "global_segment_size", "local_buffer_size", "protocol", "rdma_devices", "master_server_addr",
+                "enable_ssd_offload", "ssd_offload_path", "tenant_id", "enable_client_http_server", "client_http_port"}
+    service = MooncakeStoreService(cli_config={"local_hostname": "127.0.0.1"})
+    assert set(service._settings()) == original
+    service.config.stamp = "llama fp8"
+    assert set(service._settings()) == original | {"stamp"} and service._settings()["stamp"] == "llama fp8"
+
+
 def test_store_and_rest_are_of_one_process(settings):
     async def life():
         service = MooncakeStoreService(cli_config={"local_hostname": "127.0.0.1"})
