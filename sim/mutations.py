@@ -62,7 +62,7 @@ MUTATIONS = [
     # Proofs of epochs. That one which is made up is not believed is shown by tests/unit/test_core_evidence.c; that honest nodes have theirs:
     ("a_client_shows_no_proof", STORE + "link.c", ".epoch_proof = mc_epoch_proof_of(&proof, epoch)", ".epoch_proof = mc_epoch_proof_of(&proof, 0)"),
     ("an_owner_shows_no_proof", OWNER + "master.c", "hello.epoch_proof = mc_epoch_proof_of(&proof, hello.seen_epoch)", "hello.epoch_proof = mc_epoch_proof_of(&proof, 0)"),
-    ("a_disk_keeps_no_proof", OWNER + "disk.c", "        disk->mark.proof = disk->owner->seen_proof;", "        disk->mark.proof.epoch = 0;"),
+    ("a_disk_keeps_no_proof", OWNER + "disk.c", "    disk->mark.proof = disk->owner->seen_proof;", "    disk->mark.proof.epoch = 0;"),
     ("a_proof_is_not_kept_with_the_memory", SEGMENT + "memory.c", "if (is_new && proof->epoch != 0 &&", "if (is_new && proof->epoch == 0 &&"),
     ("commits_repeat_no_tag", PATH + "gather.c", ".tag = transfer->place.tag", ".tag = 0"),
     # Copies

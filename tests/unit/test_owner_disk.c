@@ -562,6 +562,20 @@ static void test_budget(void **state)
     rig_stop(&rig);
 }
 
+/* What is rotten in memory is not stored, and the master hears that it is lost: else it would say so for ever. */
+static void test_rotten_is_not_stored(void **state)
+{
+    (void)state;
+    struct rig rig;
+    const uint32_t slot = 1;
+    open_mounted(&rig);
+    struct mc_wire_store_item store = put_in_memory(&rig);
+    mc_segment_memory_data(rig.owner->memory)[LENGTH / 2] ^= 1;
+    assert_int_equal(store_one(&rig, &store), MC_ERR_CHECKSUM_MISMATCH);
+    expect_slots(&rig, MC_MESSAGE_LOST, &slot, 1, 0);
+    rig_stop(&rig);
+}
+
 /* What cannot be read, nor noted as lost, costs that value alone: no removal waits for it, so the disk is not given
  * up. */
 static void test_lost_unsaid(void **state)
@@ -676,6 +690,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_given_up, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_number_too_great, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_budget, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_rotten_is_not_stored, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_lost_unsaid, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_flush_without, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_cluster_of_the_other, open_folder, close_folder),

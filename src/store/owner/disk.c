@@ -46,8 +46,7 @@ static void set_contact(struct mc_owner_disk *disk, uint64_t boot_ms, uint64_t a
     disk->mark.contact_boot_ms = boot_ms;
     disk->mark.contact_wall_ms = boot_ms == 0 ? 0 : wall_ms - age_ms;
     disk->mark.contact_at_ms = at_ms;
-    if (disk->owner->seen_proof.epoch == disk->mark.epoch)
-        disk->mark.proof = disk->owner->seen_proof;
+    disk->mark.proof = disk->owner->seen_proof;
 }
 
 /* Since the last contact; UINT32_MAX: never, or it cannot be told. Another boot, or another machine, knows the wall
@@ -786,6 +785,7 @@ static void store_ended(struct mc_move *move)
 {
     struct mc_owner_disk *disk = move->disk;
     unlist_store(move);
+    mc_owner_move_check(move);
     if (move->code < 0 && !atomic_load(&move->is_cleared))
         mc_log_limited(INFO, "disk %s has not stored a value: %s", disk->path, mc_error_name(move->code));
     if (move->is_cleared) /* also what failed may lie there */

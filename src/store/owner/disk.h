@@ -179,5 +179,8 @@ void mc_mover_free(struct mc_mover *mover);
  * once if the mover has stopped. */
 void mc_mover_add(struct mc_mover *mover, struct mc_move *move);
 void mc_owner_move_ended(struct mc_move *move);
+/* On the serve thread: if memory did not match its checksum it is looked at, and what is rotten there is told as lost.
+ * Else the master would tell us to store it again, for ever. */
+void mc_owner_move_check(const struct mc_move *move);
 
 #endif

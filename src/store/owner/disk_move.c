@@ -25,6 +25,13 @@ struct mc_mover {
     bool stop;
 };
 
+void mc_owner_move_check(const struct mc_move *move)
+{
+    struct mc_owner *owner = move->disk->owner;
+    if (move->code == MC_ERR_CHECKSUM_MISMATCH && move->memory == owner->memory)
+        (void)mc_scrub_check(owner->scrub, move->memory_slot, move->memory_generation); /* else it looks in its turn */
+}
+
 static void on_ended(void *argument)
 {
     mc_owner_move_ended(argument);
