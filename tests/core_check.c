@@ -280,7 +280,7 @@ static void count_held(const struct mc_object *object, void *context)
 {
     struct holding *holding = context;
     holding->clearing += mc_key_holders(holding->core, object);
-    holding->remains += object->remains;
+    holding->remains += mc_key_remains(holding->core, object);
     holding->moving += object->moving;
     if (object->tombstone == 0 || object->clearing == 0)
         return;

@@ -156,6 +156,7 @@ void mc_core_destroy(struct mc_core *core)
     mc_map_destroy(&core->members_by_id);
     mc_map_destroy(&core->segments_by_id);
     mc_map_destroy(&core->held_more);
+    mc_map_destroy(&core->remains_more);
     mc_map_destroy(&core->moves);
     for (unsigned i = 0; i < MC_ALIASES; i++)
         mc_map_destroy(&core->segments_by_alias[i]);

@@ -54,7 +54,7 @@ struct mc_object {
     uint32_t first_slot;         /* the first replica; the chain goes on in the nodes; MC_NODE_NONE = none */
     uint16_t first_segment;
     uint8_t tombstone;   /* 0 = none, see tombstone.c, which uses length, lease, hard and first_* in its own way */
-    uint8_t remains : 5; /* of `clearing`, those whose value somebody may have read */
+    uint8_t remains : 5; /* of `clearing`, those whose value somebody may have read; as that, see tombstone.c */
     uint8_t roomy : 1;   /* of this memory, not of the value: it has a membership */
     uint8_t moving : 1;  /* it is being stored on a disk, or loaded from one: core->moves knows where */
     uint8_t met : 1;     /* its value may have been read somewhere else than where it lies now, or was one before it */

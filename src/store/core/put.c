@@ -218,7 +218,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
         else
             mc_node_cut(core, segment, slot, object, put->writer);
         if (put->expected != 0)
-            mc_node_remains(node);
+            mc_key_remains_more(core, node);
     }
     grant->slot = MC_NODE_NONE;
     put->open--;

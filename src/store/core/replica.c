@@ -103,15 +103,6 @@ void mc_segment_mark_dirty(struct mc_core *core, struct mc_segment *segment)
         mc_link_append(&core->dirty, &segment->dirty);
 }
 
-void mc_node_remains(struct mc_node *node)
-{
-    struct mc_object *object = node->state == MC_NODE_CLEARING ? mc_node_held(node) : NULL;
-    if (object == NULL || !object->visible || (node->seen & MC_CLEARING_REMAINS) != 0)
-        return;
-    node->seen |= MC_CLEARING_REMAINS;
-    object->remains++;
-}
-
 void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
@@ -136,7 +127,7 @@ void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t sl
         else
             mc_key_hold(core, node, object);
         if (object->visible)
-            mc_node_remains(node);
+            mc_key_remains_more(core, node);
     }
     core->statistics.clears++;
     mc_segment_mark_dirty(core, segment);
@@ -532,7 +523,7 @@ void mc_object_unlive(struct mc_core *core, struct mc_object *object, bool is_co
             continue;
         part_replica(core, object, at.segment, at.slot);
         if (is_copy)
-            mc_node_remains(node);
+            mc_key_remains_more(core, node);
     }
 }
 

@@ -107,8 +107,6 @@ void mc_node_free(struct mc_core *core, struct mc_segment *segment, uint32_t slo
 /* A node that belongs to no object any more: its slot is to be cleared; then the extent is free. object: whose it was,
  * its key is held until then; may be NULL. */
 void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object);
-/* One that is CLEARING and holds a key whose value it may show: nobody may read another value before it is cleared. */
-void mc_node_remains(struct mc_node *node);
 /* A granted node that belongs to no object any more: its writer is to be cut off, and before, as with mc_node_clear,
  * what may be live there is to be cleared. object NULL: nothing can be. */
 void mc_node_cut(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object,

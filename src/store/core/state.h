@@ -113,8 +113,9 @@ struct mc_core {
     bool refuse_earlier;          /* something was removed that cannot be named: no further entry of an earlier epoch */
     struct mc_object *tombstones; /* the newest; the rest hangs on it */
     uint64_t tombstone_count, tombstone_limit, held_count;
-    struct mc_map moves;     /* by object that is `moving`: index of the segment << 32 | slot of its MOVING node */
-    struct mc_map held_more; /* by object: how many nodes hold its key beyond those that it can count itself */
+    struct mc_map moves;        /* by object that is `moving`: index of the segment << 32 | slot of its MOVING node */
+    struct mc_map held_more;    /* by object: how many nodes hold its key beyond those that it can count itself, */
+    struct mc_map remains_more; /* and how many of them show a value that somebody may have read */
     struct mc_buffer scratch;
 
     /* Which cluster: see cluster.c. All but the first four only while that is open. */

@@ -270,21 +270,50 @@ uint64_t mc_key_holders(const struct mc_core *core, const struct mc_object *obje
     return object->clearing + (uint64_t)(uintptr_t)mc_map_get(&core->held_more, (uintptr_t)object);
 }
 
-/* Sets how many nodes hold the key beyond those that the object counts itself. False when memory is out, which it is
- * not when there were some before. */
-static bool set_more(struct mc_core *core, const struct mc_object *object, uint64_t more)
+uint64_t mc_key_remains(const struct mc_core *core, const struct mc_object *object)
 {
-    (void)mc_map_remove(&core->held_more, (uintptr_t)object);
-    return more == 0 || mc_map_put(&core->held_more, (uintptr_t)object, (void *)(uintptr_t)more);
+    return object->remains + (uint64_t)(uintptr_t)mc_map_get(&core->remains_more, (uintptr_t)object);
+}
+
+/* Sets how many there are beyond those that the object counts itself. False when memory is out, which it is not when
+ * there were some before. */
+static bool set_more(struct mc_map *map, const struct mc_object *object, uint64_t more)
+{
+    (void)mc_map_remove(map, (uintptr_t)object);
+    return more == 0 || mc_map_put(map, (uintptr_t)object, (void *)(uintptr_t)more);
 }
 
 /* One more node holds the key. False when memory is out. */
 static bool count_holder(struct mc_core *core, struct mc_object *object)
 {
     if (object->clearing == MC_OBJECT_CLEARING_MAX)
-        return set_more(core, object, mc_key_holders(core, object) - MC_OBJECT_CLEARING_MAX + 1);
+        return set_more(&core->held_more, object, mc_key_holders(core, object) - MC_OBJECT_CLEARING_MAX + 1);
     object->clearing++;
     return true;
+}
+
+void mc_key_remains_more(struct mc_core *core, struct mc_node *node)
+{
+    struct mc_object *object = node->state == MC_NODE_CLEARING ? mc_node_held(node) : NULL;
+    if (object == NULL || !object->visible || (node->seen & MC_CLEARING_REMAINS) != 0)
+        return;
+    if (object->remains < MC_OBJECT_CLEARING_MAX)
+        object->remains++;
+    else if (!set_more(&core->remains_more, object, mc_key_remains(core, object) - MC_OBJECT_CLEARING_MAX + 1))
+        return;
+    node->seen |= MC_CLEARING_REMAINS;
+}
+
+static void remains_less(struct mc_core *core, struct mc_object *object)
+{
+    mc_assert(object->remains > 0);
+    uint64_t more = mc_key_remains(core, object) - object->remains;
+    if (more == 0) {
+        object->remains--;
+        return;
+    }
+    bool done = set_more(&core->remains_more, object, more - 1);
+    mc_assert(done);
 }
 
 static void uncount_holder(struct mc_core *core, struct mc_object *object)
@@ -295,7 +324,7 @@ static void uncount_holder(struct mc_core *core, struct mc_object *object)
         object->clearing--;
         return;
     }
-    bool done = set_more(core, object, more - 1);
+    bool done = set_more(&core->held_more, object, more - 1);
     mc_assert(done);
 }
 
@@ -333,9 +362,8 @@ void mc_key_release(struct mc_core *core, struct mc_node *node)
         return;
     uncount_holder(core, object);
     if ((node->seen & MC_CLEARING_REMAINS) != 0) {
-        mc_assert(object->remains > 0);
         node->seen &= (uint16_t)~MC_CLEARING_REMAINS;
-        object->remains--;
+        remains_less(core, object);
         if (object->remains == 0 && mc_object_waits(object))
             mc_put_replaced(core, object);
     }

@@ -30,6 +30,10 @@ void mc_key_hold(struct mc_core *core, struct mc_node *node, struct mc_object *o
 void mc_key_hold_entry(struct mc_core *core, struct mc_node *node, struct mc_span key);
 /* How many nodes hold it. */
 uint64_t mc_key_holders(const struct mc_core *core, const struct mc_object *object);
+/* Of those, how many hold a value that somebody may have read. */
+uint64_t mc_key_remains(const struct mc_core *core, const struct mc_object *object);
+/* The node is CLEARING and holds a key whose value it may show: nobody may read another value before it is cleared. */
+void mc_key_remains_more(struct mc_core *core, struct mc_node *node);
 /* Its CLEARED has come or is no longer needed. */
 void mc_key_release(struct mc_core *core, struct mc_node *node);
 /* The key is held after a value of it was seen by somebody: no put may take it. */
