@@ -395,7 +395,8 @@ static void test_several_populate(void **state)
         mc_segment_memory_populate_stop(memory);
         uint64_t populated = mc_segment_memory_populated(memory);
         assert_true(populated >= wanted);
-        assert_int_equal(atomic_load(&seen.last), populated);
+        assert_true(atomic_load(&seen.last) <= populated); /* it is told from time to time, and at the end */
+        assert_true(is_stopped || atomic_load(&seen.last) == populated);
         assert_false(atomic_load(&seen.fell));
         for (uint64_t at = 0; at < populated; at += 4096) {
             unsigned char is_there = 0;
