@@ -113,7 +113,11 @@ static void add_transfer(struct put_work *work, const struct put_one *one, const
                          const struct mc_wire_granted *granted)
 {
     const struct mc_put_item *item = one->item;
-    uint8_t flags = (uint8_t)(pins(work->config) | (granted->pin_ms == 0 ? 0 : MC_PUT_SOFT_PIN)); /* it may be kept */
+    uint8_t flags = pins(work->config);
+    if (granted->pin_ms != 0)
+        flags |= MC_PUT_SOFT_PIN; /* it may be kept */
+    else if (work->expected != 0)
+        flags &= (uint8_t)~MC_PUT_SOFT_PIN; /* that of what is copied has ended since it was read */
     work->transfers[work->transfer_count++] = (struct mc_transfer){.kind = MC_TRANSFER_WRITE,
                                                                    .place = mc_place_of(place),
                                                                    .object_length = one->length,
