@@ -32,7 +32,6 @@ static const struct lie {
     {"a key that is too long", {{KEY_LENGTH, 2, MC_KEY_LENGTH_MAX + 1}}},
     {"a generation of our time", {{GENERATION, 2, (uint64_t)NEXT_EPOCH << MC_EPOCH_SHIFT}}},
     {"a state that is none", {{STATE, 2, 3}}},
-    {"a replica number that is none", {{REPLICA, 2, MC_REPLICA_COUNT_MAX + 1}}},
     {"a second replica before the first", {{GENERATION, 2, 2}, {REPLICA, 2, 2}}},
     {"a part that is missing", {{SEQUENCE, 0, 2}}},
     {"a hidden one whose length wraps round", {{STATE, 2, 2}, {LENGTH, 2, UINT64_MAX - 4}}},
@@ -90,6 +89,61 @@ static void test_lying_inventories(void **state)
         assert_int_equal(fake_obey(&world, a), MC_ERR_STALE);
         finish(&world, a, NULL);
     }
+}
+
+static int32_t tell_three(struct world *world, struct fake_owner *owner, const struct mc_span keys[ITEMS],
+                          uint64_t group, uint8_t last_replica)
+{
+    struct mc_wire_inventory_item items[ITEMS];
+    world_start(world, NEXT_EPOCH, NULL);
+    owner->epoch = FIRST_EPOCH;
+    owner->contact_ms = world->now;
+    owner->slots[SLOT_TOP - 1].state = 1;
+    assert_int_equal(fake_join(world, owner).inventory, 1);
+    for (unsigned i = 0; i < ITEMS; i++)
+        items[i] = (struct mc_wire_inventory_item){.slot = 2 * i,
+                                                   .state = 1,
+                                                   .generation = ((uint64_t)FIRST_EPOCH << MC_EPOCH_SHIFT) + 999 + i,
+                                                   .offset = ITEM_ROOM * i,
+                                                   .length = ITEM_BYTES,
+                                                   .group = group,
+                                                   .replica = i == ITEMS - 1 ? last_replica : 0,
+                                                   .key = keys[i]};
+    send_inventory(world, owner->owner, owner->segment, 0, true, items, ITEMS);
+    return fake_obey(world, owner);
+}
+
+/* A writer says the number with his COMMIT, and owners of earlier releases keep it as it is: it costs him his value,
+ * and nobody else his. */
+static void test_one_that_its_writer_falsified(void **state)
+{
+    const struct mc_span keys[ITEMS] = {mc_span("a", 1), mc_span("b", 1), mc_span("c", 1)};
+    struct world world;
+    (void)state;
+    struct fake_owner *a = fake(NODE_A);
+    assert_int_equal(tell_three(&world, a, keys, 0, MC_REPLICA_COUNT_MAX + 1), 0);
+    world_pass(&world, GRACE_OVER_MS);
+    assert_int_equal(fake_obey(&world, a), 1);
+    assert_int_equal(world.core->segment_count, 1);
+    assert_int_equal(statistics_of(&world).objects, ITEMS - 1);
+    assert_int_equal(statistics_of(&world).recovery_refused, 1);
+    assert_int_equal(statistics_of(&world).clearing_bytes, 0);
+    finish(&world, a, NULL);
+}
+
+/* Slots say groups as their writers said them. */
+static void test_one_group_of_two_tenants_is_two(void **state)
+{
+    static const char blue[] = "\0blue\0k", red[] = "\0red\0k", red_too[] = "\0red\0l";
+    const struct mc_span keys[ITEMS] = {mc_span(blue, sizeof(blue) - 1), mc_span(red, sizeof(red) - 1),
+                                        mc_span(red_too, sizeof(red_too) - 1)};
+    struct world world;
+    (void)state;
+    struct fake_owner *a = fake(NODE_A);
+    assert_int_equal(tell_three(&world, a, keys, 7, 0), 0);
+    assert_int_equal(statistics_of(&world).objects, ITEMS);
+    assert_int_equal(world.core->groups.count, 2);
+    finish(&world, a, NULL);
 }
 
 static void test_inventory_nobody_asked_for(void **state)
@@ -334,10 +388,16 @@ static void test_busy_says_when(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lying_inventories), cmocka_unit_test(test_inventory_nobody_asked_for),
-        cmocka_unit_test(test_broken_inventory),  cmocka_unit_test(test_segment_leaves_amid_its_inventory),
-        cmocka_unit_test(test_too_many_epochs),   cmocka_unit_test(test_rotten),
-        cmocka_unit_test(test_fair_share),        cmocka_unit_test(test_busy_says_when),
+        cmocka_unit_test(test_lying_inventories),
+        cmocka_unit_test(test_one_that_its_writer_falsified),
+        cmocka_unit_test(test_one_group_of_two_tenants_is_two),
+        cmocka_unit_test(test_inventory_nobody_asked_for),
+        cmocka_unit_test(test_broken_inventory),
+        cmocka_unit_test(test_segment_leaves_amid_its_inventory),
+        cmocka_unit_test(test_too_many_epochs),
+        cmocka_unit_test(test_rotten),
+        cmocka_unit_test(test_fair_share),
+        cmocka_unit_test(test_busy_says_when),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -432,6 +432,9 @@ static void test_slot_life(void **state)
     assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_STALE); /* generation 0 is none */
     assert_false(mc_slot_read(slot, 0, &copy));
     commit = commit_of(3, 10);
+    commit.replica = MC_REPLICA_LOADED + 1; /* no master gives such a number, and the next would believe nothing here */
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_INVALID_PARAMS);
+    commit = commit_of(3, 10);
     assert_int_equal(mc_segment_memory_may_write(memory, 3, 10, 0, 10), 0);
     assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
     assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_STALE); /* twice */

@@ -2,6 +2,7 @@
 #include "store/core/group.h"
 
 #include "base/error.h"
+#include "store/wire/tenant.h"
 
 #include <stdlib.h>
 #include <xxhash.h>
@@ -77,12 +78,20 @@ static void split_one(struct mc_groups *groups)
     }
 }
 
-/* The group of that id, made if need be; NULL when memory is out. */
-static struct mc_group *group_of(struct mc_groups *groups, uint64_t id)
+/* A slot says its group by a number that its writer may have chosen. So members of two tenants are in two groups even
+ * if the numbers are one. */
+static bool is_of_tenant(const struct mc_group *group, struct mc_span tenant)
+{
+    return group->first != NULL && mc_span_equal(mc_key_scope(mc_object_key(group->first)), tenant);
+}
+
+/* The group of that id of the object's tenant, made if need be; NULL when memory is out. */
+static struct mc_group *group_of(struct mc_groups *groups, uint64_t id, const struct mc_object *object)
 {
     struct mc_group **bucket = bucket_of(groups, hash_of(groups, id));
+    struct mc_span tenant = mc_key_scope(mc_object_key(object));
     for (struct mc_group *group = *bucket; group != NULL; group = group->next)
-        if (group->id == id)
+        if (group->id == id && is_of_tenant(group, tenant))
             return group;
     struct mc_group *group = mc_slab_allocate(&groups->slab);
     if (group == NULL)
@@ -133,7 +142,7 @@ static void detach(struct mc_group *group, const struct mc_object *object)
 bool mc_group_join(struct mc_groups *groups, struct mc_object *object, uint64_t id)
 {
     mc_assert(object->roomy && mc_object_group(object) == NULL && object->readers == 0 && id != 0);
-    struct mc_group *group = group_of(groups, id);
+    struct mc_group *group = group_of(groups, id, object);
     if (group == NULL)
         return false;
     mc_assert(((uintptr_t)group & ~((1ull << 48) - 1)) == 0);
@@ -208,6 +217,8 @@ static const char *check_group(const struct mc_group *group, uint64_t *members)
             return "the list of a group's members";
         if (object->tombstone != 0 || object->successor)
             return "a member that has no value";
+        if (!is_of_tenant(group, mc_key_scope(mc_object_key(object))))
+            return "a member of another tenant";
         readers += (uint32_t)object->readers;
         previous = object;
     }

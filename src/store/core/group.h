@@ -1,6 +1,8 @@
 /* Groups of objects that age and leave together: by id in a hash table that grows by one bucket at a time (so that no
  * put pays for a big rehash), their members in a list through the objects. An object without a group costs nothing.
  *
+ * Members are of one tenant: groups of two tenants are two, even of one id.
+ *
  * Invariants: a group is in the table exactly as long as it has a member or is in the list of those that are going;
  * `count` and `readers` are the sums over its members; an object that is a tombstone or a successor is in no group. */
 #ifndef MC_CORE_GROUP_H
@@ -41,7 +43,7 @@ struct mc_groups {
 bool mc_groups_init(struct mc_groups *groups, uint64_t seed);
 void mc_groups_destroy(struct mc_groups *groups);
 
-/* Adds the object, which must be roomy and in no group, to the group of that id. False when memory is out. */
+/* Adds the object, which must be roomy and in no group, to its tenant's group of that id. False when memory is out. */
 bool mc_group_join(struct mc_groups *groups, struct mc_object *object, uint64_t id);
 /* With its readers. Nothing happens when it is in none. */
 void mc_group_leave(struct mc_groups *groups, struct mc_object *object);

@@ -406,7 +406,8 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_segment *se
 static void merge_live(struct mc_core *core, struct mc_segment *segment, const struct mc_wire_inventory_item *item)
 {
     struct mc_node *node = mc_segment_node(segment, item->slot);
-    if (!set_generation(core, node, item->generation)) {
+    /* Owners of earlier releases keep whatever number a writer says: it is not for them to be disbelieved. */
+    if (!set_generation(core, node, item->generation) || item->replica > MC_REPLICA_LOADED) {
         refuse(core, segment, item->slot, item->generation, item->key);
         return;
     }
@@ -459,7 +460,7 @@ static bool item_sane(const struct mc_core *core, const struct mc_segment *segme
     if (item->state == 2)
         return item->generation > 0;
     return item->state == 1 && item->key.length > 0 && item->key.length <= MC_KEY_LENGTH_MAX &&
-           item->replica <= MC_REPLICA_LOADED && item->generation > item->replica && item->offset % MC_EXTENT_UNIT == 0;
+           item->generation > item->replica && item->offset % MC_EXTENT_UNIT == 0;
 }
 
 /* The extent took up the gap behind it, because no number was left for the gap. */

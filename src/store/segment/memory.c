@@ -256,7 +256,7 @@ bool mc_slot_is_sane(const struct mc_segment_memory *memory, const struct mc_slo
 {
     uint64_t end = atomic_load_explicit(&memory->backed_end, memory_order_acquire);
     return slot->length > 0 && slot->length <= end && slot->offset <= end && slot->offset % MC_EXTENT_UNIT == 0 &&
-           slot->key_length > 0 && slot->key_length <= MC_KEY_LENGTH_MAX &&
+           slot->key_length > 0 && slot->key_length <= MC_KEY_LENGTH_MAX && slot->replica <= MC_REPLICA_LOADED &&
            slot->block_shift == mc_block_shift(slot->length) &&
            mc_extent_size(slot->length, slot->key_length) <= end - slot->offset;
 }
@@ -284,6 +284,7 @@ int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_w
     const struct mc_slot wanted = {.offset = commit->offset,
                                    .length = commit->length,
                                    .key_length = commit->key_length,
+                                   .replica = commit->replica,
                                    .block_shift = commit->block_shift};
     if (commit->slot >= memory->file.slot_count || !mc_slot_is_sane(memory, &wanted))
         return MC_ERR_INVALID_PARAMS;
