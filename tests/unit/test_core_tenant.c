@@ -161,6 +161,28 @@ static void removals_meet_their_own_alone(void **state)
     world_close_all(&world);
 }
 
+/* Keys' tenants count whatever the flag says: of who has a key, an administrator alone removes what others stored. */
+static void removals_of_a_node_meet_its_own(void **state)
+{
+    struct world world;
+    uint64_t blue, node, admin;
+    (void)state;
+    open_without(&world);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    assert_int_equal(greet_as(&world, 20, "", USE, 1, "blue", &blue), 0);
+    assert_int_equal(greet_as(&world, 21, "", USE | MC_RIGHT_NODE, 2, "", &node), 0);
+    assert_int_equal(greet_as(&world, 22, "", MC_RIGHTS_ALL, 3, "", &admin), 0);
+    assert_int_equal(world_put(&world, blue, store.owner, BLUE("k"), SMALL), 0);
+    assert_int_equal(world_put(&world, node, store.owner, "k", SMALL), 0);
+    assert_int_equal(remove_all(&world, &store, node, "k"), 1); /* a pattern sees no tenant's name */
+    assert_int_equal(world_put(&world, node, store.owner, "k", SMALL), 0);
+    assert_int_equal(remove_all(&world, &store, node, NULL), 1);
+    assert_int_equal(world_exist(&world, blue, BLUE("k")), 1);
+    assert_int_equal(remove_all(&world, &store, admin, NULL), 1);
+    assert_int_equal(world_exist(&world, blue, BLUE("k")), 0);
+    world_close_all(&world);
+}
+
 /* Without tenants whoever removes all removes all. */
 static void off_a_removal_meets_all(void **state)
 {
@@ -660,6 +682,7 @@ int main(void)
         cmocka_unit_test(a_key_says_the_tenant),
         cmocka_unit_test(keys_of_others_are_none),
         cmocka_unit_test(removals_meet_their_own_alone),
+        cmocka_unit_test(removals_of_a_node_meet_its_own),
         cmocka_unit_test(off_a_removal_meets_all),
         cmocka_unit_test(the_shell_removes_a_tenants_or_all),
         cmocka_unit_test(removals_meet_their_stamp_alone),

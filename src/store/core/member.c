@@ -344,7 +344,8 @@ static const char *take_scope(struct mc_core *core, struct mc_connection *connec
     connection->is_kept = (rights & MC_RIGHT_NODE) == 0; /* a node moves the objects of all */
     mc_scope_stamp(&connection->scope, hello->stamp);
     mc_miss_stamp(core, hello->stamp);
-    connection->is_scoped = core->config.tenants || connection->scope.length > 0 || connection->is_kept;
+    bool removes_all = (rights & MC_RIGHT_ADMIN) != 0 && !core->config.tenants;
+    connection->is_scoped = !removes_all || connection->scope.length > 0 || connection->is_kept;
     return NULL;
 }
 
