@@ -284,6 +284,47 @@ def test_a_tenant_lends_no_memory_and_sees_only_its_own(keys, tmp_path):
 REFUSED = re.compile("path shm to segment .*NOT_PERMITTED")
 
 
+def test_who_has_no_tenant_sees_only_the_default_ones(keys):
+    """Unless it holds the memory of all, or runs the cluster."""
+    master, made = keys
+    with Client(master, made["blue"]) as blue, Client(master, made["plain"]) as plain:
+        assert blue.put("theirs", "b", 100) == 0 == plain.put("mine", "p", 100)
+    for path in ("/get_all_keys?tenant_id=blue", "/api/v1/keys?tenant_id=blue", "/query_key?key=theirs&tenant_id=blue", "/api/v1/misses/why?key=theirs&tenant_id=blue"):
+        assert bearer(master, made["plain"], path)[0] == 403, path
+        assert bearer(master, made["node"], path)[0] == 200 == bearer(master, made["admin"], path)[0], path
+    for query in ("", "?tenant_id=default"):
+        assert sorted(bearer(master, made["plain"], f"/get_all_keys{query}")[1].split()) == [b"mine", b"probe"]
+    listed = json.loads(bearer(master, made["plain"], "/api/v1/keys")[1])
+    assert "theirs" not in json.dumps(listed) and "mine" in json.dumps(listed)
+    assert "theirs" in json.dumps(json.loads(bearer(master, made["admin"], "/api/v1/keys")[1]))
+
+
+def test_events_are_told_to_whom_they_concern(tmp_path):
+    """A page may have none of its reader's: he goes on behind it."""
+    made = {"node": Key("nodes", "read,write,node"), "plain": Key("plain", "read,write"), "blue": Key("blue", "read,write", "blue"), "red": Key("red", "read,write", "red")}
+    with Master("--enable_kv_events=true", f"--auth_file={keyed.write(tmp_path, 'keys', *made.values())}") as master, \
+            Client(master, made["node"], segment=64 << 20), Client(master, made["blue"]) as blue, Client(master, made["plain"]) as plain:
+        assert [blue.put(f"b{i}", "b", 100) for i in range(8)] == [0] * 8 and plain.put("mine", "p", 100) == 0 == blue.put("late", "b", 100)
+
+        def told(name, more):
+            status, body = bearer(master, made[name], f"/api/v1/kv_events{more}")
+            assert status == 200, body
+            return json.loads(body)
+
+        epoch = told("node", "")["epoch"]
+        of = {name: told(name, f"?epoch={epoch}&after=0") for name in made}
+        assert [event["object_key"] for event in of["plain"]["events"]] == ["mine"]
+        assert [event["object_key"] for event in of["blue"]["events"]] == [f"b{i}" for i in range(8)] + ["late"]
+        assert len(of["node"]["events"]) == 10 and of["red"]["events"] == []
+        assert all(one["next"] == one["last"] == 10 for one in of.values())
+        first = told("plain", f"?epoch={epoch}&after=0&limit=2")  # the pages before it are all another's
+        assert [event["object_key"] for event in first["events"]] == ["mine"] and first["next"] == 10
+        for name, count in (("node", 10), ("blue", 9), ("plain", 1), ("red", 0)):
+            listed = json.loads(bearer(master, made[name], "/api/v1/kv_events/snapshot")[1])["keys"]
+            assert len(listed) == count and {one["tenant_id"] for one in listed} <= {"default", "blue"}
+        assert bearer(master, made["plain"], f"/api/v1/kv_events?epoch={epoch}&after=0&tenant_id=blue")[0] == 403
+
+
 def test_a_tenant_maps_no_memory(keys):
     """Nothing tells tenants apart in what is mapped: they go by tcp, where their tags do. Who is of none maps it."""
     master, made = keys

@@ -67,7 +67,29 @@ static void write_event(struct mc_json_writer *writer, const struct mc_kv_event 
     mc_json_end(writer, '}');
 }
 
-static void write_page(struct mc_buffer *text, const char *backend_id, const struct mc_kv_page *page)
+/* NULL: it is everybody's. */
+static bool is_told(const struct mc_scope *scope, struct mc_span key)
+{
+    return scope == NULL || mc_scope_has(scope, key);
+}
+
+/* Past pages of events that are all of others, so that who goes on after the last one that he was told gets further.
+ * The number of the last one that was looked at. */
+static uint64_t read_own(struct mc_kv_events *events, const struct mc_scope *scope, uint64_t epoch, uint64_t after,
+                         size_t limit, struct mc_kv_page *page)
+{
+    size_t own = 0;
+    do {
+        mc_kv_events_read(events, epoch, after, limit, page);
+        for (size_t i = 0; i < page->count; i++)
+            own += is_told(scope, page->events[i].key);
+        after = page->count == 0 ? after : page->events[page->count - 1].number;
+    } while (own == 0 && page->count > 0 && after < page->mark.last && !page->is_gap);
+    return after;
+}
+
+static void write_page(struct mc_buffer *text, const char *backend_id, const struct mc_scope *scope, uint64_t next,
+                       const struct mc_kv_page *page)
 {
     struct mc_json_writer writer = {.out = text};
     mc_json_begin(&writer, NULL, '{');
@@ -76,10 +98,12 @@ static void write_page(struct mc_buffer *text, const char *backend_id, const str
     mc_json_add_number(&writer, "epoch", page->mark.epoch);
     mc_json_add_number(&writer, "first", page->mark.first);
     mc_json_add_number(&writer, "last", page->mark.last);
+    mc_json_add_number(&writer, "next", next);
     mc_json_add_bool(&writer, "is_gap", page->is_gap);
     mc_json_begin(&writer, "events", '[');
     for (size_t i = 0; i < page->count; i++)
-        write_event(&writer, &page->events[i]);
+        if (is_told(scope, page->events[i].key))
+            write_event(&writer, &page->events[i]);
     mc_json_end(&writer, ']');
     mc_json_end(&writer, '}');
 }
@@ -105,6 +129,10 @@ void mc_kv_get(struct mc_kv_events *events, struct mc_web_request *request)
 {
     struct mc_buffer text = {.may_fail = true};
     uint64_t epoch, after, limit, wait_ms;
+    struct mc_scope scope;
+    bool is_scoped;
+    if (!mc_http_scope(request, &scope, &is_scoped))
+        return;
     bool is_good = mc_http_number(request, "epoch", 0, UINT64_MAX, &epoch) &&
                    mc_http_number(request, "after", 0, UINT64_MAX - 1, &after) &&
                    mc_http_number(request, "limit", MC_KV_EVENTS_PAGE, MC_KV_EVENTS_PAGE, &limit) && limit > 0 &&
@@ -117,11 +145,11 @@ void mc_kv_get(struct mc_kv_events *events, struct mc_web_request *request)
         return;
     }
     await(events, request, epoch, after, wait_ms);
-    mc_kv_events_read(events, epoch, after, (size_t)limit, page);
+    after = read_own(events, is_scoped ? &scope : NULL, epoch, after, (size_t)limit, page);
     if (page->mark.epoch == 0) {
         mc_http_reply_error(request, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
     } else {
-        write_page(&text, mc_kv_events_backend(events), page);
+        write_page(&text, mc_kv_events_backend(events), is_scoped ? &scope : NULL, after, page);
         mc_http_reply(request, 200, MC_HTTP_JSON, &text);
     }
     free(page);
@@ -135,6 +163,7 @@ struct kv_slice {
     uint64_t cursor;
     size_t left, found; /* keys that the page still takes; that this question has found */
     bool has_more;
+    const struct mc_scope *scope; /* NULL: of all */
     struct mc_json_writer *writer;
 };
 
@@ -142,6 +171,8 @@ static void write_object(void *context, struct mc_span key, unsigned media)
 {
     struct kv_slice *slice = context;
     slice->found++;
+    if (!is_told(slice->scope, key))
+        return;
     slice->left -= slice->left > 0;
     mc_json_begin(slice->writer, NULL, '{');
     write_key(slice->writer, key);
@@ -208,7 +239,11 @@ void mc_kv_snapshot(struct mc_server *server, struct mc_kv_events *events, struc
 {
     struct mc_buffer text = {.may_fail = true};
     struct mc_json_writer writer = {.out = &text};
-    struct kv_slice slice = {.events = events, .has_more = true, .writer = &writer};
+    struct mc_scope scope;
+    bool is_scoped;
+    if (!mc_http_scope(request, &scope, &is_scoped))
+        return;
+    struct kv_slice slice = {.events = events, .has_more = true, .scope = is_scoped ? &scope : NULL, .writer = &writer};
     struct kv_cursor cursor;
     char next[64];
     uint64_t limit;

@@ -29,8 +29,8 @@ bool mc_http_body(struct mc_web_request *request, struct mc_web_bytes *body);
 /* Appends the decoded value of a parameter of the query; false when it is not there. */
 bool mc_http_parameter(const struct mc_web_request *request, const char *name, struct mc_buffer *value);
 /* Of the tenant that the request is about: that of its key, else the one of its parameter tenant_id, else the default
- * one; with the stamp of its parameter stamp (a text), or none. False after an answer: that is no name, or no stamp.
- * is_said (may be NULL): one of these says it. */
+ * one; with the stamp of its parameter stamp (a text), or none. False after an answer: that is no name, or no stamp, or
+ * not for its key to say. is_said (may be NULL): one of these says it, or its key is kept to one tenant. */
 bool mc_http_scope(struct mc_web_request *request, struct mc_scope *scope, bool *is_said);
 /* Answers; the body is freed. */
 void mc_http_reply(struct mc_web_request *request, int code, const char *type, struct mc_buffer *body);
