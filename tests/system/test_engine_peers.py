@@ -327,6 +327,57 @@ def test_processes_are_reached_when_that_is_asked_for(value, is_reached):
         assert (libc.process_vm_readv(owner.process.pid, near, 1, far, 1, 0) == 1) == is_reached
 
 
+# A kernel with Yama, as far as the engine asks, and what it says of itself there.
+SCOPE = """
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int open64(const char *path, int flags, ...)
+{
+    va_list more;
+    va_start(more, flags);
+    int mode = (flags & O_CREAT) != 0 ? va_arg(more, int) : 0;
+    va_end(more);
+    if (strcmp(path, "/proc/sys/kernel/yama/ptrace_scope") == 0)
+        path = getenv("TEST_SCOPE");
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+int open(const char *path, int flags, ...) __attribute__((alias("open64")));
+int prctl(int option, ...)
+{
+    unsigned long at[4];
+    va_list more;
+    va_start(more, option);
+    for (int i = 0; i < 4; i++)
+        at[i] = va_arg(more, unsigned long);
+    va_end(more);
+    if (option != PR_SET_PTRACER)
+        return (int)syscall(SYS_prctl, option, at[0], at[1], at[2], at[3]);
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, getenv("TEST_SAID"), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    int rc = write(fd, at[0] == PR_SET_PTRACER_ANY ? "any\\n" : "other\\n", at[0] == PR_SET_PTRACER_ANY ? 4 : 6) < 0;
+    close(fd);
+    return rc;
+}
+"""
+
+
+@pytest.mark.skipif(bool(os.environ.get("MC_SANITIZER")), reason="a sanitizer has calls of its own in between")
+@pytest.mark.parametrize("value, scope, said", [("1", "1", ""), ("ptrace", "1", "any\n"), ("ptrace", "0", "")])
+def test_tracers_are_let_in_only_when_that_is_asked_for(value, scope, said, tmp_path):
+    (tmp_path / "scope.c").write_text(SCOPE)
+    (tmp_path / "scope").write_text(f"{scope}\n")
+    (tmp_path / "said").touch()
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "scope.so", tmp_path / "scope.c"], check=True)
+    with Peer(MC_SAME_HOST=value, LD_PRELOAD=str(tmp_path / "scope.so"), TEST_SCOPE=str(tmp_path / "scope"), TEST_SAID=str(tmp_path / "said")):
+        pass
+    assert (tmp_path / "said").read_text() == said
+
+
 @pytest.mark.parametrize("path", ["host", "tcp"])
 def test_allocated_memory_freed_under_way(monkeypatch, path):
     """Another process writes on and on; what gets the address next is not touched."""
