@@ -2,6 +2,7 @@
 import os
 import signal
 import struct
+import time
 
 import pytest
 
@@ -13,7 +14,7 @@ from store_process import StoreProcess
 from test_keys import Owner, proved
 
 COMMIT, WRITE, READ, READ_REPLY = 62, 63, 64, 65
-BLUE = Key("blue", "read,write", "blue")
+BLUE, RED = Key("blue", "read,write", "blue"), Key("red", "read,write", "red")
 SIZE = 4096
 
 
@@ -75,9 +76,12 @@ class Peer:
     def call(self, kind, answer, body):
         self.connection.sendall(wire.frame(kind, 9, body))
         while True:
-            got, body = keyed.receive(self.connection)
+            got, told = keyed.receive(self.connection)
             if got == answer:
-                return wire.Reader(body)
+                return wire.Reader(told)
+            if got == wire.FAILED:  # a young master does not know yet what may come back
+                time.sleep(0.05)
+                self.connection.sendall(wire.frame(kind, 9, body))
 
     def places(self, reader):
         reader.record()
@@ -90,6 +94,21 @@ class Peer:
         codes, (place,) = self.find(name)
         assert codes == [0]
         return place
+
+    def exist(self, name):
+        reader = self.call(wire.EXIST, wire.EXIST_REPLY, wire.record() + wire.records([wire.data(name)]))
+        return reader.record()[-1]
+
+    def remove(self, name):
+        reader = self.call(wire.REMOVE, wire.REMOVE_REPLY, wire.record(struct.pack("<B", 1)) + wire.records([wire.data(name)]))
+        reader.record()
+        return struct.unpack_from("<i", reader.list()[0])[0]
+
+    def start(self, name, segment):
+        """The code of a put that is asked for."""
+        return self.places(self.call(
+            wire.PUT_START, wire.PUT_GRANTED, wire.record(struct.pack("<BI", 1, 0)) + wire.records([struct.pack("<Q", SIZE) + wire.data(name)]) +
+            wire.records([wire.data(self.owners[segment].name)]) + wire.records([])))[0][0]
 
     def grant(self, name, segment, hashed, length=SIZE):
         codes, places = self.places(self.call(
@@ -131,7 +150,7 @@ class Peer:
 def yard(tmp_path):
     """A master with keys, two store nodes, a value of somebody else's in each, and a hand-made peer that may read and write."""
     writer, node = Key("writer", "read,write"), Key("node", "read,write,node")
-    with Master(f"--auth_file={keyed.write(tmp_path, 'keys', writer, node, BLUE)}") as master, \
+    with Master(f"--auth_file={keyed.write(tmp_path, 'keys', writer, node, BLUE, RED)}") as master, \
             StoreProcess(master.address, MC_AUTH_TOKEN=node.token) as first, StoreProcess(master.address, MC_AUTH_TOKEN=node.token) as second, \
             Client(master, writer) as client:
         peer = Peer(master, writer)
@@ -234,6 +253,39 @@ def test_another_tenant_is_told_of_no_place(yard):
             assert codes[0] < 0 and places == []
         assert blue.ask(peer.get(name)) == NOT_PERMITTED
     blue.close()
+
+
+SEGMENT_KEYS, SEGMENT_KEYS_REPLY = 35, 36
+INVALID_KEY = -400
+
+
+def listed(peer, segment):
+    """Names of keys there, as the master tells them."""
+    reader = peer.call(SEGMENT_KEYS, SEGMENT_KEYS_REPLY, wire.record(struct.pack("<II", segment, 0)))
+    reader.record()
+    return [record[2:] for record in reader.list()]
+
+
+def test_another_tenants_names_are_none_in_any_call(yard):
+    """As the keys stand at the master, which one who speaks by hand can say."""
+    master, _writer, client, peer, _nodes = yard
+    blue, red = Peer(master, BLUE), Peer(master, RED)
+    with Client(master, BLUE) as owner:
+        assert owner.put("k", "of blue", 100) == 0
+        own, foreign = b"\0blue\0k", [b"of-%d" % segment for segment in peer.owners]
+        for who, names in ((red, [own, *foreign]), (peer, [own]), (blue, foreign)):
+            for name in names:
+                assert who.exist(name) == 0, name
+                assert who.remove(name) in (INVALID_KEY, NOT_PERMITTED), name
+                assert who.start(name, min(peer.owners)) in (INVALID_KEY, NOT_PERMITTED), name
+        assert blue.exist(own) == 1 and peer.exist(foreign[0]) == 1
+        names = {segment: [listed(who, segment) for who in (blue, red, peer)] for segment in peer.owners}
+        assert any(own in of_blue for of_blue, _red, _plain in names.values())
+        for of_blue, of_red, of_plain in names.values():
+            assert of_red == [] and set(of_blue) <= {own} and own not in of_plain
+        assert owner.same("k", "of blue", 100) is True and foreign_is_whole(client, peer)
+    blue.close()
+    red.close()
 
 
 def test_who_knows_no_tags_is_told_at_once(yard, monkeypatch):
