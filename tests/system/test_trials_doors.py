@@ -272,6 +272,21 @@ def false_master(folder, key):
     return Master(*([f"--auth_file={keyed.write(folder, 'false', key)}"] if key else []), environment=UNSET)
 
 
+@pytest.mark.parametrize("word, text", [("horizon", "-1 -1 -2 -2 -3 -3 -4 -4"), ("horizon", "9999999999999 9999999999999 " * 4), ("aged", "-1"), ("departed", "-1"),
+                                        ("epoch", "-1 -1 x notes ages"), ("epoch", "1 -1 x notes ages")])
+def test_who_writes_words_into_etcd_ends_no_master(etcd, word, text):
+    """Beside claims stand words for the leaders after them, and anything may stand there."""
+    name = f"words-{word}-{len(text)}"
+    etcd.ask("/v3/kv/put", key=f"mooncake-store/{name}/{word}".encode(), value=text.encode())
+    with Master("--enable_ha", f"--etcd_endpoints={etcd.endpoints}", f"--cluster_id={name}") as master:
+        is_followed = word != "epoch" or not text.startswith("-1")
+        if is_followed:
+            wait_until(lambda: etcd.text(f"mooncake-store/{name}/master_view") == master.address, 30, "a leader")
+        else:
+            wait_until(lambda: "cannot be followed" in master.log() or etcd.text(f"mooncake-store/{name}/master_view") == master.address, 30)
+        assert master.process.poll() is None
+
+
 @pytest.mark.parametrize("kind", FALSE)
 def test_who_writes_a_false_master_into_etcd_learns_no_proof(etcd, tmp_path, kind):
     """Neither of who comes new, nor of who knew the true one and looks for the next; and both find the true one when it leads again."""

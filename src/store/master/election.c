@@ -116,7 +116,7 @@ static bool parse_claim(const char *claim, uint64_t *epoch, uint64_t *ttl_ms)
     int used = 0;
     bool is_claim = sscanf(claim, "%19llu %9llu %n", &first, &second, &used) == 2 && used > 0;
     *epoch = is_claim ? first : 0;
-    *ttl_ms = is_claim ? second : 0;
+    *ttl_ms = is_claim && second <= 999999999 ? second : 0; /* a number below zero is read as a large one */
     return is_claim;
 }
 
@@ -157,7 +157,8 @@ static void parse_horizons(const char *text, uint64_t aged_epoch, struct mc_hori
     unsigned long long epoch, at_ms;
     memset(horizons, 0, MC_HORIZONS_MAX * sizeof(*horizons));
     for (; count < MC_HORIZONS_MAX && sscanf(text, "%13llu %13llu%n", &epoch, &at_ms, &used) == 2; text += used)
-        if (epoch >= aged_epoch && epoch != 0) /* what is of before a leader of age is judged by that one */
+        /* What is of before a leader of age is judged by that one. Nobody writes more digits than these. */
+        if (epoch >= aged_epoch && epoch != 0 && epoch <= MC_EPOCH_MAX && at_ms < UINT64_C(10000000000000))
             horizons[count++] = (struct mc_horizon){epoch, at_ms};
 }
 
