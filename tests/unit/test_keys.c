@@ -518,8 +518,7 @@ static void tickets_name_their_holder(void **state)
 static void messages_and_rights(void **state)
 {
     static const unsigned free_for_all[] = {
-        MC_MESSAGE_HELLO, MC_MESSAGE_HEARTBEAT, MC_MESSAGE_SEGMENT, MC_MESSAGE_SEGMENT_NAMED, MC_MESSAGE_SEGMENTS,
-        MC_MESSAGE_RENEW, MC_MESSAGE_SUSPECT, MC_MESSAGE_ROTTEN, MC_MESSAGE_PING, MC_MESSAGE_PONG, MC_MESSAGE_AUTH,
+        MC_MESSAGE_HELLO, MC_MESSAGE_HEARTBEAT, MC_MESSAGE_RENEW, MC_MESSAGE_PING, MC_MESSAGE_PONG, MC_MESSAGE_AUTH,
         MC_MESSAGE_PROOF,
         /* answers, and what a master or an owner says; they are no requests */
         MC_MESSAGE_HELLO_REPLY, MC_MESSAGE_FAILED, MC_MESSAGE_CHALLENGE, MC_MESSAGE_HEARTBEAT_REPLY,
@@ -539,9 +538,28 @@ static void messages_and_rights(void **state)
     }
 }
 
+/* What clients say beside their calls: each right that lets its holder use the pool, or be of it, is enough. */
+static void words_beside_calls_need_any_right_to_the_pool(void **state)
+{
+    static const unsigned places[] = {MC_MESSAGE_SEGMENT, MC_MESSAGE_SEGMENT_NAMED, MC_MESSAGE_SEGMENTS,
+                                      MC_MESSAGE_SUSPECT};
+    (void)state;
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        assert_true(mc_right_suffices(MC_RIGHT_READ, places[i]));
+        assert_true(mc_right_suffices(MC_RIGHT_WRITE, places[i]));
+        assert_true(mc_right_suffices(MC_RIGHT_NODE, places[i]));
+        assert_false(mc_right_suffices(MC_RIGHT_ADMIN | MC_RIGHT_MASTER, places[i]));
+    }
+    assert_true(mc_right_suffices(MC_RIGHT_READ, MC_MESSAGE_ROTTEN));
+    assert_false(mc_right_suffices(MC_RIGHTS_ALL & ~(unsigned)MC_RIGHT_READ, MC_MESSAGE_ROTTEN));
+    assert_false(mc_right_suffices(MC_RIGHTS_ALL & ~(unsigned)MC_RIGHT_WRITE, MC_MESSAGE_WRITE));
+    assert_true(mc_right_suffices(0, MC_MESSAGE_PING));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(words_beside_calls_need_any_right_to_the_pool),
         cmocka_unit_test(a_file_of_keys),
         cmocka_unit_test(bad_lines_are_named_without_what_stands_there),
         cmocka_unit_test(rights_there_and_back),

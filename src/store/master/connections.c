@@ -503,11 +503,10 @@ static void key_is_gone(struct connection *connection)
 /* False: its key does not permit that. Whoever waits for an answer has one. */
 static bool is_permitted(struct connection *connection, const struct mc_frame *frame)
 {
-    unsigned needed = mc_right_needed(frame->type);
     char right[32], address[MC_ADDRESS_MAX];
-    if (!connection->server->wants_keys || (connection->rights & needed) == needed)
+    if (!connection->server->wants_keys || mc_right_suffices(connection->rights, frame->type))
         return true;
-    mc_rights_format(right, sizeof(right), needed);
+    mc_rights_format(right, sizeof(right), mc_right_needed(frame->type));
     mc_socket_peer_text(connection->fd, address);
     mc_log_limited(WARNING, "%s asks for %s, and its key has no right to %s", address, mc_message_name(frame->type),
                    right);

@@ -131,10 +131,9 @@ static bool is_kept_apart(const struct mc_serve_lane *lane, unsigned type)
 
 static bool may(const struct mc_serve_lane *lane, unsigned type)
 {
-    unsigned needed = mc_right_needed(type);
     char address[MC_ADDRESS_MAX];
     bool is_apart = is_kept_apart(lane, type);
-    if (!lane->server->wants_tickets || ((lane->rights & needed) == needed && !is_apart))
+    if (!lane->server->wants_tickets || (mc_right_suffices(lane->rights, type) && !is_apart))
         return true;
     where(lane, address);
     mc_log_limited(INFO, "a data connection of %s is refused a %s: %s", address, mc_message_name(type),

@@ -243,8 +243,20 @@ unsigned mc_right_needed(unsigned type)
     case MC_MESSAGE_EXIST:
     case MC_MESSAGE_SEGMENT_KEYS:
     case MC_MESSAGE_READ:
+    case MC_MESSAGE_ROTTEN: /* who says so has read it */
         return MC_RIGHT_READ;
+    case MC_MESSAGE_SEGMENT: /* where others are, and that one of them is not there: who uses the pool, or is of it */
+    case MC_MESSAGE_SEGMENT_NAMED:
+    case MC_MESSAGE_SEGMENTS:
+    case MC_MESSAGE_SUSPECT:
+        return MC_RIGHT_READ | MC_RIGHT_WRITE | MC_RIGHT_NODE;
     default:
         return 0;
     }
+}
+
+bool mc_right_suffices(unsigned rights, unsigned type)
+{
+    unsigned needed = mc_right_needed(type);
+    return needed == 0 || (rights & needed) != 0;
 }

@@ -76,7 +76,9 @@ bool mc_ticket_read(struct mc_span ticket, struct mc_id *node, unsigned *rights,
 
 /* ---- rights ---- */
 
-/* Of enum mc_right: which of them a message of that type needs, 0: any key has it. */
+/* Of enum mc_right: a message of that type needs one of them, whichever; 0: none, any key may send it. */
 unsigned mc_right_needed(unsigned type);
+/* Has a holder of those rights what it needs? */
+bool mc_right_suffices(unsigned rights, unsigned type);
 
 #endif
