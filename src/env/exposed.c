@@ -19,6 +19,7 @@ static const char *const offers[MC_EXPOSED_COUNT] = {
     [MC_EXPOSED_NODE] = "read and write the values that this process keeps for others",
     [MC_EXPOSED_REST] = "put, get and remove values",
     [MC_EXPOSED_HEALTH] = "read how this store does and what it counts",
+    [MC_EXPOSED_DUMMY] = "learn which master this store uses",
     [MC_EXPOSED_HANDSHAKES] = "learn where this transfer engine's memory is, and leave it notes",
     [MC_EXPOSED_ENGINE] = "read and write all memory that is registered with this transfer engine",
     [MC_EXPOSED_PROXY] = "have the engines behind this proxy work for him",

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -582,3 +583,25 @@ def test_advertises_a_routable_address():
     with Master("--rpc_address=0.0.0.0") as master, Service(MOONCAKE_MASTER=f"{own}:{master.port}") as service:
         says(service, f"others are told {own}")
         wait_until(lambda: any(name.startswith(f"{own}:") for name in segments(master)), START_S)
+
+
+def test_the_port_that_setup_dummy_asks(master):
+    """It says what it offers to other machines; and where no descriptor is left for who waits there, nothing spins."""
+    flags = [f"--master_server_address={master.address}", "--host=127.0.0.1", "--global_segment_size=16777216"]
+    with contextlib.ExitStack() as stack:
+        one = Service(*flags, command=CLIENT).spawn()
+        stack.callback(one.stop)
+        one.wait(r"setup_dummy is answered on port (\d+)")
+        assert f"whoever reaches its port {one.port} may learn which master this store uses" in one.log()
+        pid = one.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (4, before[1]))
+        with socket.create_connection(("127.0.0.1", one.port), 30) as waits:
+            def busy_s():
+                with open(f"/proc/{pid}/task/{pid}/schedstat") as file:
+                    return int(file.read().split()[0]) / 1e9
+            start = busy_s()
+            time.sleep(3)
+            assert busy_s() - start < 0.3
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+            assert waits.makefile("rb").read() == f"mooncake_client {master.address}\n".encode()

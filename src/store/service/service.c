@@ -24,6 +24,7 @@
 #define RETRY_MS 1000u
 #define ERROR_MAX 512
 #define BACKLOG 128
+#define NO_DESCRIPTORS_MS 20 /* who waits at a port for one would wake its thread again at once */
 
 enum { AT_REST, AT_HEALTH, AT_DUMMY, LISTENERS };
 
@@ -165,13 +166,13 @@ static int bind_ports(struct service *service, char *error, size_t error_size)
 static int open_port(struct service *service, int which)
 {
     static mc_web_handler *const handlers[AT_DUMMY] = {mc_rest_handle, mc_rest_handle_health};
-    static const enum mc_exposed exposed[AT_DUMMY] = {MC_EXPOSED_REST, MC_EXPOSED_HEALTH};
+    static const enum mc_exposed exposed[LISTENERS] = {MC_EXPOSED_REST, MC_EXPOSED_HEALTH, MC_EXPOSED_DUMMY};
     int fd = service->listeners[which];
     if (fd < 0)
         return 0;
+    mc_exposed_say(exposed[which], fd);
     if (which == AT_DUMMY)
         return listen(fd, BACKLOG) != 0 ? MC_ERR_RPC_FAIL : 0;
-    mc_exposed_say(exposed[which], fd);
     return mc_web_serve(service->web, fd, handlers[which], mc_rest_is_quick, &service->rest);
 }
 
@@ -198,18 +199,19 @@ static int open_ports(struct service *service, char *error, size_t error_size)
     return 0;
 }
 
-/* One line to whoever comes, and nothing is read: which master this node uses. */
-static void tell_master(const struct service *service)
+/* One line to whoever comes, and nothing is read: which master this node uses. False: there is no descriptor for it. */
+static bool tell_master(const struct service *service)
 {
     char line[MC_SERVICE_TEXT_MAX + 32];
     int length = snprintf(line, sizeof(line), "mooncake_client %s\n", service->config.master_server_address);
     int fd = accept4(service->listeners[AT_DUMMY], NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0)
-        return;
+        return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
     /* A new connection has room for a line; who does not get it asks again. */
     if (send(fd, line, (size_t)length, MSG_NOSIGNAL) != length)
         mc_log(DEBUG, "setup_dummy: a connection was gone at once");
     close(fd);
+    return true;
 }
 
 /* Until a signal comes; requests are served beside. */
@@ -222,8 +224,8 @@ static void serve(struct service *service)
             continue;
         if (waited[1].revents != 0 && take_signal(service->signal_fd))
             return;
-        if (waited[0].revents != 0)
-            tell_master(service);
+        if (waited[0].revents != 0 && !tell_master(service))
+            (void)poll(&waited[1], 1, NO_DESCRIPTORS_MS);
     }
 }
 
