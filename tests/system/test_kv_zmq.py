@@ -50,7 +50,7 @@ def unpack(data, at=0):
 
 
 class Subscriber:
-    def __init__(self, port, minor=0, topic=b"", source=None):
+    def __init__(self, port, minor=0, topic=b"", source=None, subscribes=True):
         self.socket = socket.create_connection(("127.0.0.1", port), 30, source and (source, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.sendall(b"\xff" + bytes(8) + b"\x7f\3" + bytes([minor]) + b"NULL".ljust(20, b"\0") + bytes(32))
@@ -59,9 +59,9 @@ class Subscriber:
         self.frame(4, b"\5READY\13Socket-Type\0\0\0\3SUB\10Identity\0\0\0\0")
         flags, body = self.next()
         assert flags == 4 and body == b"\5READY\13Socket-Type\0\0\0\3PUB"
-        if minor:
+        if minor and subscribes:
             self.frame(4, b"\11SUBSCRIBE" + topic)
-        else:
+        elif subscribes:
             self.frame(0, b"\1" + topic)
         self.frame(4, b"\4PING\0\1context")
         assert self.next() == (4, b"\4PONGcontext"), "so the subscription has been read"
@@ -205,6 +205,48 @@ def test_who_says_nothing_is_let_go():
         owner.put([b"a"], 4096)
         assert subscriber.events(1)[0]["object_key"] == "a", "who has said what it wants stays"
         subscriber.close()
+        owner.close()
+
+
+def test_who_subscribes_to_nothing_is_let_go():
+    with Master(*ON) as master:
+        port = port_of(master)
+        subscriber, idler, canceller = Subscriber(port), Subscriber(port, subscribes=False), Subscriber(port)
+        canceller.frame(0, b"\0")
+        for one in (idler, canceller):
+            one.socket.settimeout(60)
+            assert one.socket.recv(64) == b""
+        owner = FakeOwner(master.port, "127.0.0.1:9")
+        owner.put([b"a"], 4096)
+        assert subscriber.events(1)[0]["object_key"] == "a"
+        subscriber.close()
+        owner.close()
+
+
+@pytest.mark.parametrize("subscribe", [True, False])
+def test_all_places_are_no_two_addresses(subscribe):
+    """Two addresses that have taken all give one to who comes from a third: first one that wants nothing, else the newest."""
+    if raise_limit() < 10000:
+        pytest.skip("too few descriptors here")
+    with Master(*ON) as master:
+        owner, port = FakeOwner(master.port, "127.0.0.1:9"), port_of(master)
+        many = [Subscriber(port, source=source, subscribes=subscribe or place == 0)
+                for source, count in (("127.0.0.2", 3072), ("127.0.0.3", 1024)) for place in range(count)]
+        new = [Subscriber(port, source="127.0.0.4") for _ in range(3)]
+        owner.put([b"a"], 4096)
+        for one in (many[0], many[3072], *new):
+            assert one.events(1)[0]["object_key"] == "a"
+        gone = []
+        for at, one in enumerate(many):
+            one.socket.setblocking(False)
+            try:
+                if one.socket.recv(1) == b"":
+                    gone.append(at)
+            except BlockingIOError:
+                pass
+        assert gone == ([3069, 3070, 3071] if subscribe else [1, 2, 3])
+        for one in (*new, *many):
+            one.close()
         owner.close()
 
 

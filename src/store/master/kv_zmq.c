@@ -28,17 +28,17 @@
 #define OUT_MAX 256u                        /* of what is no message: greeting, READY, PONG */
 #define LOOK_MS 5                           /* for new events, while somebody wants them */
 #define IDLE_MS 200                         /* else, for the end */
-#define SHAKE_NS UINT64_C(10000000000)      /* so long a subscriber may take until it has said who it is */
+#define SHAKE_NS UINT64_C(10000000000)      /* so long one may be there without a subscription */
 #define TURN_EVENTS 64
 
 struct subscriber {
     struct subscriber *next;
     int fd;
     bool is_greeted, is_ready, is_blocked, is_over;
-    unsigned wants; /* how often it has subscribed to all topics */
-    uint64_t at;    /* where it is in the ring */
-    uint64_t came_ns;
-    uint32_t share; /* which it is in */
+    unsigned wants;    /* how often it has subscribed to all topics */
+    uint64_t at;       /* where it is in the ring */
+    uint64_t since_ns; /* it has come, or has a subscription, or none any more */
+    uint32_t share;    /* which it is in */
     size_t in_length, out_length, out_at;
     uint8_t in[MC_ZMTP_IN_MAX], out[OUT_MAX];
 };
@@ -133,8 +133,10 @@ static void subscribe(struct mc_kv_zmq *zmq, struct subscriber *one, bool is_wan
 {
     if (is_wanted && one->wants++ == 0) {
         one->at = zmq->end;
+        one->since_ns = mc_clock_ns();
         zmq->wanting++;
     } else if (!is_wanted && one->wants > 0 && one->at == zmq->end && --one->wants == 0) {
+        one->since_ns = mc_clock_ns();
         zmq->wanting--;
     }
 }
@@ -192,6 +194,44 @@ static void receive(struct mc_kv_zmq *zmq, struct subscriber *one)
 
 /* ---- subscribers ---- */
 
+static uint32_t greediest(const struct mc_kv_zmq *zmq)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 1; i < SHARES; i++)
+        most = zmq->shares[i] > zmq->shares[most] ? i : most;
+    return most;
+}
+
+/* Who has no subscription goes before who has one, and of these who has had it for longest stays. */
+static bool goes_before(const struct subscriber *one, const struct subscriber *other)
+{
+    if ((one->wants > 0) != (other->wants > 0))
+        return one->wants == 0;
+    return one->wants > 0 ? one->since_ns > other->since_ns : one->since_ns < other->since_ns;
+}
+
+/* Is there room for one more of that share? When all places are taken it has that of one of the greediest address, if
+ * that has more than both would have then. It goes at the end of the turn, as an event of this turn may still name it;
+ * so there is one too many until then. */
+static bool make_room(struct mc_kv_zmq *zmq, uint32_t share)
+{
+    uint32_t most = greediest(zmq);
+    struct subscriber *victim = NULL;
+    if (zmq->count < SUBSCRIBERS_MAX)
+        return zmq->shares[share] < SHARE_MAX;
+    if (zmq->shares[most] <= zmq->shares[share] + 1u)
+        return false;
+    for (struct subscriber *one = zmq->first; one != NULL; one = one->next) {
+        if (one->is_over)
+            return true; /* its place is free in a moment, whoever's it is */
+        if (one->share == most && (victim == NULL || goes_before(one, victim)))
+            victim = one;
+    }
+    mc_assert(victim != NULL);
+    victim->is_over = true;
+    return true;
+}
+
 static void come(struct mc_kv_zmq *zmq)
 {
     static const uint8_t greeting[MC_ZMTP_GREETING_BYTES] = {
@@ -202,14 +242,13 @@ static void come(struct mc_kv_zmq *zmq)
     if (fd < 0)
         return;
     uint32_t share = (uint32_t)(mc_socket_peer_key(fd) % SHARES);
-    bool has_room = zmq->count < SUBSCRIBERS_MAX && zmq->shares[share] < SHARE_MAX;
-    struct subscriber *one = has_room ? calloc(1, sizeof(*one)) : NULL;
+    struct subscriber *one = make_room(zmq, share) ? calloc(1, sizeof(*one)) : NULL;
     if (one == NULL) {
         mc_fd_close(fd);
         return;
     }
     one->fd = fd;
-    one->came_ns = mc_clock_ns();
+    one->since_ns = mc_clock_ns();
     one->share = share;
     zmq->shares[share]++;
     one->next = zmq->first;
@@ -220,13 +259,14 @@ static void come(struct mc_kv_zmq *zmq)
     flush(zmq, one);
 }
 
-/* Those that are over, or have not said in time that they speak our protocol: their descriptors are the master's. */
+/* Those that are over, or have not said in time that they speak our protocol and what they want to hear: their
+ * descriptors are the master's. */
 static void let_go(struct mc_kv_zmq *zmq, bool all)
 {
     uint64_t now_ns = mc_clock_ns();
     for (struct subscriber **link = &zmq->first; *link != NULL;) {
         struct subscriber *one = *link;
-        bool is_late = !one->is_ready && now_ns - one->came_ns > SHAKE_NS;
+        bool is_late = one->wants == 0 && now_ns - one->since_ns > SHAKE_NS;
         if (!one->is_over && !is_late && !all) {
             link = &one->next;
             continue;
