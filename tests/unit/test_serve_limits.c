@@ -4,6 +4,7 @@
 #include "env/log.h"
 #include "serve_rig.h"
 
+#include <arpa/inet.h>
 #include <stdlib.h>
 
 /* What a hello of that node gets, from a connection that then stays in *peer. */
@@ -217,6 +218,97 @@ static void test_half_frames_make_room(void **state)
     rig_stop(&rig);
 }
 
+static struct peer connect_from(struct rig *rig, const char *host)
+{
+    struct peer peer = {.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    struct sockaddr_in from = {.sin_family = AF_INET}, to = {.sin_family = AF_INET,
+                                                             .sin_port = htons(mc_serve_tcp_port(rig->serve)),
+                                                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    assert_int_equal(inet_pton(AF_INET, host, &from.sin_addr), 1);
+    assert_int_equal(bind(peer.fd, (struct sockaddr *)&from, sizeof(from)), 0);
+    assert_int_equal(connect(peer.fd, (struct sockaddr *)&to, sizeof(to)), 0);
+    return peer;
+}
+
+static int hello_from(struct rig *rig, const char *host, struct peer *peer)
+{
+    struct mc_wire_hello_reply reply;
+    struct mc_wire_hello hello = hello_of(rig, mc_random_id());
+    *peer = connect_from(rig, host);
+    say_hello(peer, &hello);
+    return hear_hello(peer, &reply);
+}
+
+/* Each sends that much of a payload that never ends; for so long. */
+static void drip(struct peer *const *peers, const size_t *bytes, size_t count, uint64_t for_ms)
+{
+    static const char part[1024];
+    for (uint64_t end_ms = mc_clock_ms() + for_ms; mc_clock_ms() < end_ms; usleep(50000))
+        for (size_t i = 0; i < count; i++)
+            (void)!send(peers[i]->fd, part, bytes[i], MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* Where frames that come a byte at a time have all places, a host that has fewer than its share has some of the host
+ * that has most: not of one that is fast enough, nor of one that has no more than its share. */
+static void test_slow_frames_make_room(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct peer slow[5], modest[2], fast, newcomers[3];
+    struct peer *all[8] = {&slow[0], &slow[1], &slow[2], &slow[3], &slow[4], &modest[0], &modest[1], &fast};
+    static const size_t bytes[8] = {1, 1, 1, 1, 1, 1, 1, 1000};
+    rig_prepare(&rig, false);
+    mc_serve_set_limits(rig.serve, 8, 5000, 60000); /* so one is slow after 2 s */
+    assert_int_equal(mc_serve_start(rig.serve), 0);
+    for (unsigned i = 0; i < 8; i++) {
+        assert_int_equal(hello_from(&rig, i == 5 || i == 6 ? "127.0.0.3" : "127.0.0.1", all[i]), 0);
+        put_write(all[i], 4 + i, 20, i * 2 * MIB, MIB);
+        assert_int_equal(peer_flush(all[i]), 0);
+    }
+    drip(all, bytes, 8, 500);
+    assert_int_equal(hello_from(&rig, "127.0.0.2", &newcomers[0]), MC_ERR_BUSY); /* nobody has had his time yet */
+    peer_close(&newcomers[0]);
+    drip(all, bytes, 8, 2500);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(hello_from(&rig, "127.0.0.2", &newcomers[i]), 0);
+        drip(all, bytes, 8, 200);
+    }
+    assert_int_equal(hello_from(&rig, "127.0.0.2", &newcomers[2]), MC_ERR_BUSY); /* it has its share */
+    unsigned gone = 0;
+    for (unsigned i = 0; i < 5; i++)
+        gone += peer_is_closed_now(&slow[i]);
+    assert_int_equal(gone, 2);
+    assert_false(peer_is_closed_now(&modest[0]) || peer_is_closed_now(&modest[1]) || peer_is_closed_now(&fast));
+    expect_pong(&newcomers[0], 1);
+    for (unsigned i = 0; i < 8; i++)
+        peer_close(all[i]);
+    for (unsigned i = 0; i < 3; i++)
+        peer_close(&newcomers[i]);
+    rig_stop(&rig);
+}
+
+/* A host that says to be many nodes leaves the others their share all the same. */
+static void test_shares_of_hosts(void **state)
+{
+    (void)state;
+    struct mc_shares shares = {.limit = 8};
+    struct mc_guest many[7] = {{0}}, own = {0}, *victim;
+    const struct mc_id greedy = {1, 0}, modest = {2, 0}, node = {3, 0};
+    for (unsigned i = 0; i < 7; i++) {
+        assert_int_equal(mc_shares_enter(&shares, &many[i], (struct mc_id){10 + i, 0}, greedy), 0);
+        mc_shares_rest(&shares, &many[i], 1);
+    }
+    assert_int_equal(mc_shares_enter(&shares, &own, node, modest), 0);
+    assert_true(mc_shares_ask(&shares, node, modest, 1 + MC_SHARES_LEAST_MS, &victim));
+    assert_ptr_equal(victim, &many[0]);
+    mc_shares_wake(&shares, &many[0]);
+    assert_true(mc_shares_may_take(&shares, node, modest, &many[0]));
+    assert_false(mc_shares_may_take(&shares, (struct mc_id){10, 0}, greedy, &own));
+    for (unsigned i = 0; i < 7; i++)
+        mc_shares_leave(&shares, &many[i]);
+    mc_shares_leave(&shares, &own);
+}
+
 /* Those that say nothing make room among themselves, and take no place of those that do. */
 static void test_many_greeters(void **state)
 {
@@ -269,10 +361,16 @@ int main(void)
     mc_log_set_level(MC_LOG_ERROR);
     mc_file_limit_raise();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_limits),          cmocka_unit_test(test_full_of_idle),
-        cmocka_unit_test(test_shares_of_peers), cmocka_unit_test(test_idle_is_closed),
-        cmocka_unit_test(test_half_frames_end), cmocka_unit_test(test_half_frames_make_room),
-        cmocka_unit_test(test_many_greeters),   cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_full_of_idle),
+        cmocka_unit_test(test_shares_of_peers),
+        cmocka_unit_test(test_idle_is_closed),
+        cmocka_unit_test(test_half_frames_end),
+        cmocka_unit_test(test_half_frames_make_room),
+        cmocka_unit_test(test_slow_frames_make_room),
+        cmocka_unit_test(test_shares_of_hosts),
+        cmocka_unit_test(test_many_greeters),
+        cmocka_unit_test(test_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,9 @@
 /* Whose half frame, or whose answer, has not moved for this part of MC_SERVE_IDLE_MS is closed, and for a twelfth of
  * that when its place is needed. */
 #define MC_SERVE_STALL_PART 5u
+/* Who has sent or taken too little for this part of it (base/tempo.h) is closed when its place is needed, if it is of a
+ * host that has more than its share. */
+#define MC_SERVE_SLOW_PART 30u
 /* Beyond the window of a payload: what is payload of it is copied once more */
 #define MC_SERVE_RECEIVE_BYTES (16u << 10)
 #define MC_SERVE_HELD_MAX ((size_t)256 << 20) /* bytes of all half frames; beyond it the one that stands longest goes */

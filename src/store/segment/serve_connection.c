@@ -191,15 +191,10 @@ bool mc_connections_give_one(struct mc_serve *serve)
     return false;
 }
 
-/* By which the shares of hosts are counted; zero: this one. */
+/* By which the shares of hosts are counted, a /64 of IPv6 as one; zero: this one. */
 static struct mc_id host_of(const struct mc_serve_connection *connection)
 {
-    char host[MC_ADDRESS_MAX];
-    uint16_t port;
-    if (connection->lane.is_unix || !mc_socket_name(connection->fd, MC_SOCKET_PEERS, host, sizeof(host), &port))
-        return (struct mc_id){0, 0};
-    struct mc_hash hash = mc_hash(host, strlen(host));
-    return (struct mc_id){hash.low, hash.high};
+    return (struct mc_id){mc_socket_peer_key(connection->fd), 0};
 }
 
 static struct mc_serve_connection *connection_with(const struct mc_serve_lane *lane)
@@ -219,13 +214,30 @@ static uint64_t stall_ms(const struct mc_serve *serve)
     return serve->idle_ms / MC_SERVE_STALL_PART;
 }
 
+static uint64_t grace_ms(const struct mc_serve *serve)
+{
+    return serve->idle_ms / MC_SERVE_SLOW_PART;
+}
+
+/* Bytes came or went. */
+static void has_moved(struct mc_serve_connection *connection, uint64_t bytes)
+{
+    connection->serve->activity++;
+    connection->moved_ms = mc_clock_ms();
+    mc_tempo_move(&connection->tempo, bytes, connection->moved_ms, grace_ms(connection->serve));
+}
+
 /* In the middle of a frame, or of an answer that its peer does not take. */
-static bool is_stalled(const struct mc_serve_connection *connection, uint64_t for_ms, uint64_t now_ms)
+static bool is_waited_for(const struct mc_serve_connection *connection)
 {
     const struct mc_serve_lane *lane = &connection->lane;
     bool is_untaken = connection->is_writing && lane->attached == NULL && lane->served == NULL;
-    return now_ms - connection->moved_ms >= for_ms &&
-           (is_untaken || (mc_lane_is_owed(lane) && mc_socket_is_silent(connection->fd)));
+    return is_untaken || (mc_lane_is_owed(lane) && mc_socket_is_silent(connection->fd));
+}
+
+static bool is_stalled(const struct mc_serve_connection *connection, uint64_t for_ms, uint64_t now_ms)
+{
+    return now_ms - connection->moved_ms >= for_ms && is_waited_for(connection);
 }
 
 static void stall_timer_set(struct mc_serve *serve)
@@ -238,7 +250,7 @@ static void stall_timer_set(struct mc_serve *serve)
 
 static void stalled_close(struct mc_serve_connection *connection, const char *why)
 {
-    mc_log_limited(INFO, "a data connection that stands still in the middle of a frame is closed: %s", why);
+    mc_log_limited(INFO, "a data connection is closed in the middle of a frame: %s", why);
     mc_connection_close(connection);
 }
 
@@ -250,24 +262,51 @@ void mc_connections_on_stall_timer(evutil_socket_t fd, short what, void *argumen
     for (struct mc_serve_connection *one = serve->guests.first, *next; one != NULL; one = next) {
         next = one->next;
         if (is_stalled(one, stall_ms(serve), now_ms))
-            stalled_close(one, "for too long");
+            stalled_close(one, "it has stood still for too long");
     }
     stall_timer_set(serve);
 }
 
-/* False: there is none that another could have the place of. */
-static bool stalled_give(struct mc_serve *serve)
+/* The next one to look at, which is the last one then: so all have their turn, however many a look is for. */
+static struct mc_serve_connection *guest_next(struct mc_serve *serve)
+{
+    struct mc_serve_connection *one = serve->guests.first;
+    list_remove(&serve->guests, one);
+    list_append(&serve->guests, one);
+    return one;
+}
+
+static uint32_t guest_looks(const struct mc_serve *serve)
+{
+    return serve->guests.count < MC_SHARES_LOOKS ? serve->guests.count : MC_SHARES_LOOKS;
+}
+
+/* Of the host with more places, or slow for longer. */
+static bool goes_before(const struct mc_serve_connection *one, const struct mc_serve_connection *other)
+{
+    uint32_t ones = one->guest.host->count, others = other->guest.host->count;
+    return ones != others ? ones > others : one->tempo.paid_ms < other->tempo.paid_ms;
+}
+
+/* A slow one of a host with more than its share, of which it may have the place; else any that stands still. False:
+ * there is neither. */
+static bool slow_give(struct mc_serve *serve, struct mc_id peer, struct mc_id host)
 {
     uint64_t now_ms = mc_clock_ms();
-    uint32_t looks = 0;
-    for (struct mc_serve_connection *one = serve->guests.first; one != NULL && looks < MC_SHARES_LOOKS; looks++) {
-        if (is_stalled(one, stall_ms(serve) / 12, now_ms)) {
-            stalled_close(one, "its place is needed");
-            return true;
-        }
-        one = one->next;
+    struct mc_serve_connection *slow = NULL, *stalled = NULL;
+    for (uint32_t left = guest_looks(serve); left > 0; left--) {
+        struct mc_serve_connection *one = guest_next(serve);
+        if (mc_tempo_is_slow(&one->tempo, now_ms) && (slow == NULL || goes_before(one, slow)) &&
+            mc_shares_may_take(&serve->shares, peer, host, &one->guest) && is_waited_for(one))
+            slow = one;
+        else if (stalled == NULL && is_stalled(one, stall_ms(serve) / 12, now_ms))
+            stalled = one;
     }
-    return false;
+    if (slow != NULL)
+        stalled_close(slow, "it is slow, of a host with many, and its place is needed");
+    else if (stalled != NULL)
+        stalled_close(stalled, "it stands still, and its place is needed");
+    return slow != NULL || stalled != NULL;
 }
 
 /* What is not whole takes memory as it comes; of all together no more than there is for it. May end any connection. */
@@ -279,11 +318,11 @@ static void held_limit(struct mc_serve_connection *connection)
     connection->held = connection->lane.in.capacity;
     if (serve->held <= MC_SERVE_HELD_MAX / (control_of(serve)->data_count + 1))
         return;
-    uint32_t looks = 0;
-    for (struct mc_serve_connection *one = serve->guests.first; one != NULL && looks < MC_SHARES_LOOKS; looks++) {
-        if (one->held > 0 && mc_lane_is_owed(&one->lane) && (oldest == NULL || one->moved_ms < oldest->moved_ms))
+    for (uint32_t left = guest_looks(serve); left > 0; left--) {
+        struct mc_serve_connection *one = guest_next(serve);
+        if (one->held > 0 && mc_lane_is_owed(&one->lane) &&
+            (oldest == NULL || one->tempo.paid_ms < oldest->tempo.paid_ms))
             oldest = one;
-        one = one->next;
     }
     oldest = oldest == NULL ? connection : oldest;
     stalled_close(oldest, "too much is not whole");
@@ -296,7 +335,7 @@ static bool place_make(struct mc_serve_connection *connection, struct mc_id peer
     struct mc_serve *serve = connection->serve;
     for (struct mc_guest *victim;;) {
         if (!mc_shares_ask(&serve->shares, peer, host, mc_clock_ms(), &victim)) {
-            if (stalled_give(serve))
+            if (slow_give(serve, peer, host))
                 continue;
             mc_log_limited(WARNING,
                            "all %" PRIu32 " data connections are in use by %" PRIu32 " nodes of %" PRIu32
@@ -324,6 +363,7 @@ static int connection_admit(struct mc_serve_connection *connection, struct mc_id
     list_append(&serve->guests, connection);
     connection->is_guest = true;
     connection->moved_ms = mc_clock_ms();
+    mc_tempo_begin(&connection->tempo, connection->moved_ms, grace_ms(serve));
     stall_timer_set(serve);
     return 0;
 }
@@ -371,11 +411,14 @@ void mc_connections_on_rest_timer(evutil_socket_t fd, short what, void *argument
 static void connection_rest(struct mc_serve_connection *connection)
 {
     struct mc_serve *serve = connection->serve;
+    uint64_t now_ms = mc_clock_ms();
+    const struct mc_guest *guest = &connection->guest;
+    if (guest->rest != MC_REST_NOT && now_ms - guest->since_ms > MC_SHARES_LEAST_MS) /* it might have gone meanwhile */
+        mc_tempo_rest(&connection->tempo, now_ms - guest->since_ms - MC_SHARES_LEAST_MS, now_ms, grace_ms(serve));
     if (!connection->is_guest || !mc_lane_is_resting(&connection->lane)) {
         mc_shares_wake(&serve->shares, &connection->guest);
         return;
     }
-    uint64_t now_ms = mc_clock_ms();
     mc_shares_rest(&serve->shares, &connection->guest, now_ms);
     if (!evtimer_pending(serve->rest_timer, NULL))
         rest_timer_set(serve, now_ms);
@@ -482,8 +525,7 @@ static int connection_send(struct mc_serve_connection *connection, bool may_stre
             is_blocked = true;
             break;
         }
-        connection->serve->activity++;
-        connection->moved_ms = mc_clock_ms();
+        has_moved(connection, (uint64_t)sent);
         int rc = mc_lane_sent(&connection->lane, (uint64_t)sent);
         if (rc < 0)
             return rc;
@@ -534,10 +576,8 @@ static int connection_turn(struct mc_serve_connection *connection, bool may_stre
 {
     int rc = 0;
     uint64_t moved = connection_take(connection, may_stream, &rc);
-    if (moved > 0) {
-        connection->serve->activity++;
-        connection->moved_ms = mc_clock_ms();
-    }
+    if (moved > 0)
+        has_moved(connection, moved);
     flush_commits(connection->serve);
     if (rc < 0)
         return rc;

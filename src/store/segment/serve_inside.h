@@ -4,6 +4,7 @@
 #ifndef MC_SEGMENT_SERVE_INSIDE_H
 #define MC_SEGMENT_SERVE_INSIDE_H
 
+#include "base/tempo.h"
 #include "store/segment/serve_lane.h"
 #include "store/segment/serve_shares.h"
 
@@ -36,6 +37,7 @@ struct mc_serve_connection {
     bool holds;                  /* TLS has bytes here that the lane did not want yet */
     bool is_draining;            /* we have closed ours: input is thrown away until the peer's end */
     uint64_t moved_ms;           /* of a guest: bytes came or went last */
+    struct mc_tempo tempo;       /* of a guest */
     size_t held;                 /* bytes of lane.in that are in serve->held */
     bool is_guest;               /* its hello was accepted: among serve->guests, else among serve->greeters */
     struct mc_serve_lane lane;
@@ -45,7 +47,7 @@ struct mc_serve_connection {
     struct mc_serve_connection *stream_previous, *stream_next;
 };
 
-struct mc_connections { /* in the order in which they came there */
+struct mc_connections { /* in the order in which they came there, or were looked at for one that has to go */
     struct mc_serve_connection *first, *last;
     uint32_t count;
 };

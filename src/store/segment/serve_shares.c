@@ -149,6 +149,8 @@ static struct newcomer newcomer_of(struct mc_shares *shares, struct mc_id peer_i
 /* May this one go for it, if all have a fair part? */
 static bool is_spare(const struct newcomer *newcomer, const struct mc_guest *guest)
 {
+    if (!newcomer->host_has_share && guest->host->count > newcomer->host_share)
+        return true;
     return newcomer->peer_has_share   ? mc_id_equal(guest->peer->id, newcomer->peer)
            : newcomer->host_has_share ? mc_id_equal(guest->host->id, newcomer->host)
                                       : true;
@@ -184,4 +186,11 @@ bool mc_shares_ask(struct mc_shares *shares, struct mc_id peer, struct mc_id hos
     if (spare != NULL && spare->since_ms + MC_SHARES_SPARE_MS <= now_ms)
         *victim = spare;
     return *victim != NULL;
+}
+
+bool mc_shares_may_take(struct mc_shares *shares, struct mc_id peer, struct mc_id host, const struct mc_guest *guest)
+{
+    struct newcomer newcomer = newcomer_of(shares, peer, host);
+    return is_spare(&newcomer, guest) &&
+           (guest->host->count > newcomer.host_share || mc_id_equal(guest->host->id, host));
 }

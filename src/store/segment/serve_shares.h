@@ -3,7 +3,8 @@
  *
  * A party is a node (peer) or a host; its share is the number of places divided by the number of parties that have
  * any. Invariants: of those that rest, one of a party with more than its share goes first; who has its share gets only
- * places of its own (a host's nodes: of their host); a connection in use is never taken. */
+ * places of its own (a host's nodes: of their host), but a host with less than its share also those of one with more,
+ * however many nodes that says to be; a connection in use is never taken, unless it is found too slow. */
 #ifndef MC_SEGMENT_SERVE_SHARES_H
 #define MC_SEGMENT_SERVE_SHARES_H
 
@@ -49,6 +50,9 @@ struct mc_shares {
 /* Is there a place for one more of that peer and host? True: yes, after *victim, if there is one, has left. */
 bool mc_shares_ask(struct mc_shares *shares, struct mc_id peer, struct mc_id host, uint64_t now_ms,
                    struct mc_guest **victim);
+/* May one more of that peer and host have the place of `guest`, which does not rest, but is too slow? It is of a host
+ * with more than its share, or of the same host. */
+bool mc_shares_may_take(struct mc_shares *shares, struct mc_id peer, struct mc_id host, const struct mc_guest *guest);
 /* Takes the place. 0 or MC_ERR_NO_MEMORY. */
 int mc_shares_enter(struct mc_shares *shares, struct mc_guest *guest, struct mc_id peer, struct mc_id host);
 /* One that has no place may leave, too. */
