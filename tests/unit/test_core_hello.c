@@ -58,7 +58,7 @@ static void test_connections_that_rest(void **state)
     (void)state;
     world_open(&world);
     uint64_t call = world_client(&world, CLIENT), other = world_client(&world, SECOND_CLIENT);
-    uint64_t heartbeat = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE), fresh = world_connect(&world);
+    uint64_t fresh = world_connect(&world);
     struct mc_connection *owed = mc_map_get(&world.core->connections, other);
     world_pass(&world, MC_CALL_IDLE_MS - 1000);
     assert_int_equal(mc_core_rest_ms(world.core, world.now, call), MC_CALL_IDLE_MS - 1000);
@@ -76,9 +76,45 @@ static void test_connections_that_rest(void **state)
     assert_false(rests(&world, other));
     assert_int_equal(mc_core_rest_ms(world.core, world.now, other), 0);
     owed->grants = 0;
+    uint64_t heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, NODE_A, FIRST_LIFE);
+    world_pass(&world, SECOND_MS);
     assert_int_equal(mc_core_rest_ms(world.core, world.now, heartbeat), 0);
     assert_int_equal(mc_core_rest_ms(world.core, world.now, fresh), 0);
     assert_int_equal(mc_core_rest_ms(world.core, world.now, 31415), 0);
+    world_close_all(&world);
+}
+
+/* An owner mounts as soon as its hello is answered. One that does not holds a place for nothing, also if it says
+ * something else, and no heartbeat that it does not send ever ends it. */
+static void test_owners_that_lend_nothing_rest(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
+    struct world_store store = world_store(&world, NODE_B, MIB, "b");
+    world_pass_beating(&world, MC_OWNER_MOUNT_MS - 1, store.heartbeat);
+    assert_int_equal(mc_core_rest_ms(world.core, world.now, owner), 0); /* its MOUNT may be on the way */
+    world_pass_beating(&world, 1, store.heartbeat);
+    assert_int_equal(mc_core_rest_ms(world.core, world.now, owner), MC_OWNER_MOUNT_MS);
+    size_t frame = world_begin(&world, MC_MESSAGE_PING, 5);
+    mc_wire_none_write(&world.frame, &(struct mc_wire_none){0});
+    world_send(&world, owner, frame);
+    assert_int_equal(world_receive(&world, owner).type, MC_MESSAGE_PONG);
+    assert_int_equal(mc_core_rest_ms(world.core, world.now, owner), MC_OWNER_MOUNT_MS);
+    world_pass_beating(&world, MC_CALL_IDLE_MS, store.heartbeat);
+    assert_true(rests(&world, owner));
+    struct mc_wire_mount mount = world_mount_of(7, MIB, "late");
+    uint32_t segment = world_mount(&world, owner, &mount).segment;
+    assert_int_equal(mc_core_rest_ms(world.core, world.now, owner), 0);
+    frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 6);
+    mc_wire_unmount_write(&world.frame, &(struct mc_wire_unmount){.segment = segment});
+    world_send(&world, owner, frame);
+    assert_int_equal(world_receive(&world, owner).type, MC_MESSAGE_UNMOUNT_REPLY);
+    assert_int_equal(mc_core_rest_ms(world.core, world.now, owner), 0); /* it may mount another */
+    world_pass_beating(&world, MC_OWNER_MOUNT_MS, store.heartbeat);
+    assert_int_equal(mc_core_rest_ms(world.core, world.now, owner), MC_OWNER_MOUNT_MS);
+    assert_int_equal(mc_core_rest_ms(world.core, world.now, store.owner), 0); /* it lends, however silent it is */
     world_close_all(&world);
 }
 
@@ -300,6 +336,7 @@ int main(void)
         cmocka_unit_test(test_disk_that_is_told),
         cmocka_unit_test(test_hello_of_another_build),
         cmocka_unit_test(test_connections_that_rest),
+        cmocka_unit_test(test_owners_that_lend_nothing_rest),
         cmocka_unit_test(test_hello_refused),
         cmocka_unit_test(test_roles),
         cmocka_unit_test(test_the_id_of_another_process),

@@ -206,9 +206,12 @@ void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t connectio
 void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t connection, unsigned rights, uint64_t key,
                        const char *tenant);
 void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
-/* For how long has a caller's connection, which waits for nothing, said nothing? 0: it is in use, or no caller's. After
- * MC_CALL_IDLE_MS it may be closed. */
+/* For how long has a caller's connection, which waits for nothing, said nothing, or one of role OWNER lent nothing? 0:
+ * it is in use. After MC_CALL_IDLE_MS it may be closed. */
 #define MC_CALL_IDLE_MS 300000u /* callers let go earlier (MC_LINK_IDLE_MS), and renew what they read for long */
+/* Until then the MOUNT of an owner may be on the way: it comes as soon as the hello is answered, or once fresh memory
+ * is there in place of what was not wanted, and after 5 s without an answer owners begin anew. */
+#define MC_OWNER_MOUNT_MS 15000u
 uint64_t mc_core_rest_ms(struct mc_core *core, uint64_t now_ms, uint64_t connection);
 /* One frame of that connection. Malformed or unexpected: the core logs (limited by the shell) and closes the
  * connection. */

@@ -306,10 +306,19 @@ void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t number
     (void)flush(core);
 }
 
+/* An owner's that no segment hangs on. What else it says is of no use to anybody. */
+static uint64_t owner_rest_ms(const struct mc_core *core, const struct mc_connection *connection)
+{
+    uint64_t rest_ms = mc_core_life_ms(core) - connection->lent_ms;
+    return connection->closing || mc_member_lends(connection) || rest_ms < MC_OWNER_MOUNT_MS ? 0 : rest_ms;
+}
+
 uint64_t mc_core_rest_ms(struct mc_core *core, uint64_t now_ms, uint64_t number)
 {
     enter(core, now_ms);
     const struct mc_connection *connection = mc_map_get(&core->connections, number);
+    if (connection != NULL && connection->member != NULL && connection->role == MC_ROLE_OWNER)
+        return owner_rest_ms(core, connection);
     bool rests = connection != NULL && connection->member != NULL && connection->role == MC_ROLE_CALL &&
                  !connection->closing && connection->grants == 0 && mc_link_alone(&connection->puts) &&
                  mc_link_alone(&connection->waits);

@@ -174,6 +174,14 @@ static bool become_absent(struct mc_core *core, struct mc_member *member)
     return true;
 }
 
+bool mc_member_lends(const struct mc_connection *connection)
+{
+    const struct mc_link *all = &connection->member->segments, *link = all->next;
+    while (link != all && mc_link_of(link, struct mc_segment, of_member)->owner != connection)
+        link = link->next;
+    return link != all;
+}
+
 void mc_member_connection_ended(struct mc_core *core, struct mc_connection *connection)
 {
     struct mc_member *member = connection->member;
@@ -479,6 +487,7 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
     key_take(member, connection);
     connection->member = member;
     connection->role = hello.role;
+    connection->lent_ms = mc_core_life_ms(core);
     /* Who lends memory may have met its masters before they proved anything. */
     if (!is_other && (has_right(connection, MC_RIGHT_NODE) ||
                       (has_right(connection, MC_RIGHT_WRITE) &&

@@ -56,6 +56,7 @@ struct mc_connection {
     uint32_t wait_count;
     struct mc_wire_peer peer; /* what may be said to it, once it has said hello */
     uint64_t heard_ms;        /* life time of its last frame */
+    uint64_t lent_ms;         /* of an owner: life time of its hello, or of the end of the last segment that it lent */
     uint64_t asked_ms;        /* of an owner: when the PING of a heartbeat was sent that has no answer yet; 0 = none */
     struct mc_answering {
         uint32_t smoothed8_ms; /* eight times the smoothed time from PING to PONG */
@@ -89,6 +90,8 @@ struct mc_later { /* what somebody says of a master of a later epoch than ours *
 void mc_member_met_later(struct mc_core *core, struct mc_connection *connection, const struct mc_later *later);
 void mc_member_hello(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* A segment is lent over that connection of an owner. */
+bool mc_member_lends(const struct mc_connection *connection);
 void mc_member_connection_ended(struct mc_core *core, struct mc_connection *connection);
 void mc_members_tick(struct mc_core *core);
 void mc_member_destroy(struct mc_core *core, struct mc_member *member);

@@ -566,6 +566,13 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
     attach(core, segment, connection, mount->populated);
 }
 
+/* The owner's connection may lend another one. */
+static void lent_until_now(const struct mc_core *core, const struct mc_segment *segment)
+{
+    if (segment->owner != NULL)
+        segment->owner->lent_ms = mc_core_life_ms(core);
+}
+
 /* As if its owner's process had ended: it is absent. As with any other that is silent nothing that lies there is acted
  * upon for depart_ms: if we ended sooner, the master after us would take the contents from whoever has the disk then.
  * To be gone is to have departed. */
@@ -576,6 +583,7 @@ static void detach(struct mc_core *core, struct mc_segment *segment)
     mc_job_forget(core, segment, depart_ms);
     mc_core_tell(core, MC_TOPIC_DISK, MC_CORE_LOG_INFO, "disk %u (%s) is unmounted; it may come back within %llu s",
                  segment->number, segment->name, (unsigned long long)ttl_ms / 1000);
+    lent_until_now(core, segment);
     mc_segment_owner_lost(segment);
     segment->detached = true;
     segment->depart_ms = depart_ms;
@@ -635,6 +643,7 @@ void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
     segment->recovering = segment->dropping = segment->probing = segment->distrusted = false;
     segment->reporter_count = 0;
     segment->inventory = MC_INVENTORY_NONE;
+    lent_until_now(core, segment);
     segment->member = NULL;
     segment->owner = NULL;
     segment->debt = 0;
