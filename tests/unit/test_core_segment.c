@@ -2,6 +2,8 @@
  * admin shell. */
 #include "core_world.h"
 
+#include "store/disk/disk.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
@@ -599,7 +601,7 @@ static void test_slots_of_all_are_limited(void **state)
     world.core->slot_limit = 3ull * mount.slot_count;
     struct mc_wire_unmount head = {.segment = world_mount(&world, owner, &mount).segment};
     assert_int_equal(world_mount(&world, owner, &mount).code, 0); /* the same again */
-    struct mc_wire_mount large = world_mount_of(2, MIB, "b");
+    struct mc_wire_mount large = world_mount_of(2, 32 * MIB, "b");
     large.slot_count = 2 * mount.slot_count + 1;
     assert_int_equal(world_mount(&world, owner, &large).code, MC_ERR_BUSY);
     large.slot_count--;
@@ -615,6 +617,135 @@ static void test_slots_of_all_are_limited(void **state)
     (void)world_settle(&world, 100);
     assert_int_equal(world.core->slots, 2 * mount.slot_count);
     assert_int_equal(world_mount(&world, owner, &small).code, 0);
+    world_close_all(&world);
+}
+
+static struct mc_wire_mount numbered_mount(uint64_t id)
+{
+    struct mc_wire_mount mount = world_mount_of(id, MIB, "n");
+    mount.slot_count = 1;
+    return mount;
+}
+
+/* It has no more than its memory has room for, or than a disk ever has. */
+static void test_slots_of_one_are_limited(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
+    static const struct {
+        uint64_t capacity;
+        uint32_t slots;
+        uint8_t kind;
+    } rows[] = {{MIB, MC_SLOT_COUNT_MIN, MC_SEGMENT_MEMORY},
+                {16 * MIB, 8192, MC_SEGMENT_MEMORY},
+                {MC_SEGMENT_CAPACITY_MAX, UINT32_MAX / 2, MC_SEGMENT_MEMORY},
+                {MIB, 4 * MC_DISK_OBJECTS_MAX, MC_SEGMENT_DISK}};
+    for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_wire_mount mount = world_mount_of(1 + i, rows[i].capacity, "a");
+        mount.kind = rows[i].kind;
+        mount.slot_count = rows[i].slots + 1;
+        assert_int_equal(world_mount(&world, owner, &mount).code, MC_ERR_INVALID_PARAMS);
+        mount.slot_count--;
+        assert_int_equal(world_mount(&world, owner, &mount).code, 0);
+    }
+    world_close_all(&world);
+}
+
+/* Nobody needs many; who has them keeps numbers from others. */
+static void test_segments_of_a_member_are_limited(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE),
+             other = world_join(&world, MC_ROLE_OWNER, NODE_B, FIRST_LIFE);
+    uint32_t last = 0;
+    for (unsigned i = 0; i < MC_MEMBER_SEGMENTS_MAX; i++) {
+        struct mc_wire_mount mount = numbered_mount(1 + i);
+        struct mc_wire_mount_reply reply = world_mount(&world, owner, &mount);
+        assert_int_equal(reply.code, 0);
+        last = reply.segment;
+    }
+    struct mc_wire_mount mount = numbered_mount(5000), known = numbered_mount(1);
+    assert_int_equal(world_mount(&world, owner, &mount).code, MC_ERR_BUSY);
+    assert_int_equal(world_mount(&world, owner, &known).code, 0); /* the same again */
+    assert_int_equal(world_mount(&world, other, &mount).code, 0);
+    size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 4);
+    mc_wire_unmount_write(&world.frame, &(struct mc_wire_unmount){.segment = last});
+    world_send(&world, owner, frame);
+    assert_int_equal(world_receive(&world, owner).type, MC_MESSAGE_UNMOUNT_REPLY);
+    mount = numbered_mount(5001);
+    assert_int_equal(world_mount(&world, owner, &mount).code, 0);
+    world_close_all(&world);
+}
+
+/* An owner of that node id, from that address. */
+static uint64_t owner_from(struct world *world, uint64_t node, uint64_t address)
+{
+    uint64_t connection = world_connect(world);
+    mc_core_comes_from(world->core, connection, address);
+    struct mc_wire_hello hello = world_hello(MC_ROLE_OWNER, node, FIRST_LIFE);
+    assert_int_equal(world_greet(world, connection, &hello).code, 0);
+    return connection;
+}
+
+/* However many members a stranger says to be: others have a part of the segments and slots that he cannot have. */
+static void test_an_address_has_a_share_of_segments(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned by_slots = 0; by_slots < 2; by_slots++) {
+        world_open(&world);
+        assert_int_equal(world.core->lender_segments, MC_SEGMENTS_MAX / 4 * 3);
+        world.core->lender_segments = by_slots ? 1000 : 6;
+        world.core->slot_limit = by_slots ? 8 : 1000;
+        uint64_t mine[] = {owner_from(&world, NODE_A, 7), owner_from(&world, NODE_B, 7)};
+        uint64_t other = owner_from(&world, NODE_C, 8), near = world_join(&world, MC_ROLE_OWNER, 77, FIRST_LIFE);
+        struct mc_wire_unmount head = {0};
+        struct mc_wire_mount mount;
+        for (unsigned i = 0; i < 6; i++) {
+            mount = numbered_mount(1 + i);
+            struct mc_wire_mount_reply reply = world_mount(&world, mine[i % 2], &mount);
+            assert_int_equal(reply.code, 0);
+            head.segment = reply.segment;
+        }
+        struct mc_wire_mount more = numbered_mount(10), honest = numbered_mount(11), close = numbered_mount(12);
+        assert_int_equal(world_mount(&world, mine[0], &more).code, MC_ERR_BUSY);
+        assert_int_equal(world_mount(&world, mine[1], &mount).code, 0); /* the same again */
+        assert_int_equal(world_mount(&world, other, &honest).code, 0);
+        assert_int_equal(world_mount(&world, near, &close).code, 0);
+        size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 4);
+        mc_wire_unmount_write(&world.frame, &head);
+        world_send(&world, mine[1], frame);
+        assert_int_equal(world_receive(&world, mine[1]).type, MC_MESSAGE_UNMOUNT_REPLY);
+        (void)world_settle(&world, 100);
+        assert_int_equal(world_mount(&world, mine[0], &more).code, 0);
+        world_close_all(&world);
+    }
+}
+
+/* What a disk grows by is of its address, too. */
+static void test_a_disk_grows_within_its_share(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    world.core->slot_limit = 40;
+    uint64_t owner = owner_from(&world, NODE_A, 7);
+    struct mc_wire_mount mount = numbered_mount(1);
+    mount.kind = MC_SEGMENT_DISK;
+    assert_int_equal(world_mount(&world, owner, &mount).code, 0);
+    mount.slot_count = 31;
+    assert_int_equal(world_mount(&world, owner, &mount).code, MC_ERR_BUSY);
+    mount.slot_count = 30;
+    assert_int_equal(world_mount(&world, owner, &mount).code, 0);
+    struct mc_wire_mount more = numbered_mount(2);
+    assert_int_equal(world_mount(&world, owner, &more).code, MC_ERR_BUSY);
+    mount.slot_count = 29;
+    assert_int_equal(world_mount(&world, owner, &mount).code, 0);
+    assert_int_equal(world_mount(&world, owner, &more).code, 0);
     world_close_all(&world);
 }
 
@@ -715,6 +846,10 @@ int main(void)
         cmocka_unit_test(test_segments_are_told_once),
         cmocka_unit_test(test_clients_are_told_of_different_segments),
         cmocka_unit_test(test_slots_of_all_are_limited),
+        cmocka_unit_test(test_slots_of_one_are_limited),
+        cmocka_unit_test(test_segments_of_a_member_are_limited),
+        cmocka_unit_test(test_an_address_has_a_share_of_segments),
+        cmocka_unit_test(test_a_disk_grows_within_its_share),
         cmocka_unit_test(test_numbers_are_not_used_again),
         cmocka_unit_test(test_questions),
     };

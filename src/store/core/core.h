@@ -201,6 +201,9 @@ void mc_core_let_age(struct mc_core *core);
 
 /* A connection was accepted / has ended. Numbers are chosen by the shell, never reused. */
 void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
+/* A number for the address that it comes from, not 0: none has all segments. Said before its hello; of one of this
+ * machine: never. */
+void mc_core_comes_from(struct mc_core *core, uint64_t connection, uint64_t address);
 /* What the key that it has proved permits (store/wire/proof.h), a number that tells keys apart, not 0, and its tenant,
  * "" the default one; said once, before its hello. Where there are no keys: never. */
 void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t connection, unsigned rights, uint64_t key,

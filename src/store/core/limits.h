@@ -12,7 +12,10 @@
  * not, is a pointer for 4,096 (MC_NODE_CHUNK): 2 GiB at most. */
 #define MC_SLOTS_MAX (1ull << 40)
 #define MC_SEGMENT_CAPACITY_MAX (1ull << 44)
-#define MC_SEGMENT_TEXT_MAX 255u /* bytes of a segment's name and addresses */
+#define MC_DISK_SLOTS_MAX (1u << 26) /* that a disk may have, whatever it takes: 4 * MC_DISK_OBJECTS_MAX */
+#define MC_MEMBER_SEGMENTS_MAX 256u  /* a store node has one of memory, and eight disks at most */
+#define MC_LENDER_PARTS 4u           /* an address may have all of these parts of segments and slots but one */
+#define MC_SEGMENT_TEXT_MAX 255u     /* bytes of a segment's name and addresses */
 #define MC_MEMBERS_MAX 65536u
 #define MC_MEMBER_NAME_MAX 63u /* bytes that are kept of it, for the log */
 #define MC_CONNECTIONS_MAX 131072u

@@ -92,6 +92,7 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
     core->recovery_over = config->recovery_window_ms == 0;
     core->segment_cursor = 1;
     core->slot_limit = MC_SLOTS_MAX;
+    core->lender_segments = MC_SEGMENTS_MAX - MC_SEGMENTS_MAX / MC_LENDER_PARTS;
     core->fresh_part = MC_FRESH_PART;
     core->leaving = MC_GONE_LOST;
     core->puts.limit = MC_PUTS_MAX;
@@ -155,6 +156,7 @@ void mc_core_destroy(struct mc_core *core)
     mc_map_destroy(&core->connections);
     mc_map_destroy(&core->members_by_id);
     mc_map_destroy(&core->segments_by_id);
+    mc_map_destroy(&core->lenders);
     mc_map_destroy(&core->held_more);
     mc_map_destroy(&core->remains_more);
     mc_map_destroy(&core->moves);
@@ -276,6 +278,13 @@ void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t number)
     mc_link_init(&connection->of_member);
     mc_link_init(&connection->puts);
     mc_link_init(&connection->waits);
+}
+
+void mc_core_comes_from(struct mc_core *core, uint64_t number, uint64_t address)
+{
+    struct mc_connection *connection = mc_map_get(&core->connections, number);
+    if (connection != NULL)
+        connection->address = address;
 }
 
 void mc_core_permitted(struct mc_core *core, uint64_t now_ms, uint64_t number, unsigned rights, uint64_t key,

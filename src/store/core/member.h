@@ -48,6 +48,7 @@ struct mc_reading {
 
 struct mc_connection {
     uint64_t number;
+    uint64_t address;         /* where it comes from; 0: from this machine */
     struct mc_member *member; /* NULL before the hello */
     struct mc_link of_member;
     struct mc_link puts;

@@ -196,8 +196,9 @@ static void mount_reply(struct mc_core *core, struct mc_connection *connection, 
 
 static bool mount_sane(const struct mc_wire_mount *mount)
 {
+    uint32_t slots_most = mount->kind == MC_SEGMENT_DISK ? MC_DISK_SLOTS_MAX : mc_slot_count(mount->capacity);
     return mount->capacity >= MC_EXTENT_UNIT && mount->capacity <= MC_SEGMENT_CAPACITY_MAX && mount->slot_count > 0 &&
-           mount->slot_count <= UINT32_MAX / 2 && mount->name.length > 0 && mount->name.length <= MC_SEGMENT_TEXT_MAX &&
+           mount->slot_count <= slots_most && mount->name.length > 0 && mount->name.length <= MC_SEGMENT_TEXT_MAX &&
            mount->tcp_address.length <= MC_SEGMENT_TEXT_MAX && mount->unix_path.length <= MC_SEGMENT_TEXT_MAX &&
            !mc_id_is_zero(mount->segment_id) && mount->epoch <= MC_EPOCH_MAX && mount->slot_top <= mount->slot_count &&
            mount->kind <= MC_SEGMENT_DISK;
@@ -350,17 +351,75 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     return segment;
 }
 
-/* A segment of its id: made, or NULL when something is full. */
-static struct mc_segment *segment_add(struct mc_core *core, struct mc_member *member, const struct mc_wire_mount *mount)
+/* ---- where they come from ---- */
+
+/* Has that address room for so many segments and slots more? So that nobody takes the room of all others, as many
+ * members as he says to be. */
+static bool lender_has_room(const struct mc_core *core, const struct mc_lender *lender, uint32_t segments,
+                            uint64_t slots)
 {
-    bool has_room = mount->slot_count <= core->slot_limit - core->slots;
-    uint32_t index = has_room ? free_index(core) : 0;
+    return lender == NULL || (lender->segments + segments <= core->lender_segments &&
+                              lender->slots + slots <= core->slot_limit - core->slot_limit / MC_LENDER_PARTS);
+}
+
+/* False: memory is out. */
+static bool lender_take(struct mc_core *core, uint64_t address, struct mc_segment *segment)
+{
+    if (address == 0)
+        return true;
+    struct mc_lender *lender = mc_map_get(&core->lenders, address);
+    if (lender == NULL) {
+        lender = calloc(1, sizeof(*lender));
+        if (lender == NULL || !mc_map_put(&core->lenders, address, lender)) {
+            free(lender);
+            return false;
+        }
+        lender->address = address;
+    }
+    lender->segments++;
+    lender->slots += segment->slot_count;
+    segment->lender = lender;
+    return true;
+}
+
+static void lender_give(struct mc_core *core, const struct mc_segment *segment)
+{
+    struct mc_lender *lender = segment->lender;
+    if (lender == NULL)
+        return;
+    lender->slots -= segment->slot_count;
+    if (--lender->segments > 0)
+        return;
+    (void)mc_map_remove(&core->lenders, lender->address);
+    free(lender);
+}
+
+/* ---- making them ---- */
+
+static bool has_room(const struct mc_core *core, const struct mc_connection *connection,
+                     const struct mc_wire_mount *mount)
+{
+    const struct mc_link *all = &connection->member->segments;
+    uint32_t count = 0;
+    for (const struct mc_link *link = all->next; link != all && count < MC_MEMBER_SEGMENTS_MAX; link = link->next)
+        count++;
+    const struct mc_lender *lender = mc_map_get(&core->lenders, connection->address);
+    return count < MC_MEMBER_SEGMENTS_MAX && mount->slot_count <= core->slot_limit - core->slots &&
+           lender_has_room(core, lender, 1, mount->slot_count);
+}
+
+/* A segment of its id: made, or NULL when something is full. */
+static struct mc_segment *segment_add(struct mc_core *core, const struct mc_connection *connection,
+                                      const struct mc_wire_mount *mount)
+{
+    struct mc_member *member = connection->member;
+    uint32_t index = has_room(core, connection, mount) ? free_index(core) : 0;
     struct mc_segment *segment = index == 0 ? NULL : segment_create(core, mount, index);
     if (segment == NULL)
         return NULL;
     if (!mc_map_put(&core->segments_by_id, segment->id_hash, segment))
         goto fail_id;
-    if (!aliases_add(core, segment))
+    if (!aliases_add(core, segment) || !lender_take(core, connection->address, segment))
         goto fail_alias;
     segment->member = member;
     segment->owner_id = member->id;
@@ -444,7 +503,7 @@ static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
     /* Peers heard of its mount before its owner did, and that master has ended: nobody knows what became of this. */
     if (mounting->past.epoch == 0 && mounting->wire.slot_top > 0)
         return MC_ERR_STALE;
-    mounting->segment = segment_add(core, mounting->connection->member, &mounting->wire);
+    mounting->segment = segment_add(core, mounting->connection, &mounting->wire);
     if (mounting->segment == NULL)
         return MC_ERR_BUSY;
     if (mounting->past.epoch == 0)
@@ -463,9 +522,12 @@ static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
  * there stays. False when memory, or the slots of all, are out. */
 static bool resize(struct mc_core *core, struct mc_segment *segment, const struct mc_wire_mount *mount)
 {
-    if (mount->slot_count > core->slot_limit - (core->slots - segment->slot_count) ||
+    uint64_t more = mount->slot_count > segment->slot_count ? mount->slot_count - segment->slot_count : 0;
+    if (more > core->slot_limit - core->slots || !lender_has_room(core, segment->lender, 0, more) ||
         !mc_space_resize(&segment->space, mount->slot_count))
         return false;
+    if (segment->lender != NULL)
+        segment->lender->slots = segment->lender->slots - segment->slot_count + mount->slot_count;
     core->slots = core->slots - segment->slot_count + mount->slot_count;
     if (mc_link_alone(&segment->busy))
         mc_link_append(&core->busy, &segment->busy); /* numbers are reclaimed */
@@ -667,6 +729,7 @@ void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment)
     core->segments[segment->index] = NULL;
     core->segment_count--;
     core->slots -= segment->slot_count;
+    lender_give(core, segment);
     mc_space_destroy(&segment->space);
     free(segment->job);
     free(segment);

@@ -33,6 +33,12 @@ struct mc_segment_set { /* what placement draws from: those that are trusted, an
     uint32_t count;
 };
 
+/* What is mounted from one address. Freed with its last segment. */
+struct mc_lender {
+    uint64_t address, slots;
+    uint32_t segments;
+};
+
 struct mc_check {
     uint64_t generation, sent_ms;
     uint32_t slot;
@@ -58,6 +64,7 @@ struct mc_segment {
     struct mc_member *member;    /* NULL when GONE */
     struct mc_connection *owner; /* NULL: CLEAR and CUT are held back */
     struct mc_link of_member;
+    struct mc_lender *lender; /* where it was mounted from first; NULL: from this machine */
     struct mc_alias aliases[MC_ALIASES];
     char name[MC_SEGMENT_TEXT_MAX + 1], tcp_address[MC_SEGMENT_TEXT_MAX + 1], unix_path[MC_SEGMENT_TEXT_MAX + 1];
     char directory[MC_SEGMENT_TEXT_MAX + 1]; /* of a disk, at its owner; may be cut */

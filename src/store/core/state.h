@@ -74,6 +74,8 @@ struct mc_core {
     bool has_unmounted; /* an owner took its memory along: if it is killed before it drops that, it brings it back */
     bool may_age;       /* it is not young for ever */
     uint64_t slots, slot_limit;                          /* of all segments */
+    struct mc_map lenders;                               /* by address */
+    uint32_t lender_segments;                            /* that one of them may have */
     uint32_t segment_cursor, segment_count, segment_top; /* top: one more than the highest index ever used */
     struct mc_segment_set ok, roomy;
     uint64_t recent, recent_s; /* units placed anywhere, as in a segment */

@@ -890,6 +890,8 @@ static bool connection_create(struct mc_server *server, int fd)
         event_assign(&connection->write_event, server->base, fd, EV_WRITE | EV_PERSIST, on_writable, connection) == 0);
     if (server->core != NULL)
         mc_core_connected(server->core, server->now_ms, connection->number);
+    if (server->core != NULL && connection->share != NULL)
+        mc_core_comes_from(server->core, connection->number, connection->share->key);
     if (read_begin(connection) != 0)
         die(connection);
     return true;
