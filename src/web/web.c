@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "env/clock.h"
-#include "env/keys.h"
 #include "env/log.h"
 #include "env/secure.h"
 #include "env/socket.h"
@@ -447,8 +446,11 @@ bool mc_web_is_permitted(struct mc_web_request *request, unsigned right, bool is
     if (right != 0 && status == 0) {
         const char *authorization = mc_head_find(head, "Authorization");
         struct mc_key key;
-        status =
-            is_own ? mc_keys_http_status_own(authorization, right, &key) : mc_keys_http_status(authorization, right);
+        status = mc_keys_http_status_own(authorization, right, &key);
+        if (status == 0 && !is_own && key.tenant[0] != 0)
+            status = 403;
+        memcpy(request->tenant, key.tenant, sizeof(request->tenant));
+        request->rights = key.id[0] == 0 ? MC_RIGHTS_ALL : key.rights;
         text = status == 401 ? "this port wants a key: Authorization: Bearer id:secret\n"
                              : "this key has no right to that\n";
     }

@@ -12,6 +12,7 @@
 #ifndef MC_WEB_H
 #define MC_WEB_H
 
+#include "env/keys.h"
 #include "net/message.h"
 
 #define MC_WEB_PLACES 16384u  /* connections; half as many as there are descriptors when those are fewer */
@@ -42,6 +43,8 @@ struct mc_web_request {
     struct mc_web_connection *connection;
     bool is_head; /* HEAD: head.method says GET, and no body is sent */
     bool is_answered;
+    char tenant[MC_KEY_ID_MAX]; /* of the key by which mc_web_is_permitted has let it in */
+    unsigned rights;            /* of that key, enum mc_right; all where nobody is asked for one */
 };
 
 /* Must answer, once. Runs on a thread of its own. */
@@ -90,7 +93,7 @@ bool mc_web_is_awaited(const struct mc_web_request *request);
 /* Of its connection: who is at the other end? Not to be read or written. */
 int mc_web_descriptor(const struct mc_web_request *request);
 /* Has who asks that right (of enum mc_right; 0: nobody needs any)? is_own: a tenant's key is enough, as what is told is
- * that tenant's. False after an answer. */
+ * that tenant's (request->tenant). False after an answer. */
 bool mc_web_is_permitted(struct mc_web_request *request, unsigned right, bool is_own);
 /* May who asks do what is done without keys for neighbours alone (mc_keys_stranger_status)? False after an answer. */
 bool mc_web_is_no_stranger(struct mc_web_request *request);

@@ -1,4 +1,4 @@
-/* web/web_loop: who leaves when there is no place for another one. */
+/* web: who leaves when there is no place for another one, who is let in. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,6 +6,8 @@
 #include <cmocka.h>
 
 #include "env/clock.h"
+#include "env/keys.h"
+#include "store/master/http.h"
 #include "web/web_inside.h"
 
 #include <stdlib.h>
@@ -169,6 +171,41 @@ static void for_ones_own_address_ones_own_leaves(void **state)
     end(&waiting);
 }
 
+/* Its key is revoked after it was let in: what it is told is its tenant's all the same, not everybody's. */
+static void who_is_let_in_stays_of_its_tenant(void **state)
+{
+#define SECRET "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+    static const char text[] = "GET /get_all_keys HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer a:" SECRET "\r\n\r\n";
+    static const char others[] = "other " SECRET " read\n",
+                      both[] = "a " SECRET " read team-a\nother " SECRET " read\n";
+    char path[] = "/tmp/test_web_XXXXXX", error[1024];
+    const struct mc_message_rules rules = {4096, 100, true};
+    struct waiting waiting = begin(0, 0, 0);
+    struct mc_web_request request = {.connection = wait_as(&waiting, HONEST, false)};
+    struct mc_scope scope, expected;
+    bool is_said = false;
+    (void)state;
+    int fd = mkstemp(path);
+    assert_int_equal(pwrite(fd, both, strlen(both), 0), (ssize_t)strlen(both));
+    mc_keys_use(path);
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    assert_true(mc_head_read_request(&request.head, &rules, text, strlen(text)) > 0);
+    request.path = mc_span_string("/get_all_keys");
+    assert_true(mc_web_is_permitted(&request, MC_RIGHT_READ, true));
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(pwrite(fd, others, strlen(others), 0), (ssize_t)strlen(others));
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    assert_true(mc_http_scope(&request, &scope, &is_said));
+    assert_true(mc_scope_make(&expected, mc_span_string("team-a")));
+    assert_true(is_said && mc_span_equal(mc_scope_span(&scope), mc_scope_span(&expected)));
+    mc_head_free(&request.head);
+    mc_keys_use("");
+    assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
+    close(fd);
+    unlink(path);
+    end(&waiting);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +215,7 @@ int main(void)
         cmocka_unit_test(who_rests_leaves_and_nobody_who_speaks),
         cmocka_unit_test(of_about_as_many_the_silent_one_leaves),
         cmocka_unit_test(for_ones_own_address_ones_own_leaves),
+        cmocka_unit_test(who_is_let_in_stays_of_its_tenant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -165,17 +165,15 @@ bool mc_http_number(const struct mc_web_request *request, const char *name, uint
 
 bool mc_http_scope(struct mc_web_request *request, struct mc_scope *scope, bool *is_said)
 {
-    struct mc_key key;
+    const char *tenant = request->tenant; /* asked for again, a key that is revoked meanwhile would have none */
     struct mc_buffer name = {.may_fail = true}, stamp = {.may_fail = true};
     bool is_asked = mc_http_parameter(request, "tenant_id", &name),
          is_stamped = mc_http_parameter(request, "stamp", &stamp);
-    int status = mc_keys_http_status_own(mc_head_find(&request->head, "Authorization"), 0, &key);
-    /* Who neither holds the memory of all nor runs the cluster is told of his own, and has no tenant by saying one. */
-    bool is_kept = status == 0 && key.id[0] != 0 && (key.rights & (MC_RIGHT_NODE | MC_RIGHT_ADMIN)) == 0;
-    struct mc_span who = key.tenant[0] != 0 ? mc_span_string(key.tenant) : mc_span(name.data, name.length);
+    struct mc_span who = tenant[0] != 0 ? mc_span_string(tenant) : mc_span(name.data, name.length);
     bool is_name = !name.failed && mc_scope_make(scope, who); /* else it would be everybody's */
-    if (status == 0 && is_kept && key.tenant[0] == 0 && is_name && scope->length > 0)
-        status = 403;
+    /* Who neither holds the memory of all nor runs the cluster is told of his own, and has no tenant by saying one. */
+    bool is_kept = (request->rights & (MC_RIGHT_NODE | MC_RIGHT_ADMIN)) == 0;
+    bool is_foreign = is_kept && tenant[0] == 0 && is_name && scope->length > 0;
     is_name = is_name && !stamp.failed && stamp.length <= MC_STAMP_TEXT_MAX;
     if (is_name)
         mc_scope_stamp(scope, mc_stamp_of(mc_span(stamp.data, stamp.length)));
@@ -183,11 +181,11 @@ bool mc_http_scope(struct mc_web_request *request, struct mc_scope *scope, bool 
         *is_said = is_kept || (is_asked && name.length > 0) || (is_stamped && stamp.length > 0);
     mc_buffer_free(&name);
     mc_buffer_free(&stamp);
-    if (status != 0) /* its key may have been revoked since it was let in */
-        mc_http_reply_text(request, status, MC_HTTP_TEXT, status == 401 ? "no key of ours\n" : "another tenant's\n");
+    if (is_foreign)
+        mc_http_reply_text(request, 403, MC_HTTP_TEXT, "this key is of another tenant\n");
     else if (!is_name)
         mc_http_reply_error(request, MC_ERR_INVALID_PARAMS);
-    return status == 0 && is_name;
+    return is_name && !is_foreign;
 }
 
 bool mc_http_body(struct mc_web_request *request, struct mc_web_bytes *body)
