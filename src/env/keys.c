@@ -550,7 +550,10 @@ int mc_keys_http_status_own(const char *authorization, unsigned right, struct mc
     else if (authorization != NULL && strncasecmp(authorization, "Basic ", 6) == 0)
         is_known = mc_base64_decode(&decoded, mc_span_string(authorization + 6)) == 0 && !decoded.failed &&
                    mc_keys_find_token(mc_span(decoded.data, decoded.length), &key);
+    if (decoded.length > 0)
+        explicit_bzero(decoded.data, decoded.length);
     mc_buffer_free(&decoded);
+    explicit_bzero(key.secret, sizeof(key.secret));
     *of = key;
     return !is_known ? 401 : (key.rights & right) == right ? 0 : 403;
 }
@@ -577,6 +580,7 @@ const char *mc_keys_bearer(char text[MC_KEYS_BEARER_MAX])
     int length = snprintf(text, MC_KEYS_BEARER_MAX, "Bearer %s:", key.id);
     for (size_t i = 0; i < MC_KEY_SECRET_BYTES; i++)
         length += snprintf(text + length, MC_KEYS_BEARER_MAX - (size_t)length, "%02x", key.secret[i]);
+    explicit_bzero(&key, sizeof(key));
     return text;
 }
 

@@ -49,7 +49,8 @@ bool mc_keys_find_token(struct mc_span token, struct mc_key *key);
  * ours, 403: one without that right, or of a tenant. "Bearer id:secret", or "Basic", as browsers ask their users for
  * it. NULL: there is none. */
 int mc_keys_http_status(const char *authorization, unsigned right);
-/* The same where each tenant is told of its own: of *key, whose id is empty where nobody is asked for one. */
+/* The same where each tenant is told of its own: of *key, without its secret, whose id is empty where nobody is asked
+ * for one. */
 int mc_keys_http_status_own(const char *authorization, unsigned right, struct mc_key *key);
 /* Without keys, what only an administrator should do is done for neighbours alone (mc_socket_peer_is_near), unless
  * MC_PROTECTED_MODE says no. 0 or 403. */

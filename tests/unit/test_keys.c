@@ -216,9 +216,11 @@ static void the_keys_of_this_process(void **state)
     assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
 }
 
-struct asked { /* what two functions below are called with, none of it on their stack */
+struct asked { /* what the functions below are called with, none of it on their stack */
     struct mc_key_proved proved;
     struct mc_key key;
+    const char *authorization;
+    char bearer[MC_KEYS_BEARER_MAX];
     bool is_right;
 };
 
@@ -233,6 +235,35 @@ static void *ask_whether_it_holds(void *argument)
 {
     struct asked *asked = argument;
     asked->is_right = mc_key_holds(&asked->proved);
+    return NULL;
+}
+
+static void *ask_for_the_own_one(void *argument)
+{
+    struct asked *asked = argument;
+    asked->is_right = mc_keys_own(&asked->key);
+    return NULL;
+}
+
+static void *ask_for_the_bearer(void *argument)
+{
+    struct asked *asked = argument;
+    asked->is_right = mc_keys_bearer(asked->bearer) == asked->bearer;
+    return NULL;
+}
+
+static void *ask_for_the_status(void *argument)
+{
+    struct asked *asked = argument;
+    asked->is_right = mc_keys_http_status(asked->authorization, MC_RIGHT_ADMIN) == 0;
+    return NULL;
+}
+
+static void *ask_for_ones_own_status(void *argument)
+{
+    struct asked *asked = argument;
+    struct mc_key key;
+    asked->is_right = mc_keys_http_status_own(asked->authorization, MC_RIGHT_ADMIN, &key) == 0 && key.id[0] == 'm';
     return NULL;
 }
 
@@ -262,6 +293,13 @@ static void no_secret_stays_on_a_stack(void **state)
     mc_key_note(&asked.proved, &asked.key, mc_keys_version() - 1); /* it is looked up again */
     assert_int_equal(left_on_stack(ask_whether_it_holds, &asked, secret, sizeof(secret)), 0);
     assert_true(asked.is_right);
+    asked.authorization = "Bearer me:" A64;
+    void *(*asks[])(void *) = {ask_for_the_own_one, ask_for_the_bearer, ask_for_the_status, ask_for_ones_own_status};
+    for (size_t i = 0; i < sizeof(asks) / sizeof(asks[0]); i++) {
+        asked.is_right = false;
+        assert_int_equal(left_on_stack(asks[i], &asked, secret, sizeof(secret)), 0);
+        assert_true(asked.is_right);
+    }
     unsetenv("MC_AUTH_TOKEN");
     assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
 }

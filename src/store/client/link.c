@@ -655,9 +655,8 @@ static struct mc_master_link *link_begin(struct race *race, uint64_t *id)
     if (!race->opens && !atomic_compare_exchange_strong(&store->link_coming, &is_other, true))
         return NULL;
     race->opens = true;
-    struct mc_key key;
     struct mc_prover *prover = NULL;
-    bool has_key = mc_keys_own(&key);
+    bool has_key = mc_keys_are_wanted();
     if (has_key)
         prover = calloc(1, sizeof(*prover));
     int fd = has_key && prover == NULL ? MC_ERR_NO_MEMORY : mc_tcp_begin(&race->links[0]->peer);
@@ -728,6 +727,7 @@ static int link_prove(struct mc_master_link *link)
     if (!mc_keys_own(&key) || key.id[0] == 0)
         return MC_ERR_NOT_PERMITTED;
     mc_prover_begin(link->prover, mc_span_string(key.id), key.secret, &out);
+    explicit_bzero(key.secret, sizeof(key.secret));
     return link_say(link, &out);
 }
 
@@ -737,6 +737,7 @@ static int link_proved(struct mc_master_link *link, const struct mc_frame *frame
     struct mc_buffer out = {.may_fail = true};
     char why[MC_PROOF_TEXT_MAX];
     int rc = mc_prover_take(link->prover, frame, &out, why);
+    explicit_bzero(link->prover, sizeof(*link->prover));
     free(link->prover);
     link->prover = NULL;
     if (rc < 0)

@@ -89,6 +89,7 @@ int mc_prove(int fd, struct mc_span key, const uint8_t secret[MC_KEY_SECRET_BYTE
         rc = MC_ERR_PROTOCOL;
     if (rc == 0)
         rc = out.failed ? MC_ERR_NO_MEMORY : send_all(fd, &out, deadline_ns);
+    explicit_bzero(prover.secret, sizeof(prover.secret));
     mc_buffer_free(&out);
     mc_buffer_free(&in);
     return rc;
@@ -104,7 +105,9 @@ int mc_prove_own(int fd, uint64_t deadline_ns, char why[MC_PROOF_TEXT_MAX])
         snprintf(why, MC_PROOF_TEXT_MAX, "our own key cannot be read, see the log");
         return MC_ERR_NOT_PERMITTED;
     }
-    return mc_prove(fd, mc_span_string(key.id), key.secret, deadline_ns, why);
+    int rc = mc_prove(fd, mc_span_string(key.id), key.secret, deadline_ns, why);
+    explicit_bzero(key.secret, sizeof(key.secret));
+    return rc;
 }
 
 /* ---- the server's end ---- */
