@@ -72,6 +72,9 @@ static const uint16_t allowed[] = {
     __NR_getdents64,
     __NR_mkdirat,
     __NR_unlinkat,
+#ifdef __NR_renameat
+    __NR_renameat,
+#endif
     __NR_renameat2,
     __NR_ftruncate,
     __NR_fallocate,
@@ -126,6 +129,7 @@ static const uint16_t allowed[] = {
     __NR_getpid,
     __NR_getppid,
     __NR_tgkill,
+    __NR_tkill,
     __NR_sched_yield,
     __NR_sched_getaffinity,
     __NR_sched_setaffinity,
@@ -185,6 +189,14 @@ static const uint16_t allowed[] = {
 };
 #define ALLOWED_COUNT (sizeof(allowed) / sizeof(allowed[0]))
 _Static_assert(2 * ALLOWED_COUNT + 16 <= BPF_MAXINSNS, "one program");
+
+bool mc_harden_allows(unsigned number)
+{
+    for (size_t i = 0; i < ALLOWED_COUNT; i++)
+        if (allowed[i] == number)
+            return true;
+    return false;
+}
 
 int mc_harden_user(uid_t *user, gid_t *group, char *error, size_t error_size)
 {

@@ -7,6 +7,7 @@
 #ifndef MC_ENV_HARDEN_H
 #define MC_ENV_HARDEN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -18,5 +19,7 @@ int mc_harden_user(uid_t *user, gid_t *group, char *error, size_t error_size);
 /* Does it, for good. 0 or negative, with a line in error. A system call that is not on the list gives ENOSYS from then
  * on, as from a kernel without it, so libraries of later releases take another way. */
 int mc_harden(char *error, size_t error_size);
+/* Is that system call on the list, whatever its arguments? */
+bool mc_harden_allows(unsigned number);
 
 #endif

@@ -10,14 +10,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -93,6 +97,71 @@ static int can(void)
     return 0;
 }
 
+/* By the calls of the C library, which chooses what it asks the kernel for: on aarch64 something else than on x86-64. */
+static int can_by_library(void)
+{
+    int fds[2];
+    char text[8];
+    struct stat status;
+    struct timeval none = {0};
+    EXPECT(1, hardened() == 0);
+    EXPECT(2, rename("/nonexistent/a", "/nonexistent/b") < 0 && errno == ENOENT);
+    EXPECT(3, unlink("/nonexistent/a") < 0 && errno == ENOENT);
+    EXPECT(4, mkdir("/nonexistent/a", 0700) < 0 && errno == ENOENT);
+    EXPECT(5, access("/", R_OK) == 0 && stat("/", &status) == 0 && lstat("/", &status) == 0);
+    EXPECT(6, readlink("/", text, sizeof(text)) < 0 && errno == EINVAL);
+    EXPECT(7, pipe(fds) == 0 && dup2(fds[0], fds[1]) == fds[1] && fstat(fds[0], &status) == 0);
+    EXPECT(8, poll(NULL, 0, 0) == 0 && select(0, NULL, NULL, NULL, &none) == 0);
+    EXPECT(9, eventfd(0, EFD_CLOEXEC) >= 0);
+    return 0;
+}
+
+/* What can be asked for under several names: a C library takes any that the architecture has. */
+#ifdef __x86_64__
+#define OLD(name) __NR_##name
+#else
+#define OLD(name) (-1) /* later architectures began without */
+#endif
+#ifdef __NR_renameat
+#define RENAMEAT __NR_renameat
+#else
+#define RENAMEAT (-1)
+#endif
+
+static void test_all_names_of_what_it_can(void **state)
+{
+    (void)state;
+    static const long names[][3] = {
+        {OLD(rename), RENAMEAT, __NR_renameat2},
+        {OLD(unlink), __NR_unlinkat, -1},
+        {OLD(mkdir), __NR_mkdirat, -1},
+        {OLD(open), __NR_openat, -1},
+        {OLD(access), __NR_faccessat, -1},
+        {OLD(readlink), __NR_readlinkat, -1},
+        {OLD(stat), __NR_newfstatat, __NR_statx},
+        {OLD(lstat), __NR_fstat, -1},
+        {OLD(dup2), __NR_dup3, __NR_dup},
+        {OLD(pipe), __NR_pipe2, -1},
+        {OLD(poll), __NR_ppoll, -1},
+        {OLD(select), __NR_pselect6, -1},
+        {OLD(epoll_create), __NR_epoll_create1, -1},
+        {OLD(epoll_wait), __NR_epoll_pwait, -1},
+        {OLD(eventfd), __NR_eventfd2, -1},
+        {OLD(signalfd), __NR_signalfd4, -1},
+        {OLD(time), __NR_gettimeofday, __NR_clock_gettime},
+        {__NR_accept, __NR_accept4, -1},
+        {__NR_getrlimit, __NR_prlimit64, -1},
+        {__NR_nanosleep, __NR_clock_nanosleep, -1},
+        {__NR_tkill, __NR_tgkill, -1}, /* of abort: musl's and glibc's */
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        for (size_t j = 0; j < 3; j++)
+            if (names[i][j] >= 0 && !mc_harden_allows((unsigned)names[i][j]))
+                fail_msg("call %ld is not allowed, row %zu", names[i][j], i);
+    assert_false(mc_harden_allows(__NR_execve));
+    assert_false(mc_harden_allows(__NR_mount));
+}
+
 static void test_what_it_cannot(void **state)
 {
     (void)state;
@@ -103,6 +172,12 @@ static void test_what_it_can(void **state)
 {
     (void)state;
     assert_int_equal(in_child(can), 0);
+}
+
+static void test_what_it_can_by_the_library(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(can_by_library), 0);
 }
 
 static int user_of_nobody(void)
@@ -127,6 +202,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_it_cannot),
         cmocka_unit_test(test_what_it_can),
+        cmocka_unit_test(test_what_it_can_by_the_library),
+        cmocka_unit_test(test_all_names_of_what_it_can),
         cmocka_unit_test(test_who_is_not_root_stays_who_it_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
