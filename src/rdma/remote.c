@@ -60,10 +60,11 @@ static int read_region(struct mc_span text, struct mc_rdma_remote *remote, uint3
     struct mc_json_cursor element;
     struct mc_rdma_chunk chunk = {0};
     uint64_t end = 0;
+    bool is_first = true;
     int rc = mc_json_open(text, '[', &element);
-    while (rc == 0 && (rc = mc_json_next(&element)) == 1) {
-        rc = read_chunk(element.value, &chunk);
-        if (rc == 0 && end != 0 && chunk.address != end)
+    for (; rc == 0 && (rc = mc_json_next(&element)) == 1; is_first = false) {
+        rc = read_chunk(element.value, &chunk); /* whose address is not 0 */
+        if (rc == 0 && !is_first && chunk.address != end)
             rc = MC_ERR_PROTOCOL;
         if (rc == 0)
             rc = add_chunk(remote, &chunk, region);

@@ -767,8 +767,9 @@ static void test_remote_text(void **state)
         "{\"memory\":[[[1,1,65536,0,5]]]}",      /* a 17th device */
         "{\"memory\":[[[1,1,1,0,4294967296]]]}", /* no key */
         "{\"memory\":[[[1,18446744073709551615,1,0,5],[1,1,1,0,5]]]}",
-        "{\"memory\":[[[10,10,1,0,5],[21,1,1,0,5]]]}",   /* a hole within a region */
-        "{\"memory\":[[[10,10,1,0,5]],[[19,5,1,0,5]]]}", /* two regions overlap */
+        "{\"memory\":[[[18446744073709551600,16,1,0,5],[4096,16,1,0,5]]]}", /* goes on after the last address */
+        "{\"memory\":[[[10,10,1,0,5],[21,1,1,0,5]]]}",                      /* a hole within a region */
+        "{\"memory\":[[[10,10,1,0,5]],[[19,5,1,0,5]]]}",                    /* two regions overlap */
         "{\"memory\":[[[10,10,1,0,5]]],\"memory\":[[[30,1,1,0,5]]]}",
         "{\"memory\":[[[10,10,1,0,5]]",
     };
