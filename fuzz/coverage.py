@@ -14,8 +14,10 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PARSERS = {
     "fuzz_answers": "env/http env/json env/redis",
+    "fuzz_ask": "transfer/peer/ask transfer/peer/peer transfer/peer/settle",
     "fuzz_client": "store/client/get store/client/get_call store/client/put store/client/link store/client/call store/client/endpoints store/client/heartbeat "
                    "store/path/tcp_lane store/path/tcp_open store/path/tcp store/path/shm store/path/path",
+    "fuzz_console": "console/ask console/drain console/lists console/print console/status console/top doctor/segments doctor/cluster doctor/facts doctor/doctor",
     "fuzz_core": "store/core/machine store/core/request store/core/member store/core/segment store/core/put store/core/query store/core/recover store/core/replica",
     "fuzz_disk": "store/disk/format store/disk/journal store/disk/recover store/disk/walk store/disk/region",
     "fuzz_election": "env/etcd env/etcd_login env/k8s env/leader store/master/election_etcd store/master/election_k8s store/master/quotas store/master/quotas_etcd",
@@ -25,7 +27,7 @@ PARSERS = {
     "fuzz_options": "base/options store/master/options",
     "fuzz_owner": "store/owner/link store/owner/master store/owner/owner store/owner/inventory store/owner/epoch",
     "fuzz_proxy": "proxy/edit proxy/join net/message",
-    "fuzz_rdma": "rdma/link_text",
+    "fuzz_rdma": "rdma/link_text rdma/remote",
     "fuzz_regex": "base/regex",
     "fuzz_serve": "store/segment/serve_lane",
     "fuzz_service": "store/service/config store/service/put_body web/web net/message",

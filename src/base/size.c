@@ -4,6 +4,11 @@
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
+uint64_t mc_size_of_real(double number)
+{
+    return number >= 0x1p64 ? UINT64_MAX : number > 0 ? (uint64_t)number : 0;
+}
+
 void mc_size_text(char *text, size_t size, uint64_t bytes)
 {
     static const char *const units[] = {"KB", "MB", "GB", "TB"};

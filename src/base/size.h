@@ -7,5 +7,7 @@
 
 /* "0 B", "1.50 KB", "30.00 GB" (1024). */
 void mc_size_text(char *text, size_t size, uint64_t bytes);
+/* The whole number below; the nearest one that there is to what is none. */
+uint64_t mc_size_of_real(double number);
 
 #endif

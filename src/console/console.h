@@ -50,6 +50,7 @@ int mc_console_strange(const struct mc_console *console);
 /* A number, a bool or a text by its path; 0, false or "" when it is not there. */
 uint64_t mc_console_number(struct mc_span json, const char *path);
 double mc_console_real(struct mc_span json, const char *path);
+uint64_t mc_console_whole(struct mc_span json, const char *path); /* of such that may have a fraction */
 bool mc_console_bool(struct mc_span json, const char *path);
 /* Printable: what a terminal would take as an order is '?'. Returns text. */
 const char *mc_console_text(struct mc_span json, const char *path, char *text, size_t size);
@@ -57,6 +58,8 @@ const char *mc_console_text(struct mc_span json, const char *path, char *text, s
 const char *mc_console_size(char text[32], uint64_t bytes);
 const char *mc_console_count(char text[32], uint64_t number);
 const char *mc_console_time(char text[32], uint64_t seconds);
+/* A part of an answer that is JSON; what a terminal would take as an order stands there as an escape. */
+void mc_console_put_json(FILE *out, struct mc_span json);
 /* A list of JSON values, one a line: begun by the first element, and ended, also without one. */
 void mc_console_list_add(struct mc_console *console, bool *is_begun, struct mc_span element);
 void mc_console_list_end(struct mc_console *console, bool is_begun);

@@ -55,6 +55,12 @@ static int list_jobs(struct mc_console *console)
     return code;
 }
 
+static void put_line(FILE *out, struct mc_span json)
+{
+    mc_console_put_json(out, json);
+    fprintf(out, "\n");
+}
+
 /* Where it is a terminal one line that is written over, else a line for each change. */
 static void show_progress(const struct mc_console *console, uint64_t done, uint64_t all, bool is_last)
 {
@@ -73,7 +79,7 @@ static int say_end(const struct mc_console *console, struct mc_span job)
     char status[32];
     bool is_done = strcmp(mc_console_text(job, "status_name", status, sizeof(status)), "SUCCEEDED") == 0;
     if (console->is_json)
-        fprintf(console->out, "%.*s\n", (int)job.length, (const char *)job.data);
+        put_line(console->out, job);
     else if (is_done)
         fprintf(console->out, "drained: the node can be ended; mooncake undrain takes that back\n");
     if (!is_done)
@@ -130,7 +136,7 @@ int mc_console_drain(struct mc_console *console)
     if (code == MC_CONSOLE_FINE && console->waits)
         code = follow_job(console, id);
     else if (code == MC_CONSOLE_FINE && console->is_json)
-        fprintf(console->out, "%.*s\n", (int)job.length, (const char *)job.data);
+        put_line(console->out, job);
     else if (code == MC_CONSOLE_FINE)
         fprintf(console->out, "being drained: mooncake drain shows how far it is\n");
     mc_buffer_free(&reply);
@@ -147,8 +153,11 @@ int mc_console_undrain(struct mc_console *console)
     }
     write_names(console, &body);
     int code = mc_console_ask(console, "/api/v1/undrain", (const char *)body.data, &reply);
-    if (code == MC_CONSOLE_FINE && console->is_json)
-        fprintf(console->out, "%.*s\n", (int)reply.length, (const char *)reply.data);
+    struct mc_span said = mc_span(reply.data, reply.length), nothing;
+    if (code == MC_CONSOLE_FINE && console->is_json && mc_json_find(said, "nothing", &nothing) < 0)
+        code = mc_console_strange(console);
+    else if (code == MC_CONSOLE_FINE && console->is_json)
+        put_line(console->out, said);
     else if (code == MC_CONSOLE_FINE)
         fprintf(console->out, "takes objects again\n");
     mc_buffer_free(&reply);

@@ -139,10 +139,9 @@ static void print_one_key(FILE *out, struct mc_span data)
     struct mc_json_cursor cursor;
     (void)mc_console_text(data, "key", name, sizeof(name));
     if (!mc_console_bool(data, "is_there")) {
-        double least = mc_console_real(data, "least_seconds_ago");
         fprintf(out, "%s is not there: %s", name, mc_console_text(data, "reason", reason, sizeof(reason)));
         if (mc_console_real(data, "most_seconds_ago") > 0)
-            fprintf(out, ", at least %s ago", mc_console_time(ago, (uint64_t)least));
+            fprintf(out, ", at least %s ago", mc_console_time(ago, mc_console_whole(data, "least_seconds_ago")));
         fprintf(out, "\n");
         return;
     }
@@ -168,10 +167,12 @@ int mc_console_keys(struct mc_console *console)
     int code = mc_console_ask(console, (const char *)path.data, NULL, &reply);
     if (code == MC_CONSOLE_FINE && mc_json_find(whole(&reply), "data", &data) != 1)
         code = mc_console_strange(console);
-    if (code == MC_CONSOLE_FINE && console->is_json)
-        fprintf(console->out, "%.*s\n", (int)data.length, (const char *)data.data);
-    else if (code == MC_CONSOLE_FINE)
+    if (code == MC_CONSOLE_FINE && console->is_json) {
+        mc_console_put_json(console->out, data);
+        fprintf(console->out, "\n");
+    } else if (code == MC_CONSOLE_FINE) {
         print_one_key(console->out, data);
+    }
     if (code == MC_CONSOLE_FINE && !mc_console_bool(data, "is_there"))
         code = MC_CONSOLE_FAILED; /* for scripts */
     mc_buffer_free(&reply);

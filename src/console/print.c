@@ -24,6 +24,11 @@ double mc_console_real(struct mc_span json, const char *path)
     return strtod(text, NULL);
 }
 
+uint64_t mc_console_whole(struct mc_span json, const char *path)
+{
+    return mc_size_of_real(mc_console_real(json, path));
+}
+
 bool mc_console_bool(struct mc_span json, const char *path)
 {
     struct mc_span value;
@@ -53,7 +58,7 @@ const char *mc_console_text(struct mc_span json, const char *path, char *text, s
                 break;
         } else {
             four[0] = *at++;
-            if ((uint8_t)four[0] == 0xc2 && at < end) { /* looked at with what follows it */
+            if ((uint8_t)four[0] == 0xc2 && at < end && ((uint8_t)*at & 0xc0) == 0x80) { /* one character */
                 four[1] = *at++;
                 length = 2;
             }
@@ -103,11 +108,25 @@ const char *mc_console_time(char text[32], uint64_t seconds)
     return text;
 }
 
+void mc_console_put_json(FILE *out, struct mc_span json)
+{
+    const uint8_t *at = json.data, *end = at + json.length;
+    for (const uint8_t *from = at; from < end; from = at) { /* fflush says whether it was written */
+        while (at < end && (*at < ' ' || !is_order(at, end)))
+            at++;
+        (void)fwrite(from, 1, (size_t)(at - from), out);
+        if (at < end) {
+            at += *at == 0xc2;
+            fprintf(out, "\\u%04x", (unsigned)*at++);
+        }
+    }
+}
+
 void mc_console_list_add(struct mc_console *console, bool *is_begun, struct mc_span element)
 {
     fprintf(console->out, *is_begun ? ",\n" : "[\n");
     *is_begun = true;
-    (void)fwrite(element.data, 1, element.length, console->out); /* fflush says whether it was written */
+    mc_console_put_json(console->out, element);
 }
 
 void mc_console_list_end(struct mc_console *console, bool is_begun)

@@ -111,11 +111,11 @@ static void print_rates(FILE *out, struct mc_span data)
         fprintf(out, "; %.1f %% lately", 100 * mc_console_real(data, "hit_ratio_lately"));
     fprintf(out, "\nputs      %.1f/s, %s/s; gets %.1f/s; removes %.1f/s\n",
             mc_console_real(data, "per_second.put_end_items"),
-            mc_console_size(bytes, (uint64_t)mc_console_real(data, "per_second.put_bytes")),
+            mc_console_size(bytes, mc_console_whole(data, "per_second.put_bytes")),
             mc_console_real(data, "per_second.get_items"), mc_console_real(data, "per_second.remove_items"));
     fprintf(out, "evicted   %.1f/s, ", mc_console_real(data, "per_second.evicted_objects"));
     fprintf(out, "%s/s; puts without room %.1f/s; longest turn of the master %.1f ms\n",
-            mc_console_size(bytes, (uint64_t)mc_console_real(data, "per_second.evicted_bytes")),
+            mc_console_size(bytes, mc_console_whole(data, "per_second.evicted_bytes")),
             mc_console_real(data, "per_second.allocation_failures"),
             (double)mc_console_number(data, "turns.longest_us") / 1000);
 }
@@ -158,7 +158,7 @@ int mc_console_status(struct mc_console *console)
     if (code == MC_CONSOLE_FINE && mc_json_find(mc_span(reply.data, reply.length), "data", &data) != 1)
         code = mc_console_strange(console);
     if (code == MC_CONSOLE_FINE && console->is_json) {
-        (void)fwrite(data.data, 1, data.length, console->out); /* fflush says whether it was written */
+        mc_console_put_json(console->out, data);
         fprintf(console->out, "\n");
     } else if (code == MC_CONSOLE_FINE) {
         mc_console_print_status(console, data);

@@ -102,9 +102,9 @@ static void print_spark(FILE *out, const char *name, const struct spark *spark, 
         top = spark->values[i] > top ? spark->values[i] : top;
     fprintf(out, "%-9s ", name);
     for (size_t i = 0; i < spark->count; i++) {
-        double value = spark->values[i];
-        int step = value <= 0 || top <= 0 ? 0 : (int)(8 * value / top + 0.5);
-        fprintf(out, "%s", blocks[step > 8 ? 8 : step == 0 && value > 0 ? 1 : step]);
+        double value = spark->values[i], height = value / top; /* of any answer: also infinite, or no number */
+        int step = height >= 1 ? 8 : height > 0 ? (int)(8 * height + 0.5) : 0;
+        fprintf(out, "%s", blocks[step == 0 && value > 0 ? 1 : step]);
     }
     fprintf(out, " %s\n", now);
 }

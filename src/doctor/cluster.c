@@ -2,6 +2,7 @@
 #include "doctor/doctor.h"
 
 #include "base/error.h"
+#include "base/size.h"
 #include "env/clock.h"
 #include "env/http.h"
 #include "env/json.h"
@@ -172,8 +173,8 @@ static int ask_http(const char *address, const char *path, struct mc_buffer *rep
 static double metric(const struct mc_buffer *text, const char *name)
 {
     size_t length = strlen(name);
-    const char *at = (const char *)text->data;
-    for (const char *end = at + text->length; at < end;) {
+    const char *at = (const char *)text->data; /* NULL: there is none */
+    for (const char *end = text->length == 0 ? at : at + text->length; at < end;) {
         const char *line_end = memchr(at, '\n', (size_t)(end - at));
         if (line_end == NULL)
             break;
@@ -197,8 +198,8 @@ static void say_capacity(struct mc_doctor *doctor, const char *address)
             capacity < 1
                 ? "no store node has lent memory: puts fail; start one (mc_store_rest_server, mooncake_client, setup)"
                 : NULL,
-            "%s lent, %s used, %.0f objects", mc_doctor_size(total, (uint64_t)capacity),
-            mc_doctor_size(used, (uint64_t)taken), metric(&text, "master_key_count"));
+            "%s lent, %s used, %.0f objects", mc_doctor_size(total, mc_size_of_real(capacity)),
+            mc_doctor_size(used, mc_size_of_real(taken)), metric(&text, "master_key_count"));
         mc_doctor_say(doctor, MC_VERDICT_FINE, "clients", 0, NULL, "%.0f", clients);
     } else {
         mc_doctor_say(doctor, MC_VERDICT_WARNING, "capacity", 0, NULL, "%s/metrics answers %d", address, rc);
