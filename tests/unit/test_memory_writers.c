@@ -22,7 +22,7 @@
 #define CAPACITY (64ull << 20)
 #define LENGTH (4ull << 20)
 #define PLACES 12u
-#define COPIES 400u /* so many take longer than it takes until the first tick */
+#define COPIES 800u /* until a tick has come in the middle of one, so many again */
 #define FLAGS 2u
 #define EPOCH 5ull
 #define FIRST_GENERATION (EPOCH << MC_EPOCH_SHIFT)
@@ -110,23 +110,25 @@ static void writer_run(const struct owner *owner)
         _exit(20);
     struct mc_hash hash = mc_hash("key", 3);
     static struct mc_transfer transfers[COPIES], *list[COPIES];
-    for (uint32_t i = 0; i < COPIES; i++) {
-        transfers[i] = (struct mc_transfer){
-            .kind = MC_TRANSFER_WRITE,
-            .place = {3, i % PLACES, FIRST_GENERATION + i + 1, i % PLACES * (LENGTH + 65536), 0, 0},
-            .object_length = LENGTH,
-            .hash_low = hash.low,
-            .hash_high = hash.high,
-            .key = mc_span_string("key"),
-            .flags = FLAGS,
-            .replica = 1,
-            .length = LENGTH,
-            .parts = &part,
-            .part_count = 1};
-        list[i] = &transfers[i];
-    }
     struct mc_run run = {.deadline_ns = UINT64_MAX, .tick = stop_here, .context = &stopped};
-    path->transport->run(path, list, COPIES, &run);
+    for (uint64_t before = 0; before < 1000 * COPIES && !stopped; before += COPIES) {
+        for (uint32_t i = 0; i < COPIES; i++) {
+            transfers[i] = (struct mc_transfer){
+                .kind = MC_TRANSFER_WRITE,
+                .place = {3, i % PLACES, FIRST_GENERATION + before + i + 1, i % PLACES * (LENGTH + 65536), 0, 0},
+                .object_length = LENGTH,
+                .hash_low = hash.low,
+                .hash_high = hash.high,
+                .key = mc_span_string("key"),
+                .flags = FLAGS,
+                .replica = 1,
+                .length = LENGTH,
+                .parts = &part,
+                .part_count = 1};
+            list[i] = &transfers[i];
+        }
+        path->transport->run(path, list, COPIES, &run);
+    }
     mc_path_release(path);
     mc_paths_destroy(paths);
     _exit(stopped ? 0 : 21);
