@@ -390,3 +390,45 @@ def test_an_engine_keeps_as_many_as_it_has_places(monkeypatch, tmp_path):
             assert writes(Near()) and writes(near) and not is_over(others[-1])
             for one in (*first, *others):
                 one.close()
+
+
+@pytest.mark.parametrize("how", ["idle", "slow"])
+def test_an_engines_places_are_no_two_addresses(monkeypatch, tmp_path, how):
+    """All of them are connections that have asked once, of two addresses, which rest, or say a byte now and then: who comes from a third has one of
+    the address that has most, and transfers go on over connections that were closed while they rested."""
+    monkeypatch.setenv("MC_TCP_BIND_ADDRESS", "127.0.0.1")
+    monkeypatch.setenv("MC_FORCE_TCP", "1")
+    with open(tmp_path / "log", "w", encoding="utf-8") as log, Peer(log=log, MC_LOG_LEVEL="INFO") as peer, contextlib.ExitStack() as stack:
+        data = int(re.search(r"data on port (\d+)", (tmp_path / "log").read_text()).group(1))
+        resource.prlimit(peer.process.pid, resource.RLIMIT_NOFILE, (400, 400))
+        near = Near()
+
+        def writes(near):
+            return near.engine.transfer_sync_write(peer.target, near.address, peer.address, 4096) == 0
+
+        def asked(source):
+            one = stack.enter_context(connect(("127.0.0.1", data), source))
+            one.sendall(struct.pack("<QQB7x", 1, peer.address, 0x80))
+            assert len(one.recv(9, socket.MSG_WAITALL)) == 9
+            return one
+        assert writes(near)  # its connection rests, too
+        first, second = ([asked(source) for _ in range(count)] for source, count in (("127.0.0.2", 225), ("127.0.0.3", 74)))
+        for second_of in range(12 if how == "slow" else 2):
+            for one in first + second if how == "slow" else ():
+                one.sendall(b"x")
+            time.sleep(1)
+        others = [asked("127.0.0.4") for _ in range(20)]
+        assert sum(map(is_over, first)) == 20 and not any(map(is_over, second + others))
+        assert writes(Near()) and writes(near)
+        if how == "idle":  # of one's own address the one that has rested for longest goes
+            time.sleep(1.1)
+            rest = [one for one in first if not is_over(one)]
+            more = [asked("127.0.0.2") for _ in rest[10:]]
+            gone = list(map(is_over, rest))
+            assert gone == sorted(gone, reverse=True) and sum(gone) > 180 and not any(map(is_over, more)) and writes(near)
+            for one in first + second + others + more:
+                one.close()
+            time.sleep(1.1)
+            near_by = [asked("127.0.0.1") for _ in range(225)]
+            time.sleep(0.2)
+            assert not any(map(is_over, near_by)) and writes(near), "its own went, and nobody sees it"

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "env/clock.h"
-#include "env/limits.h"
 #include "env/log.h"
 #include "env/secure.h"
 #include "env/socket.h"
@@ -27,7 +26,6 @@
 #define STRANGERS_PER_TURN 8 /* and so many new ones: they cost others of the turn less than a request of their own */
 #define STRANGERS_NS 300000u /* or none after so long: a handshake of TLS takes a millisecond */
 #define ACCEPTS_PER_TURN 8u
-#define ROOM_LOOKS 64u /* connections that are looked at for one that has to go */
 #define TICK_MS 500u
 #define ANSWER_LOOK_MS 20 /* while offers are being answered */
 #define SEND_PARTS 64u
@@ -71,6 +69,7 @@ void mc_connection_asked(struct mc_service_connection *connection)
     struct mc_service *service = connection->service;
     struct epoll_event event = {.events = connection->events, .data.ptr = connection};
     connection->has_asked = true;
+    mc_places_asked(connection);
     if (!connection->is_strange || epoll_ctl(service->epoll_fd, EPOLL_CTL_ADD, connection->fd, &event) != 0)
         return; /* no memory: it is served as strangers are */
     unwatch(connection);
@@ -112,9 +111,9 @@ static void drop(struct mc_service_connection *connection, bool is_abort)
     else
         mc_transfer_close_fd(connection->fd);
     *(connection->previous == NULL ? &service->connections : &connection->previous->next) = connection->next;
-    *(connection->next == NULL ? &service->oldest : &connection->next->previous) = connection->previous;
-    service->connection_count--;
-    service->shares[connection->share]--;
+    if (connection->next != NULL)
+        connection->next->previous = connection->previous;
+    mc_places_leave(connection);
     connection->next = service->dead;
     service->dead = connection;
 }
@@ -122,6 +121,11 @@ static void drop(struct mc_service_connection *connection, bool is_abort)
 void mc_connection_drop(struct mc_service_connection *connection)
 {
     drop(connection, false);
+}
+
+void mc_connection_abort(struct mc_service_connection *connection)
+{
+    drop(connection, true);
 }
 
 static void bury(struct mc_service *service)
@@ -166,33 +170,10 @@ static bool begin_shut(struct mc_service_connection *connection, enum mc_preface
     return connection->preface != NULL;
 }
 
-/* Of that counter, or (MC_SERVICE_SHARES) of any. */
-static bool make_room(struct mc_service *service, uint32_t share)
-{
-    struct mc_service_connection *one = service->oldest;
-    for (unsigned looks = 0; one != NULL && looks < ROOM_LOOKS; one = one->previous, looks++) {
-        if (one->has_asked || one->kind == MC_CONNECTION_HOST || (share != MC_SERVICE_SHARES && one->share != share) ||
-            !mc_socket_is_silent(one->fd))
-            continue;
-        drop(one, true);
-        return true;
-    }
-    return false;
-}
-
-static bool has_place(struct mc_service *service, uint32_t share)
-{
-    uint64_t parts = mc_file_limit() / 4 * 3;
-    uint32_t most = parts < MC_SERVICE_CONNECTIONS_MAX ? (uint32_t)parts : MC_SERVICE_CONNECTIONS_MAX;
-    uint32_t of_one = most - most / MC_SERVICE_SHARE_PARTS;
-    return (service->shares[share] < of_one || make_room(service, share)) &&
-           (service->connection_count < most || make_room(service, MC_SERVICE_SHARES));
-}
-
 static bool add_connection(struct mc_service *service, int fd, enum mc_connection_kind kind, enum mc_preface_port port)
 {
     uint32_t share = (uint32_t)(mc_socket_peer_key(fd) % MC_SERVICE_SHARES);
-    if (kind != MC_CONNECTION_HOST && !has_place(service, share)) {
+    if (kind != MC_CONNECTION_HOST && !mc_places_has_one(service, share)) {
         mc_log_limited(WARNING, "a peer's connection is refused: there are %u", service->connection_count);
         return false;
     }
@@ -215,11 +196,10 @@ static bool add_connection(struct mc_service *service, int fd, enum mc_connectio
         mc_socket_keep_alive(fd, KEEPALIVE_IDLE_S, 0, 0); /* a vanished host's place is free again some time */
     mc_transfer_note_fd(fd);
     connection->next = service->connections;
-    *(service->connections != NULL ? &service->connections->previous : &service->oldest) = connection;
+    if (service->connections != NULL)
+        service->connections->previous = connection;
     service->connections = connection;
-    service->connection_count++;
-    connection->share = share;
-    service->shares[share]++;
+    mc_places_enter(connection, share);
     return true;
 }
 
@@ -236,7 +216,7 @@ static void on_listener(struct mc_service_connection *listener)
         int fd = mc_socket_accept(listener->fd);
         if (fd < 0) {
             int error = errno;
-            if (error == EMFILE && make_room(service, MC_SERVICE_SHARES))
+            if (error == EMFILE && mc_places_make_room(service))
                 continue;
             errno = error;
             if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
@@ -340,8 +320,10 @@ static bool data_send(struct mc_service_connection *connection)
             drop(connection, false);
             return false;
         }
-        if (sent > 0)
+        if (sent > 0) {
             mc_inbound_sent(connection->data, (size_t)sent);
+            mc_places_moved(connection, (size_t)sent);
+        }
     }
     if (mc_inbound_is_done(connection->data)) {
         /* The word of refusal must arrive: a close with input unread would take it back. */
@@ -371,6 +353,7 @@ static void data_interest(struct mc_service_connection *connection)
     bool is_idle = !is_sending && connection->data->region == NULL && connection->data->header_used == 0;
     if (!connection->is_draining)
         connection->deadline_ms = is_idle ? 0 : mc_clock_ms() + DATA_STALL_MS;
+    mc_places_turn(connection, is_idle);
 }
 
 /* 0: nothing more has come; negative: it has ended. */
@@ -389,6 +372,7 @@ static int data_receive(struct mc_service_connection *connection)
         return -1;
     }
     mc_inbound_received(connection->data, (size_t)received);
+    mc_places_moved(connection, (size_t)received);
     if (!connection->has_asked && mc_inbound_has_asked(connection->data))
         mc_connection_asked(connection);
     return 1;

@@ -2,17 +2,20 @@
 #ifndef MC_TRANSFER_SERVICE_INSIDE_H
 #define MC_TRANSFER_SERVICE_INSIDE_H
 
+#include "base/tempo.h"
 #include "transfer/serve/inbound.h"
 #include "transfer/state/engine.h"
 #include "transfer/state/host_table.h"
 #include "transfer/wire/handshake.h"
 #include "transfer/wire/preface.h"
 
-/* Three quarters of the descriptors, if those are fewer; of one address all of these parts but one. For one more the
- * oldest leaves that has not asked anything yet and says nothing; without such a one it is closed at once. */
+/* Three quarters of the descriptors, if those are fewer; of one address all of these parts but one. For one more
+ * another leaves (places.c); without such a one it is closed at once. */
 #define MC_SERVICE_CONNECTIONS_MAX 16384u
 #define MC_SERVICE_SHARE_PARTS 4u
 #define MC_SERVICE_SHARES 4096u         /* counters of addresses; those that meet in one are counted together */
+#define MC_SERVICE_REST_MS 100u         /* one that rests for less is in use */
+#define MC_SERVICE_GRACE_MS 10000u      /* who has moved too little for so long (base/tempo.h) is slow */
 #define MC_SERVICE_RECEIVE_BYTES 16384u /* of a question, at once */
 #define MC_SERVICE_HANDSHAKE_MS 5000u   /* a question has so long to come, and its answer to be taken */
 #define MC_SERVICE_DRAIN_MS 2000u
@@ -45,8 +48,12 @@ struct mc_service_connection {
     unsigned rights;      /* of its key, enum mc_right; all, where nobody is asked for one */
     uint64_t deadline_ms; /* 0: none */
     struct mc_service_connection *previous, *next;
-    uint32_t share;                    /* of which counter */
-    bool has_asked;                    /* a whole question, or the head of one, has come */
+    uint32_t share;                                /* of which counter */
+    bool has_asked;                                /* a whole question, or the head of one, has come */
+    struct mc_service_line *line;                  /* in which it is; NULL: none */
+    struct mc_service_connection *before, *behind; /* there */
+    struct mc_tempo tempo;
+    uint64_t idle_ms;                  /* it has not been in the middle of anything since */
     struct mc_preface *preface;        /* SHUT */
     struct mc_key_proved *proved;      /* where keys are wanted, from then on */
     struct mc_buffer in, out;          /* RPC */
@@ -63,6 +70,10 @@ struct mc_service_connection {
     struct mc_service_connection *next_initiator;
 };
 
+struct mc_service_line {
+    struct mc_service_connection *first, *last;
+};
+
 struct mc_cut {
     uint64_t lane, at_ms;
 };
@@ -75,8 +86,11 @@ struct mc_service {
     pid_t process;
     struct mc_service_connection listeners[5];
     size_t listener_count;
-    struct mc_service_connection *connections, *oldest, *dead; /* the newest first */
+    struct mc_service_connection *connections, *dead; /* the newest first */
     uint16_t shares[MC_SERVICE_SHARES];
+    struct mc_service_line strangers; /* that have not asked yet, as they came */
+    /* Those that have, in the middle of nothing, since when; and in the middle of something. */
+    struct mc_service_line idle[MC_SERVICE_SHARES], busy[MC_SERVICE_SHARES];
     size_t kept_bytes;                       /* of all `in` */
     struct mc_service_connection *answering; /* whose offers are being answered; in `connections`, too */
     uint32_t connection_count;
@@ -102,6 +116,19 @@ struct mc_service {
 
 /* Hangs up; may be called at any time on the service thread. */
 void mc_connection_drop(struct mc_service_connection *connection);
+/* And nothing that is under way arrives. */
+void mc_connection_abort(struct mc_service_connection *connection);
+/* places.c: it comes, goes; has asked; has had a turn, after which it is in the middle of something or not; bytes of it
+ * have come or gone. */
+void mc_places_enter(struct mc_service_connection *connection, uint32_t share);
+void mc_places_leave(struct mc_service_connection *connection);
+void mc_places_asked(struct mc_service_connection *connection);
+void mc_places_turn(struct mc_service_connection *connection, bool rests);
+void mc_places_moved(struct mc_service_connection *connection, uint64_t bytes);
+/* Is there one more for that counter? Another may have to go for it. */
+bool mc_places_has_one(struct mc_service *service, uint32_t share);
+/* Somebody goes, as descriptors are out. False: nobody can. */
+bool mc_places_make_room(struct mc_service *service);
 /* A whole question, or the head of one, has come: it is no stranger any more. */
 void mc_connection_asked(struct mc_service_connection *connection);
 /* What the port is for begins now: `then` is its kind. False: out of memory. */

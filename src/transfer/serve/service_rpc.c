@@ -102,6 +102,7 @@ static void send_answer(struct mc_service_connection *connection)
     /* The peer hangs up first, so that the port in TIME_WAIT is its own. */
     (void)shutdown(connection->fd, SHUT_WR);
     connection->is_draining = true;
+    mc_places_turn(connection, true);
 }
 
 /* A pair of that connection's link has been set up, or not. On a thread of the link. */
