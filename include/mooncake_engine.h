@@ -31,7 +31,7 @@ extern "C" {
 #define MC_TRANSFER_BATCHES_MAX (1u << 16)  /* batches that were submitted and not yet asked to their end */
 #define MC_TRANSFER_DRAIN_MS 5000u          /* what is under way has so long to end, once a signal has come */
 #define MC_TRANSFER_NOTES_MAX (1u << 16)    /* notes that wait for mc_transfer_take_note; further ones are refused, */
-#define MC_TRANSFER_NOTES_BYTES (64u << 20) /* and so are those beyond so many bytes */
+#define MC_TRANSFER_NOTES_BYTES (64u << 20) /* and so are those beyond so many bytes; of one address three quarters */
 
 /* Name, value, meaning. The values are those of the original's engine. */
 #define MC_TRANSFER_ERROR_MAP(X)                                                                                       \

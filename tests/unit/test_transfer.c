@@ -280,7 +280,7 @@ static void notes(struct world *world)
 /* Whoever never takes them is not filled with them by its peers. */
 static void notes_are_limited(struct world *world)
 {
-    enum { LENGTH = 1000000, LIMIT = MC_TRANSFER_NOTES_BYTES / LENGTH };
+    enum { LENGTH = 1000000, LIMIT = MC_TRANSFER_NOTES_BYTES / 4 * 3 / LENGTH };
     char *name, *message = malloc(LENGTH + 1), *taken;
     unsigned count = 0;
     assert_non_null(message);

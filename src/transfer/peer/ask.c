@@ -364,6 +364,7 @@ int mc_transfer_take_note(struct mc_transfer_engine *engine, char **name, char *
             engine->notes_end = &engine->notes;
         engine->note_count--;
         engine->note_bytes -= mc_note_bytes(note);
+        engine->note_shares[note->share] -= mc_note_bytes(note);
     }
     pthread_mutex_unlock(&engine->lock);
     if (note == NULL)

@@ -1,6 +1,7 @@
 /* The thread that serves peers: handshakes, data connections, and initiators of this machine. One epoll loop; a
  * connection does one receive and one send in its turn, so none can hold up another. */
 #include "transfer/peer/peer.h"
+#include "transfer/peer/settle.h"
 #include "transfer/serve/memory.h"
 #include "transfer/serve/service.h"
 #include "transfer/serve/service_inside.h"
@@ -436,42 +437,80 @@ static void on_wake(struct mc_service *service)
     }
 }
 
-/* None is pushed out while its connection may come: the peer that was told it is cut relies on that. */
-static bool note_cut(struct mc_service *service, uint64_t lane)
+static void cuts_expire(struct mc_service *service, uint64_t now_ms)
+{
+    while (service->cut_count > 0 && now_ms - service->cuts[service->cut_first].at_ms >= MC_SERVICE_CUT_MS) {
+        service->cut_shares[service->cuts[service->cut_first].share]--;
+        service->cut_first = (service->cut_first + 1) % MC_SERVICE_CUTS_MAX;
+        service->cut_count--;
+    }
+}
+
+/* None is pushed out while its connection may come: the peer that was told it is cut relies on that. So who names many
+ * is refused further ones, and not others. */
+static bool note_cut(struct mc_service *service, uint64_t lane, uint32_t share)
 {
     uint64_t now_ms = mc_clock_ms();
     if (service->cuts == NULL)
         service->cuts = calloc(MC_SERVICE_CUTS_MAX, sizeof(*service->cuts));
     if (service->cuts == NULL)
         return false;
-    while (service->cut_count > 0 && now_ms - service->cuts[service->cut_first].at_ms >= MC_SERVICE_CUT_MS) {
-        service->cut_first = (service->cut_first + 1) % MC_SERVICE_CUTS_MAX;
-        service->cut_count--;
-    }
-    if (service->cut_count == MC_SERVICE_CUTS_MAX) {
-        mc_log_limited(ERROR, "peers have given up more than %u connections within %u s: some wait for more to be cut",
-                       MC_SERVICE_CUTS_MAX, MC_SERVICE_CUT_MS / 1000);
+    cuts_expire(service, now_ms);
+    if (!mc_service_has_share(service->cut_shares[share], service->cut_count, MC_SERVICE_CUTS_MAX)) {
+        mc_log_limited(ERROR,
+                       "peers of one address have given up %u connections of %u within %u s: some wait for more to be "
+                       "cut",
+                       (unsigned)service->cut_shares[share], service->cut_count, MC_SERVICE_CUT_MS / 1000);
         return false;
     }
     uint32_t last = (service->cut_first + service->cut_count++) % MC_SERVICE_CUTS_MAX;
-    service->cuts[last] = (struct mc_cut){lane, now_ms};
+    service->cuts[last] = (struct mc_cut){lane, now_ms, share};
+    service->cut_shares[share]++;
     return true;
 }
 
-bool mc_service_cut_lane(const struct mc_service_connection *asker, uint64_t lane)
+static int compare_numbers(const void *one, const void *other)
+{
+    uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)other;
+    return (a > b) - (a < b);
+}
+
+/* NULL: it is none of those, which are sorted. */
+static const uint64_t *find_number(const uint64_t *numbers, size_t count, uint64_t number)
+{
+    return bsearch(&number, numbers, count, sizeof(*numbers), compare_numbers);
+}
+
+/* Connections and cuts are gone through once for all numbers, whoever names so many. */
+bool mc_service_cut_lanes(const struct mc_service_connection *asker, uint64_t *lanes, size_t count)
 {
     struct mc_service *service = asker->service;
-    bool is_found = false;
+    bool is_done[MC_SETTLE_NUMBERS_MAX] = {false}; /* it does not come again; or is known */
+    const uint64_t *at;
+    mc_assert(count <= MC_SETTLE_NUMBERS_MAX);
+    qsort(lanes, count, sizeof(*lanes), compare_numbers);
     for (struct mc_service_connection *one = service->connections, *next; one != NULL; one = next) {
         next = one->next;
-        if (one != asker && lane == (one->kind == MC_CONNECTION_DATA ? one->data->lane : one->lane)) {
-            drop(one, true);
-            is_found = true;
-        }
+        at = one == asker ? NULL
+                          : find_number(lanes, count, one->kind == MC_CONNECTION_DATA ? one->data->lane : one->lane);
+        if (at == NULL)
+            continue;
+        is_done[at - lanes] = true;
+        drop(one, true);
     }
-    if (is_found || mc_service_is_cut(service, lane)) /* it does not come again; or is known */
-        return true;
-    return note_cut(service, lane);
+    for (uint32_t i = 0; i < service->cut_count; i++) {
+        at = find_number(lanes, count, service->cuts[(service->cut_first + i) % MC_SERVICE_CUTS_MAX].lane);
+        if (at != NULL)
+            is_done[at - lanes] = true;
+    }
+    for (size_t i = 0; i < count; i++) {
+        /* Of equal ones any may have been found: the others follow it, or it them. */
+        at = find_number(lanes, count, lanes[i]);
+        if (!is_done[at - lanes] && !note_cut(service, lanes[i], asker->share))
+            return false;
+        is_done[at - lanes] = true;
+    }
+    return true;
 }
 
 bool mc_service_is_cut(const struct mc_service *service, uint64_t lane)

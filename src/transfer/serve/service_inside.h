@@ -70,12 +70,20 @@ struct mc_service_connection {
     struct mc_service_connection *next_initiator;
 };
 
+/* May an address that has so much of what all have have more? Three times as much as is left: so three quarters where
+ * nobody else has any, and however many take theirs there is some left for others. */
+static inline bool mc_service_has_share(uint64_t own, uint64_t all, uint64_t most)
+{
+    return all < most && own < (MC_SERVICE_SHARE_PARTS - 1) * (most - all);
+}
+
 struct mc_service_line {
     struct mc_service_connection *first, *last;
 };
 
 struct mc_cut {
     uint64_t lane, at_ms;
+    uint32_t share; /* of who has asked for it */
 };
 
 struct mc_service {
@@ -104,6 +112,7 @@ struct mc_service {
     struct mc_service_connection *initiators;
     struct mc_cut *cuts; /* a ring, by time; NULL: none was ever */
     uint32_t cut_first, cut_count;
+    uint16_t cut_shares[MC_SERVICE_SHARES]; /* of these */
     struct mc_gpu_lane *lanes[MC_GPUS_MAX]; /* for regions of devices: unit 0 to receive, unit 1 to send */
     size_t staged;                          /* bytes of unit 1 that this turn's sending uses */
     uint64_t copying;                       /* devices whose copies into it have not been waited for */
@@ -133,9 +142,9 @@ bool mc_places_make_room(struct mc_service *service);
 void mc_connection_asked(struct mc_service_connection *connection);
 /* What the port is for begins now: `then` is its kind. False: out of memory. */
 bool mc_connection_begin(struct mc_service_connection *connection, enum mc_connection_kind then);
-/* Cuts the connection of that number, whether it is there or is still to come, for who asks so. False: it cannot be
- * noted, and may come; who asks has to wait. */
-bool mc_service_cut_lane(const struct mc_service_connection *asker, uint64_t lane);
+/* Cuts the connections of those numbers, which it sorts, whether they are there or are still to come, for who asks so;
+ * MC_SETTLE_NUMBERS_MAX at most. False: not all can be noted, and some may come; who asks has to wait. */
+bool mc_service_cut_lanes(const struct mc_service_connection *asker, uint64_t *lanes, size_t count);
 /* Has it been cut? */
 bool mc_service_is_cut(const struct mc_service *service, uint64_t lane);
 /* preface_serve.c */

@@ -24,8 +24,9 @@
 #define LEAVING "{\"mooncake_c\":{\"leaving\":true},\"qp_num\":[],\"reply_msg\":\"\"}" /* said unasked */
 #define ALIVE "{\"status\":\"success\"}"
 
-static int take_note(struct mc_transfer_engine *engine, struct mc_span json)
+static int take_note(const struct mc_service_connection *connection, struct mc_span json)
 {
+    struct mc_transfer_engine *engine = connection->service->engine;
     struct mc_notification *note = calloc(1, sizeof(*note));
     int rc = note == NULL ? MC_ERR_NO_MEMORY : mc_handshake_read_note(json, &note->name, &note->message);
     if (rc < 0) {
@@ -36,10 +37,12 @@ static int take_note(struct mc_transfer_engine *engine, struct mc_span json)
     if (mc_gpu_flush(engine->direct_devices) < 0)
         mc_log_limited(ERROR, "what a peer has written to a GPU may not be seen there yet");
     pthread_mutex_lock(&engine->lock);
-    size_t bytes = mc_note_bytes(note);
-    bool is_full = engine->note_count >= MC_TRANSFER_NOTES_MAX || bytes > MC_TRANSFER_NOTES_BYTES - engine->note_bytes;
+    note->share = connection->share % MC_NOTE_SHARES;
+    size_t bytes = mc_note_bytes(note), *share = &engine->note_shares[note->share];
+    bool is_full = !mc_service_has_share(*share + bytes, engine->note_bytes + bytes, MC_TRANSFER_NOTES_BYTES);
     if (!is_full) {
         engine->note_bytes += bytes;
+        *share += bytes;
         *engine->notes_end = note;
         engine->notes_end = &note->next;
         engine->note_count++;
@@ -47,8 +50,7 @@ static int take_note(struct mc_transfer_engine *engine, struct mc_span json)
     pthread_mutex_unlock(&engine->lock);
     if (!is_full)
         return 0;
-    mc_log_limited(ERROR, "a note of a peer is refused: %u notes, or %u MiB of them, wait to be taken",
-                   MC_TRANSFER_NOTES_MAX, MC_TRANSFER_NOTES_BYTES >> 20);
+    mc_log_limited(ERROR, "a note of a peer is refused: nobody takes those that are here, of its address too many");
     free(note->name);
     free(note->message);
     free(note);
@@ -56,13 +58,14 @@ static int take_note(struct mc_transfer_engine *engine, struct mc_span json)
 }
 
 /* How many numbers, all of which are some of a connection's; 0: more than anybody of ours names, or something else. */
-static size_t count_numbers(struct mc_span list)
+static size_t read_numbers(struct mc_span list, uint64_t numbers[MC_SETTLE_NUMBERS_MAX])
 {
     struct mc_json_cursor element;
     size_t count = 0;
     bool is_fine = mc_json_open(list, '[', &element) == 0;
-    for (uint64_t lane; is_fine && mc_json_next(&element) == 1; count++)
-        is_fine = count < MC_SETTLE_NUMBERS_MAX && mc_json_number(&element, &lane) == 0 && lane != 0;
+    for (; is_fine && mc_json_next(&element) == 1; count++)
+        is_fine =
+            count < MC_SETTLE_NUMBERS_MAX && mc_json_number(&element, &numbers[count]) == 0 && numbers[count] != 0;
     return is_fine ? count : 0;
 }
 
@@ -71,12 +74,10 @@ static size_t count_numbers(struct mc_span list)
 static bool answer_cut(struct mc_service_connection *connection, struct mc_span json, struct mc_buffer *out)
 {
     struct mc_id id = connection->service->engine->id;
-    struct mc_json_cursor element;
+    uint64_t lanes[MC_SETTLE_NUMBERS_MAX];
     struct mc_span list;
-    bool is_cut = mc_json_find(json, "mooncake_c.cut", &list) == 1 && count_numbers(list) > 0 &&
-                  mc_json_open(list, '[', &element) == 0;
-    for (uint64_t lane; is_cut && mc_json_next(&element) == 1;)
-        is_cut = mc_json_number(&element, &lane) == 0 && mc_service_cut_lane(connection, lane);
+    size_t count = mc_json_find(json, "mooncake_c.cut", &list) == 1 ? read_numbers(list, lanes) : 0;
+    bool is_cut = count > 0 && mc_service_cut_lanes(connection, lanes, count);
     if (is_cut)
         mc_buffer_printf(out,
                          "{\"mooncake_c\":{\"cut\":\"%016" PRIx64 "%016" PRIx64 "\"},\"qp_num\":[],\"reply_msg\":\"\"}",
@@ -216,7 +217,7 @@ static int answer(struct mc_service_connection *connection, const struct mc_hand
         text = mc_span(document.data, document.length);
         break;
     case MC_HANDSHAKE_NOTIFY:
-        rc = take_note(engine, frame->json);
+        rc = take_note(connection, frame->json);
         text = mc_span_string(NOTE_TAKEN);
         break;
     case MC_HANDSHAKE_PROBE:

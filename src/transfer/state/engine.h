@@ -29,14 +29,20 @@ struct mc_service;
 #define MC_TRANSFER_THREADS_MAX 1024u
 #define MC_SILENT_THREADS_MAX (MC_TRANSFER_THREADS_MAX - 2 * MC_TRANSFER_WORKERS_MAX) /* others may answer */
 
+#define MC_NOTE_SHARES 1024u /* in which notes are counted by the address of who left them */
+
 struct mc_notification {
     char *name, *message;
+    uint32_t share;
     struct mc_notification *next;
 };
 
+/* What it counts for. A small one for more than it has, so that there are MC_TRANSFER_NOTES_MAX of them at most. */
 static inline size_t mc_note_bytes(const struct mc_notification *note)
 {
-    return sizeof(*note) + strlen(note->name) + strlen(note->message) + 2;
+    size_t bytes = sizeof(*note) + strlen(note->name) + strlen(note->message) + 2;
+    size_t least = MC_TRANSFER_NOTES_BYTES / MC_TRANSFER_NOTES_MAX;
+    return bytes > least ? bytes : least;
 }
 
 struct mc_worker {                     /* a thread of background.c */
@@ -77,7 +83,7 @@ struct mc_transfer_engine {
     uint64_t document_version;
     struct mc_notification *notes, **notes_end;
     uint32_t note_count;
-    size_t note_bytes;
+    size_t note_bytes, note_shares[MC_NOTE_SHARES];
     struct mc_peer *peers[MC_PEER_BUCKETS];
     uint32_t peer_count;
 
