@@ -18,7 +18,8 @@
 
 /* Of a long frame at once: memory follows what has arrived, not what was announced */
 #define RECEIVE_MORE_BYTES (256u << 10)
-#define KEEP_BYTES (64u << 10) /* an empty buffer larger than this is given back */
+#define KEEP_BYTES (64u << 10)      /* an empty buffer larger than this is given back, */
+#define KEEP_INPUT_BYTES (4u << 10) /* or this: few frames come in parts */
 #define ACCEPTS_PER_TURN 8
 #define GREETERS_PER_TURN 8 /* that have not said hello: with the accepts, about what one call costs, */
 #define GREETERS_NS 300000u /* or none after so long: a handshake of TLS takes a millisecond */
@@ -126,7 +127,7 @@ static void mark_ready(struct connection *connection, struct connection_list *li
     list_append(list, &connection->next_ready, connection);
 }
 
-static void die(struct connection *connection)
+void mc_connection_die(struct connection *connection)
 {
     connection->is_dead = true;
     mark_dirty(connection);
@@ -191,7 +192,7 @@ static void greeter_remove(struct connection *connection)
 static void die_of_memory(struct connection *connection)
 {
     mc_log_limited(ERROR, "out of memory: a connection is closed");
-    die(connection);
+    mc_connection_die(connection);
 }
 
 struct mc_buffer *mc_server_core_buffer(void *context, uint64_t number)
@@ -202,7 +203,7 @@ struct mc_buffer *mc_server_core_buffer(void *context, uint64_t number)
     if (connection->out.length - connection->out_sent > MC_SERVER_BACKLOG_MAX) {
         mc_log_limited(WARNING, "a peer takes no answers: %u MiB wait for it, it is closed",
                        MC_SERVER_BACKLOG_MAX >> 20);
-        die(connection);
+        mc_connection_die(connection);
         return NULL;
     }
     mark_dirty(connection);
@@ -246,10 +247,9 @@ static void destroy(struct connection *connection)
     if (connection->share != NULL)
         mc_share_give(&server->shares, connection->share);
     server->backlog -= connection->backlog;
-    server->stored -= connection->stored;
+    mc_stored_drop(connection);
     server->connections[index] = NULL;
     server->free_indices[server->free_count++] = index;
-    mc_buffer_free(&connection->in);
     mc_buffer_free(&connection->out);
     free(connection->gate);
     free(connection->proved);
@@ -321,6 +321,7 @@ static void settle(struct connection *connection)
     if (connection->has_frames && !is_pause) {
         connection->has_frames = false;
         mark_ready(connection, &server->ready);
+        mc_stored_count(connection, false);
     }
     if (rc != 0 || (connection->is_closing && !is_wait))
         connection->is_dead = true;
@@ -374,7 +375,7 @@ static void standby_input(struct connection *connection, const struct mc_frame *
     struct mc_server *server = connection->server;
     struct mc_election_role role;
     if (frame->type != MC_MESSAGE_HELLO) {
-        die(connection);
+        mc_connection_die(connection);
         return;
     }
     mc_server_role(server, &role);
@@ -442,7 +443,7 @@ static void die_foreign(struct connection *connection, const uint8_t *data, size
                    address);
     if (connection->server->core != NULL)
         mc_core_note_foreign(connection->server->core);
-    die(connection);
+    mc_connection_die(connection);
 }
 
 /* ---- keys ---- */
@@ -575,38 +576,6 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
     }
 }
 
-/* What is not a whole frame yet costs its sender nothing but patience. Whole ones have their turn soon. */
-static void stored_limit(struct mc_server *server)
-{
-    struct connection *oldest = NULL;
-    for (size_t i = 0; i < server->indices_used; i++) {
-        struct connection *one = server->connections[i];
-        bool is_part = one != NULL && !one->is_dead && !one->is_closing && !one->is_ready && !one->has_frames &&
-                       one->stored > KEEP_BYTES;
-        if (is_part && (oldest == NULL || one->since_ms < oldest->since_ms))
-            oldest = one;
-    }
-    if (oldest == NULL)
-        return;
-    char address[MC_ADDRESS_MAX];
-    mc_socket_peer_text(oldest->fd, address);
-    mc_log_limited(WARNING, "%s is let go: %u MiB of frames that are not whole wait here, and its has for longest",
-                   address, (unsigned)(server->stored >> 20));
-    server->stored -= oldest->stored;
-    oldest->stored = 0;
-    mc_buffer_free(&oldest->in);
-    die(oldest);
-}
-
-static void stored_count(struct connection *connection)
-{
-    struct mc_server *server = connection->server;
-    server->stored += connection->in.length - connection->stored;
-    connection->stored = connection->in.length;
-    if (server->stored > MC_SERVER_INPUT_ALL)
-        stored_limit(server);
-}
-
 /* Whole frames are left: they have their turn after the others, or once settle() finds enough output sent. */
 static void keep_for_later(struct connection *connection, enum left left)
 {
@@ -628,10 +597,10 @@ static void take_stored(struct connection *connection, bool may_bulk)
     mc_buffer_consume(in, used);
     if (used > 0)
         connection->since_ms = connection->is_closing ? connection->since_ms : connection->server->now_ms;
-    if (in->length == 0 && in->capacity > KEEP_BYTES)
+    if (in->length == 0 && in->capacity > KEEP_INPUT_BYTES)
         mc_buffer_free(in);
     keep_for_later(connection, left);
-    stored_count(connection);
+    mc_stored_count(connection, used > 0);
 }
 
 /* Frames straight out of the receive buffer; what is left over is stored. */
@@ -648,7 +617,7 @@ static void take_received(struct connection *connection, size_t length)
         die_of_memory(connection);
     else
         keep_for_later(connection, left);
-    stored_count(connection);
+    mc_stored_count(connection, true);
 }
 
 /* How much to receive behind what is stored: the rest of the frame, within reason. */
@@ -693,6 +662,8 @@ static void on_readable(evutil_socket_t fd, short events, void *argument)
         return; /* first what is there */
     if (server->core != NULL && !mc_server_may_serve(server))
         return; /* the turn's end closes it */
+    if (mc_stored_is_full(server))
+        return; /* first what is there of others: turns follow at once until that is less */
     size_t more = in->length == 0 ? sizeof(server->received) : missing(in);
     if (in->length == 0) {
         length = mc_socket_recv(fd, server->received, more);
@@ -706,7 +677,7 @@ static void on_readable(evutil_socket_t fd, short events, void *argument)
     mc_server_turn_enter(server); /* now: what was read is not younger than the age that we answer with */
     if (length <= 0) {
         if (length == 0 || (errno != EAGAIN && errno != EINTR))
-            die(connection);
+            mc_connection_die(connection);
     } else if ((size_t)length == more && mc_socket_holds(fd)) {
         take_held(connection, (size_t)length);
     } else if (in->length == 0) {
@@ -746,6 +717,8 @@ static void run_list(struct connection_list *list, bool is_bulk, uint64_t until_
     do {
         struct connection *next = connection->next_ready;
         connection->is_ready = false;
+        if (connection->is_dead || connection->is_closing)
+            mc_stored_drop(connection);
         if (connection->is_dead)
             mark_dirty(connection);
         else if (!connection->is_closing)
@@ -833,7 +806,7 @@ static bool greeters_limit(struct mc_server *server, uint32_t most)
         next = one->newer;
         if (!one->is_dead && !mc_socket_is_silent(one->fd))
             continue;
-        die(one);
+        mc_connection_die(one);
         greeter_remove(one);
     }
     return is_above;
@@ -893,7 +866,7 @@ static bool connection_create(struct mc_server *server, int fd)
     if (server->core != NULL && connection->share != NULL)
         mc_core_comes_from(server->core, connection->number, connection->share->key);
     if (read_begin(connection) != 0)
-        die(connection);
+        mc_connection_die(connection);
     return true;
 }
 
@@ -956,7 +929,7 @@ void mc_server_sweep(struct mc_server *server)
                            MC_SERVER_STUCK_MS / 1000, connection->backlog >> 10);
         if (is_stuck || (connection->is_closing && age_ms > MC_SERVER_CLOSE_MS) ||
             (!connection->has_spoken && age_ms > MC_SERVER_HELLO_MS) || (is_partial && age_ms > MC_SERVER_FRAME_MS))
-            die(connection);
+            mc_connection_die(connection);
         else if (server->core != NULL && i % REST_TURNS == server->sweeps % REST_TURNS &&
                  mc_core_rest_ms(server->core, server->now_ms, connection->number) > MC_CALL_IDLE_MS)
             mc_server_core_close(server, connection->number);

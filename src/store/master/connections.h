@@ -31,11 +31,13 @@
 #define MC_SERVER_BACKLOG_MAX (64u << 20)    /* bytes not sent, above which it is closed */
 #define MC_SERVER_BACKLOG_ALL (256u << 20)   /* bytes not sent to all, above which less may wait for each: */
 #define MC_SERVER_BACKLOG_LOW (64u << 10)
-#define MC_SERVER_INPUT_ALL (1u << 30) /* bytes of frames that are not whole, of all: the oldest frame's sender goes */
-#define MC_SERVER_STUCK_MS 30000       /* a connection that takes none of what waits for it is closed */
-#define MC_SERVER_HELLO_MS 10000       /* a connection without a whole frame after this is closed */
-#define MC_SERVER_FRAME_MS 60000       /* so is one whose frame takes longer to arrive */
-#define MC_SERVER_CLOSE_MS 5000        /* and one that does not take its last answer */
+/* Bytes of frames that are not whole, of all: the oldest one's sender goes. Of whole ones that wait for their turn: no
+ * more is read. */
+#define MC_SERVER_INPUT_ALL (1u << 30)
+#define MC_SERVER_STUCK_MS 30000 /* a connection that takes none of what waits for it is closed */
+#define MC_SERVER_HELLO_MS 10000 /* a connection without a whole frame after this is closed */
+#define MC_SERVER_FRAME_MS 60000 /* so is one whose frame takes longer to arrive */
+#define MC_SERVER_CLOSE_MS 5000  /* and one that does not take its last answer */
 #define MC_SERVER_RECEIVE_BYTES (64u << 10)
 #define MC_SERVER_INDEX_BITS 16
 
@@ -52,22 +54,24 @@ struct connection {
     uint64_t taken_ms; /* when the peer last took some of `out`, or all */
     uint64_t since_ms; /* accepted, then: when the pending frame began, or closing began */
     struct connection *next_dirty, *next_ready;
-    struct connection *older, *newer; /* while it has not spoken: of those that have not */
-    struct mc_share *share;           /* of its address; NULL: a unix socket */
-    bool is_dirty;                    /* on the dirty list: has output, or shall be closed */
-    bool is_ready;                    /* on the ready or the bulk list: a whole frame waits in `in` */
-    bool is_paused;                   /* not read: too much is not sent */
-    bool is_closing;                  /* nothing more is read; closed once sent */
-    bool is_dead;                     /* closed at the end of this turn */
-    bool is_waiting;                  /* write_event is set */
-    bool has_spoken;                  /* a whole frame came */
-    bool is_greeting;                 /* in the list of those that have not */
-    bool is_in_crowd;                 /* it is read as one of them, not by read_event */
-    bool has_frames;                  /* whole frames wait in `in` until enough output is sent */
-    bool is_open;                     /* nothing is to be proved any more, or there are no keys */
-    unsigned rights;                  /* of enum mc_right, once it is open */
-    struct mc_gate *gate;             /* while something is being proved */
-    struct mc_key_proved *proved;     /* once it is; NULL: nobody is asked for a key */
+    struct connection *older, *newer;   /* while it has not spoken: of those that have not */
+    struct connection *before, *behind; /* while is_part: of the parts */
+    struct mc_share *share;             /* of its address; NULL: a unix socket */
+    bool is_part;                       /* what is in `in` waits for the peer */
+    bool is_dirty;                      /* on the dirty list: has output, or shall be closed */
+    bool is_ready;                      /* on the ready or the bulk list: a whole frame waits in `in` */
+    bool is_paused;                     /* not read: too much is not sent */
+    bool is_closing;                    /* nothing more is read; closed once sent */
+    bool is_dead;                       /* closed at the end of this turn */
+    bool is_waiting;                    /* write_event is set */
+    bool has_spoken;                    /* a whole frame came */
+    bool is_greeting;                   /* in the list of those that have not */
+    bool is_in_crowd;                   /* it is read as one of them, not by read_event */
+    bool has_frames;                    /* whole frames wait in `in` until enough output is sent */
+    bool is_open;                       /* nothing is to be proved any more, or there are no keys */
+    unsigned rights;                    /* of enum mc_right, once it is open */
+    struct mc_gate *gate;               /* while something is being proved */
+    struct mc_key_proved *proved;       /* once it is; NULL: nobody is asked for a key */
 };
 
 struct connection_list {
@@ -119,7 +123,12 @@ struct mc_server {
     struct connection **connections;     /* by index; NULL = free */
     uint16_t *free_indices;
     size_t free_count, indices_used;
-    size_t stored; /* bytes in all connections' `in` */
+    size_t stored;     /* bytes in all connections' `in` */
+    size_t stored_max; /* of those that are parts, and of the others before one more is read */
+    struct {
+        struct connection *oldest, *newest; /* by since_ms */
+        size_t bytes;
+    } parts; /* those that wait for their peers: see stored.c */
     struct connection_list dirty, ready, bulk;
     struct mc_map shares; /* of addresses: struct mc_share */
     uint32_t share_max;   /* connections of one address */
@@ -153,6 +162,14 @@ void mc_server_flush(struct mc_server *server);
 void mc_server_sweep(struct mc_server *server);
 /* Ends all connections; the core is not told. */
 void mc_server_drop_connections(struct mc_server *server);
+/* It is closed at the end of this turn. */
+void mc_connection_die(struct connection *connection);
+/* To be called when `in` or is_ready has changed. has_begun: what is there came after something that was taken. */
+void mc_stored_count(struct connection *connection, bool has_begun);
+/* Gives back what is stored of one that ends. */
+void mc_stored_drop(struct connection *connection);
+/* So much waits for its turn that nothing more is read. */
+bool mc_stored_is_full(const struct mc_server *server);
 /* Callbacks of the listeners. */
 void mc_server_on_accept(evutil_socket_t fd, short events, void *argument);
 void mc_server_on_resume(evutil_socket_t fd, short events, void *argument);

@@ -662,6 +662,7 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
                                              mc_server_core_way,
                                              core_event,
                                              server->kv_events == NULL ? NULL : core_medium};
+    server->stored_max = MC_SERVER_INPUT_ALL;
     server->dirty.last = &server->dirty.first;
     server->ready.last = &server->ready.first;
     server->bulk.last = &server->bulk.first;
