@@ -696,7 +696,7 @@ def test_silent_connection_is_closed():
 
 def test_masters_that_are_told_of_the_same_epoch_take_different_ones():
     """The clock is behind what a node has met. A master before may have been told of the same, and have ended."""
-    seen = 1 << 35
+    seen = 1 << 34  # 2030
     epochs = set()
     for _ in range(3):
         with Master() as running:
@@ -708,6 +708,20 @@ def test_masters_that_are_told_of_the_same_epoch_take_different_ones():
             assert hello(running.port)[1] == epoch
             epochs.add(epoch)
     assert len(epochs) > 1  # all the same: once in 4 billion times
+
+
+def test_nobody_makes_a_master_leap_beyond_what_the_next_one_believes():
+    """The next one, on another machine, may know nothing but its clock. Here it is the same one, told again and again: it ends in what it
+    would believe in at the start."""
+    clock = int((time.time() - 1735689600) * 100)
+    latest = clock + ((3 << 34) - clock) // 2
+    with Master() as running:
+        for seen in (1 << 33, 1 << 34, latest - 20000, latest - 9000, latest, 3 << 34, 1 << 35):
+            for _ in range(3):
+                hello(running.port, seen_epoch=seen)
+        time.sleep(0.5)
+        _, epoch, _leader = wait_until(lambda: hello(running.port), 5)
+        assert latest - 20000 < epoch < latest + 3000, "and what the clock has gone on meanwhile"
 
 
 # ---- what it costs ----

@@ -557,7 +557,9 @@ static void test_wanted_epoch(void **state)
         assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, UINT64_MAX), 7 + MC_EPOCH_CARRY); /* nonsense */
         assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, MC_EPOCH_MAX), 7 + MC_EPOCH_CARRY);
         assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, (1ull << 36) - 65538), 7 + MC_EPOCH_CARRY);
-        assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, MC_EPOCH_LATEST), MC_EPOCH_LATEST + MC_EPOCH_CARRY);
+        uint64_t most = mc_core_epoch_latest(world.core->now_ms / 10) - 2 * MC_EPOCH_CARRY;
+        assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, most + 1), 7 + MC_EPOCH_CARRY);
+        assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, most), most + MC_EPOCH_CARRY);
         finish(&world, NULL, NULL);
     }
     world_start(&world, FIRST_EPOCH, NULL);
@@ -613,17 +615,45 @@ static void test_wanted_epoch_of_who_serves(void **state)
     }
 }
 
-/* However firmly they stand by it: what no clock says is no epoch, and would leave none for those who follow. */
-static void test_no_epoch_beyond_all_clocks(void **state)
+/* However firmly they stand by it: what would leave too little for those who follow is no epoch. */
+static void test_no_epoch_beyond_the_clock(void **state)
 {
     struct world world;
     (void)state;
     struct fake_owner *a = start_with_value(&world, "k");
     for (unsigned word = 0; word < 6; word++, world.now += 1000)
         for (unsigned node = 50; node < 54; node++)
-            assert_int_equal(contradict(&world, MC_ROLE_OWNER, node, MC_EPOCH_LATEST + 1), 0);
+            assert_int_equal(contradict(&world, MC_ROLE_OWNER, node, mc_core_epoch_latest(1000)), 0);
     assert_int_equal(found(&world, a, "k"), SMALL);
     finish(&world, a, NULL);
+}
+
+/* The epoch that the highest words can lead to is one that a later master, which has only its clock, still believes in:
+ * once it is three minutes later, which may pass while it waits. So does one whose clock stands years behind those of
+ * who went before it, and nobody is left without a master for good. */
+static void test_who_follows_the_highest_words(void **state)
+{
+    static const uint64_t clocks[] = {1, 6000000000, 25000000000, 47325000000}; /* 2025, 2026, 2032, 2039 */
+    struct world world;
+    (void)state;
+    for (unsigned i = 0; i < sizeof(clocks) / sizeof(clocks[0]); i++) {
+        struct mc_core_config config = mc_core_config_default();
+        config.clock_epoch = clocks[i];
+        world_start(&world, clocks[i], &config);
+        uint64_t latest = mc_core_epoch_latest(clocks[i]);
+        assert_true(latest <= MC_EPOCH_LATEST && latest >= clocks[i] + 2000000000);
+        for (unsigned word = 0; word < 3; word++)
+            assert_int_equal(contradict(&world, MC_ROLE_OWNER, 5, latest), 0); /* who has met it */
+        world_pass(&world, 120 * SECOND_MS);
+        assert_int_equal(contradict(&world, MC_ROLE_OWNER, 5, latest), 0);
+        assert_int_equal(contradict(&world, MC_ROLE_OWNER, 5, latest), 0);
+        world_pass(&world, 60 * SECOND_MS);
+        assert_int_equal(contradict(&world, MC_ROLE_OWNER, 5, latest), 0); /* one word, as ever */
+        assert_int_equal(contradict(&world, MC_ROLE_OWNER, 5, latest), latest + MC_EPOCH_CARRY);
+        finish(&world, NULL, NULL);
+    }
+    assert_true(mc_core_epoch_latest(1) > 25 * UINT64_C(1000000000)); /* 2033 */
+    assert_int_equal(mc_core_epoch_latest(UINT64_MAX), MC_EPOCH_LATEST);
 }
 
 /* ---- counters that have come to their end ---- */
@@ -886,7 +916,8 @@ int main(void)
         cmocka_unit_test(test_wanted_epoch),
         cmocka_unit_test(test_wanted_epoch_of_who_serves),
         cmocka_unit_test(test_wanted_epoch_with_keys),
-        cmocka_unit_test(test_no_epoch_beyond_all_clocks),
+        cmocka_unit_test(test_no_epoch_beyond_the_clock),
+        cmocka_unit_test(test_who_follows_the_highest_words),
         cmocka_unit_test(test_two_frames),
         cmocka_unit_test(test_epoch_that_is_full),
         cmocka_unit_test(test_segment_numbers_that_are_used_up),

@@ -85,6 +85,9 @@ static void test_wanted_epoch_with_proofs(void **state)
     for (unsigned word = 0; word < 4; word++, world.now += 1000)
         say_by_mount(&world, 8, 8);
     assert_int_equal(mc_core_wanted_epoch(world.core), 8 + MC_EPOCH_CARRY);
+    for (unsigned word = 0; word < 2; word++) /* however late it is: nobody has made it up */
+        (void)say(&world, 60, MC_EPOCH_LATEST, MC_EPOCH_LATEST, 0, MC_RIGHT_READ);
+    assert_int_equal(mc_core_wanted_epoch(world.core), MC_EPOCH_LATEST + MC_EPOCH_CARRY);
     finish(&world, NULL, NULL);
 }
 

@@ -106,6 +106,7 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     uint64_t idle_since_ms; /* from then on (as now_ms) only cores of this process were here, which have changed nothing
                                (mc_core_has_changed); 0 = that is not so */
     uint64_t idle_epoch;    /* of the last of them */
+    uint64_t clock_epoch;   /* what the clock of this machine would have for an epoch; 0: it is not known */
     bool asks_to_depart;    /* departures are acted upon only after mc_core_let_depart */
     bool asks_to_age;       /* nobody's absence is acted upon before mc_core_let_age, however long it has lived */
     struct mc_id cluster;   /* which one this is; zero = that is not known yet */
@@ -167,6 +168,10 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
                                struct mc_id node, uint64_t epoch, uint64_t seed, uint64_t now_ms);
 void mc_core_destroy(struct mc_core *core);
 
+/* The latest epoch that a master with that clock begins under because others say that there was a later one. Half-way
+ * from its clock to MC_EPOCH_LATEST: who makes such words up leaves as much as that to those who follow, whose clocks
+ * have gone on meanwhile, and a master whose clock stands years behind still follows those of before it. */
+uint64_t mc_core_epoch_latest(uint64_t clock_epoch);
 /* 0, or the least epoch that would not be refused: an owner or client has seen a higher one than ours. The shell then
  * starts a new core with at least that. */
 uint64_t mc_core_wanted_epoch(const struct mc_core *core);

@@ -177,6 +177,11 @@ bool mc_evidence_against(const struct mc_core *core, const struct mc_past *past)
 
 /* ---- masters after us ---- */
 
+uint64_t mc_core_epoch_latest(uint64_t clock_epoch)
+{
+    return clock_epoch < MC_EPOCH_LATEST ? clock_epoch + (MC_EPOCH_LATEST - clock_epoch) / 2 : MC_EPOCH_LATEST;
+}
+
 static bool stands(const struct mc_witness *witness)
 {
     return witness->words >= MC_WITNESS_WORDS && witness->last_ms - witness->first_ms >= MC_WITNESS_STANDS_MS;
@@ -216,7 +221,7 @@ static uint64_t proven(const struct mc_core *core)
     bool has_owner = false;
     for (uint32_t i = 0; i < core->witness_count; i++) {
         const struct mc_witness *witness = &core->witnesses[i];
-        if (witness->epoch > MC_EPOCH_LATEST)
+        if (witness->epoch == 0)
             continue;
         words += witness->words;
         quick = witness->epoch > quick ? witness->epoch : quick;
@@ -241,19 +246,27 @@ static struct mc_id witness_id(struct mc_id node, struct mc_span name, bool is_o
     return (struct mc_id){hash.high, hash.low};
 }
 
-void mc_evidence_contradicts(struct mc_core *core, struct mc_id node, struct mc_span name, bool is_owner,
-                             uint64_t epoch)
+/* The latest epoch that we believe in, so that what we begin under after it (server.c) is no later than it may be. */
+static uint64_t latest_believed(const struct mc_core *core, bool has_proof)
 {
+    return has_proof ? MC_EPOCH_LATEST
+                     : mc_core_epoch_latest(core->config.clock_epoch + core->now_ms / 10) - 2 * MC_EPOCH_CARRY;
+}
+
+void mc_evidence_contradicts(struct mc_core *core, const struct mc_later *later, bool has_proof)
+{
+    bool can_be = later->epoch <= latest_believed(core, has_proof);
     witnesses_age(core);
-    struct mc_witness *witness = witness_of(core, witness_id(node, name, is_owner));
+    struct mc_witness *witness = witness_of(core, witness_id(later->node, later->name, later->is_owner));
     witness->last_ms = core->now_ms;
-    witness->is_owner |= is_owner;
-    witness->epoch = epoch;
+    witness->is_owner |= later->is_owner;
+    witness->epoch = can_be ? later->epoch : 0;
     if (witness->words++ == 0)
         mc_core_log(core, MC_CORE_LOG_WARNING,
-                    "member " MC_ID_LOG
-                    " says that it has met a master of epoch %llu, ours is %llu: one word is not believed",
-                    MC_ID_LOG_ARGS(node), (unsigned long long)epoch, (unsigned long long)core->epoch);
+                    "member " MC_ID_LOG " says that it has met a master of epoch %llu, ours is %llu: %s",
+                    MC_ID_LOG_ARGS(later->node), (unsigned long long)later->epoch, (unsigned long long)core->epoch,
+                    can_be ? "one word is not believed"
+                           : "so late a one is not believed of anybody. Is this machine's clock right?");
     core->statistics.epochs_doubted++;
     uint64_t wish = proven(core);
     if (wish == 0 || wish + MC_EPOCH_CARRY <= core->wanted_epoch)

@@ -405,9 +405,11 @@ static const char *unbelieved(const struct mc_core *core, const struct mc_connec
  * who are right. */
 void mc_member_met_later(struct mc_core *core, struct mc_connection *connection, const struct mc_later *later)
 {
+    uint8_t bytes[MC_EPOCH_PROOF_BYTES];
+    struct mc_span own;
     const char *why = unbelieved(core, connection, later->epoch, later->proof, MC_RIGHT_NODE);
     if (why == NULL)
-        mc_evidence_contradicts(core, later->node, later->name, later->is_owner, later->epoch);
+        mc_evidence_contradicts(core, later, own_proof(core, bytes, &own));
     else if (core->statistics.epochs_doubted++ == 0)
         mc_core_log(core, MC_CORE_LOG_WARNING,
                     "member " MC_ID_LOG " says that it has met a master of epoch %llu, ours is %llu: %s, so its word "

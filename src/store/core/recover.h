@@ -36,10 +36,11 @@ struct mc_cluster_waiter {
     uint64_t said_ms;
 };
 
+struct mc_later;
 /* A node that has met a master of an epoch above ours. */
 struct mc_witness {
     struct mc_id node;          /* of one that lends memory: a hash of its name */
-    uint64_t epoch;             /* that it has named last */
+    uint64_t epoch;             /* that it has named last; 0: one that is not believed of anybody */
     uint64_t first_ms, last_ms; /* of its words */
     uint32_t words;
     bool is_owner;
@@ -94,9 +95,8 @@ void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms);
 bool mc_evidence_is_whole(const struct mc_core *core, const struct mc_past *past);
 /* A master of that cluster between that contact and us may have acted on the absence of whoever had the contact. */
 bool mc_evidence_against(const struct mc_core *core, const struct mc_past *past);
-/* A node, of that name, says that it has met a master of an epoch above ours. */
-void mc_evidence_contradicts(struct mc_core *core, struct mc_id node, struct mc_span name, bool is_owner,
-                             uint64_t epoch);
+/* A node says that it has met a master of an epoch above ours. has_proof: there was that master. */
+void mc_evidence_contradicts(struct mc_core *core, const struct mc_later *later, bool has_proof);
 
 /* cluster.c: which cluster this is */
 /* What the configuration knows of it. */

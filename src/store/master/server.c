@@ -276,6 +276,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     config.has_key = mc_keys_has_number;
     config.idle_since_ms = server->idle_since_ms;
     config.idle_epoch = atomic_load(&server->epoch);
+    config.clock_epoch = mc_election_epoch_now();
     server->core_since_ms = server->now_ms;
     if (server->idle_since_ms == 0) {
         server->noted_epoch = server->note.epoch;
@@ -382,11 +383,15 @@ static void core_end(struct mc_server *server, uint64_t wanted)
 }
 
 /* At least the wanted epoch, which is above what a node has met. Another master may have begun after the same word,
- * and have ended, unknown to whoever tells us now: its epoch is not to be ours too. */
+ * and have ended, unknown to whoever tells us now: its epoch is not to be ours too. But it is none in which whoever
+ * follows us could not believe, if that can be. */
 static uint64_t epoch_above(uint64_t wanted)
 {
+    uint64_t now = mc_election_epoch_now(), latest = mc_core_epoch_latest(now);
     uint64_t room = (MC_EPOCH_MAX - MC_EPOCH_CARRY - wanted) / 2 + 1; /* never all that is left */
-    uint64_t now = mc_election_epoch_now(), leapt = wanted + mc_random_u64() % (room < EPOCH_LEAP ? room : EPOCH_LEAP);
+    uint64_t believed = latest > wanted + MC_EPOCH_CARRY ? latest - wanted : MC_EPOCH_CARRY;
+    room = room < believed ? room : believed;
+    uint64_t leapt = wanted + mc_random_u64() % (room < EPOCH_LEAP ? room : EPOCH_LEAP);
     return now > leapt ? now : leapt;
 }
 
