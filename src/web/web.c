@@ -23,7 +23,6 @@
 #define HEADERS_MAX 100
 #define METHOD_MAX 15
 #define DISCARD_MAX 65536u /* bytes of a body that nobody read, taken so that the connection can stay */
-#define LINGER_MS 5000u    /* what a refused sender still sends, taken so that it sees the answer */
 #define LINGER_BYTES (256u << 20)
 #define BUFFER_LEAST 1024u
 #define PACE_BYTES 16384u        /* of a body: who sends less in MC_WEB_SILENT_MS may lose its thread */
@@ -518,20 +517,24 @@ bool mc_web_has_request(struct mc_web_connection *connection, bool *is_quick)
     return is_there;
 }
 
-/* The sender of a body that nobody will read gets time to see the answer: closing with bytes unread would reset. */
+/* The sender of a body that nobody will read gets time to see the answer: closing with bytes unread would reset. It has
+ * it in the loop, with no thread. */
 static void linger(struct mc_web_connection *connection)
 {
+    connection->fresh = 0;
+    if (!connection->is_broken && shutdown(connection->fd, SHUT_WR) == 0)
+        connection->lingers_ns = mc_clock_ns() + MC_WEB_LINGER_MS * (uint64_t)MC_WEB_MILLION;
+}
+
+bool mc_web_drop(struct mc_web_connection *connection)
+{
     char dropped[16384];
-    uint64_t end_ns = mc_clock_ns() + LINGER_MS * (uint64_t)MC_WEB_MILLION;
-    size_t total = 0;
-    if (shutdown(connection->fd, SHUT_WR) != 0)
-        return;
-    while (total < LINGER_BYTES) {
-        int64_t got = receive(connection, dropped, sizeof(dropped), end_ns);
-        if (got <= 0)
-            return;
-        total += (size_t)got;
-    }
+    ssize_t got;
+    do {
+        got = mc_socket_recv(connection->fd, dropped, sizeof(dropped));
+        connection->fresh += got > 0 ? (size_t)got : 0;
+    } while (got == (ssize_t)sizeof(dropped) && mc_socket_holds(connection->fd));
+    return connection->fresh < LINGER_BYTES && (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR)));
 }
 
 static void refuse_head(struct mc_web_connection *connection, int status)

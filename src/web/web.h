@@ -28,6 +28,7 @@
 #define MC_WEB_PROGRESS_MS 30000u                 /* for a head; for a body or an answer, and more by its length: */
 #define MC_WEB_BYTES_PER_MS 256u                  /* the slowest peer that is served */
 #define MC_WEB_BUDGET_WAIT_MS 3000u /* for a part of the budget; then 503; less than a call of the store may take */
+#define MC_WEB_LINGER_MS 5000u      /* what a refused sender still sends is taken, so that it sees the answer */
 #define MC_WEB_STOP_MS 5000u        /* until requests whose connections were closed must have ended */
 
 #define MC_WEB_TEXT "text/plain; charset=utf-8"

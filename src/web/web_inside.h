@@ -41,6 +41,7 @@ struct mc_web_connection {
     struct mc_web_connection *older, *newer;
     uint64_t since_ns;
     bool is_sending;     /* with the lock: its thread waits for the peer to take something */
+    uint64_t lingers_ns; /* it was answered, and what still comes is dropped until then; 0: it was not */
     uint64_t begun_ns;   /* of a request that is not whole, its first byte; 0: none has come */
     uint64_t pace_ns;    /* of its thread: the last bytes worth mentioning */
     size_t fresh;        /* bytes since then */
@@ -97,6 +98,8 @@ bool mc_web_serve_one(struct mc_web_connection *connection);
 void mc_web_wait_begin(struct mc_web_connection *connection, uint64_t since_ns, bool is_sending);
 void mc_web_wait_end(struct mc_web_connection *connection);
 void mc_web_buffer_free(struct mc_web_connection *connection);
+/* What comes after the answer is dropped. False: it ends. */
+bool mc_web_drop(struct mc_web_connection *connection);
 /* With the lock: ends one that waits, so that another has its place. share: one of that counter; MC_WEB_SHARES: of any.
  * newcomer: for whom, likewise; MC_WEB_SHARES: that is not known. False: there is none to spare. */
 bool mc_web_make_room(struct mc_web *web, uint32_t share, uint32_t newcomer);

@@ -263,6 +263,9 @@ static void *work(void *argument)
         list_remove(&web->served, one);
         if (goes_on && !atomic_load(&web->is_stopping)) {
             give_back(one);
+        } else if (one->lingers_ns != 0 && !atomic_load(&web->is_stopping)) {
+            mc_web_buffer_free(one);
+            wait_for_peer(one);
         } else {
             hang_up(one); /* under the lock: nobody shuts down what is somebody else's by now */
             free(one);
@@ -279,8 +282,9 @@ static void *work(void *argument)
 static void on_readable(struct mc_web_connection *one)
 {
     struct mc_web *web = one->web;
-    bool is_quick = false, is_whole = false, is_open = mc_web_take(one);
-    if (is_open && one->length > 0)
+    bool is_quick = false, is_whole = false, lingers = one->lingers_ns != 0;
+    bool is_open = lingers ? mc_web_drop(one) : mc_web_take(one);
+    if (is_open && !lingers && one->length > 0)
         is_whole = mc_web_has_request(one, &is_quick);
     pthread_mutex_lock(&web->lock);
     if (!is_open) {
@@ -389,6 +393,7 @@ static int sweep(struct mc_web *web)
     for (struct mc_web_connection *one = web->waiting.oldest, *next; one != NULL; one = next) {
         next = one->newer;
         if (now_ns > one->since_ns + MC_WEB_IDLE_MS * (uint64_t)MC_WEB_MILLION ||
+            (one->lingers_ns != 0 && now_ns > one->lingers_ns) ||
             (one->begun_ns != 0 && now_ns > one->begun_ns + MC_WEB_PROGRESS_MS * (uint64_t)MC_WEB_MILLION))
             end_waiting(one);
     }

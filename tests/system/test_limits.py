@@ -211,6 +211,50 @@ def test_bodies_that_do_not_come_lose_their_threads():
             one.close()
 
 
+PUT = b"PUT /api/put HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+
+
+@contextlib.contextmanager
+def dripping(connections, part, pause_s=0.5):
+    """They go on sending so much, as far as it is taken, until the end."""
+    is_done = threading.Event()
+
+    def drip():
+        while not is_done.wait(pause_s):
+            for one in connections:
+                with contextlib.suppress(OSError):
+                    one.send(part, socket.MSG_DONTWAIT)
+    sender = threading.Thread(target=drip)
+    sender.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        sender.join()
+        for one in connections:
+            one.close()
+
+
+def test_who_was_refused_has_no_thread_any_more():
+    """What is no request, or too long, is answered; then it goes on, and nobody waits for its end with a thread."""
+    with cluster.Master() as master, Service(MOONCAKE_MASTER=master.address) as service:
+        before, refused = threads(service.process.pid), []
+        for number in range(300):
+            refused.append(connect(("127.0.0.1", service.port)))
+            refused[-1].sendall((PUT % (200 << 20) if number % 2 else b"GET\r\n\r\n") + b"{" * 100)
+        with dripping(refused, b"{" * 20000, 0.2):
+            for number, one in enumerate(refused):
+                assert one.recv(12) == (b"HTTP/1.1 413" if number % 2 else b"HTTP/1.1 400")
+            time.sleep(1)
+            assert service.call("GET", "/api/exist/key")[0] == 200
+            # Idle ones end after ten seconds, those that wait for the peer would be as many as there are.
+            assert threads(service.process.pid) < before + 150
+            refused[0].settimeout(10)
+            with contextlib.suppress(ConnectionError):
+                while refused[0].recv(1000):  # until it has sent for long enough
+                    pass
+
+
 def test_a_service_keeps_as_many_as_it_has_places():
     """Half as many as it has descriptors; for one more the oldest silent one goes, and of one address three quarters."""
     few = ["prlimit", "--nofile=400:400", *REST]
