@@ -24,33 +24,62 @@
 #define METHOD_MAX 15
 #define DISCARD_MAX 65536u /* bytes of a body that nobody read, taken so that the connection can stay */
 #define LINGER_BYTES (256u << 20)
+#define BUDGET_LOOK_MS 100u /* between two looks of who waits for budget */
 #define BUFFER_LEAST 1024u
 #define PACE_BYTES 16384u        /* of a body: who sends less in MC_WEB_SILENT_MS may lose its thread */
 #define TAKEN_BYTES_PER_MS 4096u /* of an answer: the same */
+#define FAIR_BYTES_PER_MS 1024u  /* of a body: who sends less may lose what it has of the budget to one who has less */
 
 /* ---- budget ---- */
 
-static bool budget_take(struct mc_web *web, uint64_t bytes)
+/* With the lock: is there so much for it? Of those that wait the ones whose address has least go first; not for what is
+ * nearly all. */
+static bool budget_is_there(const struct mc_web_connection *connection)
 {
-    uint64_t end_ns = mc_clock_ns() + MC_WEB_BUDGET_WAIT_MS * (uint64_t)MC_WEB_MILLION;
+    const struct mc_web *web = connection->web;
+    /* One alone may be larger than the whole, or it could never be served. */
+    if (web->budget_used > 0 && web->budget_used + connection->wants > MC_WEB_BUDGET_BYTES)
+        return false;
+    for (const struct mc_web_connection *one = web->served.oldest; one != NULL; one = one->newer)
+        if (one->wants > 0 && one->wants <= MC_WEB_BUDGET_BYTES / MC_WEB_SHARE_PARTS &&
+            web->charged[one->share] < web->charged[connection->share])
+            return false;
+    return true;
+}
+
+static bool budget_take(struct mc_web_connection *connection, uint64_t bytes)
+{
+    struct mc_web *web = connection->web;
+    uint64_t begun_ns = mc_clock_ns(), now_ns = begun_ns, look_ns = BUDGET_LOOK_MS * (uint64_t)MC_WEB_MILLION;
+    uint64_t end_ns = begun_ns + MC_WEB_BUDGET_WAIT_MS * (uint64_t)MC_WEB_MILLION;
     bool ok;
     pthread_mutex_lock(&web->lock);
-    /* One alone may be larger than the whole, or it could never be served. */
-    while (!(ok = web->budget_used == 0 || web->budget_used + bytes <= MC_WEB_BUDGET_BYTES) &&
+    connection->wants = bytes;
+    connection->since_ns = begun_ns;
+    while (!(ok = budget_is_there(connection)) && now_ns < end_ns && !connection->is_going &&
            !atomic_load(&web->is_stopping)) {
-        if (mc_monitor_wait(&web->lock, &web->changed, end_ns) == ETIMEDOUT)
-            break;
+        mc_web_make_budget(connection, begun_ns);
+        (void)mc_monitor_wait(&web->lock, &web->changed, end_ns < now_ns + look_ns ? end_ns : now_ns + look_ns);
+        now_ns = mc_clock_ns();
     }
-    if (ok)
+    connection->wants = connection->since_ns = 0;
+    connection->is_going = false;
+    if (ok) {
         web->budget_used += bytes;
+        web->charged[connection->share] += bytes;
+        connection->charged += bytes;
+    }
     pthread_mutex_unlock(&web->lock);
     return ok;
 }
 
-static void budget_give(struct mc_web *web, uint64_t bytes)
+static void budget_give(struct mc_web_connection *connection, uint64_t bytes)
 {
+    struct mc_web *web = connection->web;
     pthread_mutex_lock(&web->lock);
     web->budget_used -= bytes;
+    web->charged[connection->share] -= bytes;
+    connection->charged -= bytes;
     pthread_cond_broadcast(&web->changed);
     pthread_mutex_unlock(&web->lock);
 }
@@ -58,7 +87,7 @@ static void budget_give(struct mc_web *web, uint64_t bytes)
 void *mc_web_bytes_make(struct mc_web_request *request, struct mc_web_bytes *bytes, uint64_t length)
 {
     uint64_t charged = length <= MC_WEB_SMALL_BYTES ? 0 : length;
-    if (length > SIZE_MAX / 2 || (charged > 0 && !budget_take(request->connection->web, charged)))
+    if (length > SIZE_MAX / 2 || (charged > 0 && !budget_take(request->connection, charged)))
         return NULL;
     *bytes = (struct mc_web_bytes){malloc((size_t)length + 1), length, charged};
     if (bytes->data == NULL)
@@ -70,7 +99,7 @@ void mc_web_bytes_free(struct mc_web_request *request, struct mc_web_bytes *byte
 {
     free(bytes->data);
     if (bytes->charged > 0)
-        budget_give(request->connection->web, bytes->charged);
+        budget_give(request->connection, bytes->charged);
     *bytes = (struct mc_web_bytes){NULL, 0, 0};
 }
 
@@ -141,6 +170,7 @@ static int64_t receive(struct mc_web_connection *connection, void *data, size_t 
         mc_web_wait_end(connection);
     }
     connection->fresh += got > 0 ? (size_t)got : 0;
+    connection->fair_ns += got > 0 ? (uint64_t)got * MC_WEB_MILLION / FAIR_BYTES_PER_MS : 0;
     if (connection->fresh >= PACE_BYTES)
         pace(connection);
     return got;
@@ -205,6 +235,7 @@ static void send_continue(struct mc_web_connection *connection)
     static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
     struct iovec part = {.iov_base = (void *)(uintptr_t)text, .iov_len = sizeof(text) - 1};
     pace(connection);
+    connection->fair_ns = connection->pace_ns + MC_WEB_SILENT_MS * (uint64_t)MC_WEB_MILLION;
     if (connection->is_continue_due && mc_socket_send(connection->fd, &part, 1, deadline_for(0)) < 0)
         connection->is_broken = true;
     connection->is_continue_due = false;
@@ -251,7 +282,7 @@ static bool grow(struct mc_web_request *request, struct mc_web_bytes *body, uint
     if (body->length + more <= *capacity)
         return true;
     uint64_t wanted = body->length + more > 2 * *capacity ? body->length + more : 2 * *capacity;
-    if (!budget_take(request->connection->web, wanted - body->charged))
+    if (!budget_take(request->connection, wanted - body->charged))
         return false;
     body->charged = wanted;
     uint8_t *data = realloc(body->data, (size_t)wanted + 1);

@@ -7,7 +7,8 @@
  *
  * Invariant: memory that strangers can claim is bounded: by the number of connections and of threads, by one sum for
  * what is not whole, and for bodies and values by one budget that all share; who holds a part of any and makes no
- * progress is cut off, sooner when others want it.
+ * progress is cut off, sooner when others want it. Of threads and of the budget few addresses cannot keep so much that
+ * one of another has nothing, however they go on.
  */
 #ifndef MC_WEB_H
 #define MC_WEB_H
@@ -22,12 +23,15 @@
 #define MC_WEB_LOOKS_MAX 32    /* threads beside them, which say how we are */
 #define MC_WEB_QUEUE_MS 3000u  /* a request that finds no thread for so long is refused */
 #define MC_WEB_SILENT_MS 1000u /* whose peer says nothing for so long loses its thread to one that waits */
+#define MC_WEB_TURN_MS 200u    /* who waits so long for a thread gets one of an address that has far more of them, */
+#define MC_WEB_TURN_PARTS 16u  /* until his own has this part of all */
 #define MC_WEB_BUDGET_BYTES (UINT64_C(512) << 20) /* bodies and values in memory at a time; one alone may be larger */
 #define MC_WEB_SMALL_BYTES 65536u                 /* not counted */
 #define MC_WEB_IDLE_MS 75000u                     /* between two requests */
 #define MC_WEB_PROGRESS_MS 30000u                 /* for a head; for a body or an answer, and more by its length: */
 #define MC_WEB_BYTES_PER_MS 256u                  /* the slowest peer that is served */
 #define MC_WEB_BUDGET_WAIT_MS 3000u /* for a part of the budget; then 503; less than a call of the store may take */
+#define MC_WEB_BUDGET_TURN_MS 2000u /* who waits so long for one gets it of an address that keeps more than his */
 #define MC_WEB_LINGER_MS 5000u      /* what a refused sender still sends is taken, so that it sees the answer */
 #define MC_WEB_STOP_MS 5000u        /* until requests whose connections were closed must have ended */
 

@@ -37,13 +37,19 @@ struct mc_web_connection {
     enum mc_web_place place; /* with the lock */
     bool is_dead;            /* of the loop: it is freed when the events at hand are seen */
     /* With the lock: in its list, where since_ns is its last byte, when it came into the queue, or since when its
-     * thread waits for the peer (0: it does not). The first two are in order. */
+     * thread waits for the peer, or for budget (0: for neither). The first two are in order. */
     struct mc_web_connection *older, *newer;
     uint64_t since_ns;
-    bool is_sending;     /* with the lock: its thread waits for the peer to take something */
-    uint64_t lingers_ns; /* it was answered, and what still comes is dropped until then; 0: it was not */
-    uint64_t begun_ns;   /* of a request that is not whole, its first byte; 0: none has come */
-    uint64_t pace_ns;    /* of its thread: the last bytes worth mentioning */
+    struct mc_web_connection *behind; /* with the lock: the next one of its address in the queue */
+    struct mc_web_pool *pool;         /* with the lock: whose thread it has */
+    uint64_t wants, charged;          /* with the lock: of the budget: what it waits for, what it has */
+    uint64_t late_ns;                 /* with the lock: fair_ns, when its thread began to wait */
+    bool is_going;                    /* with the lock: it was told to leave what others wait for */
+    bool is_sending;                  /* with the lock: its thread waits for the peer to take something */
+    uint64_t lingers_ns;              /* it was answered, and what still comes is dropped until then; 0: it was not */
+    uint64_t begun_ns;                /* of a request that is not whole, its first byte; 0: none has come */
+    uint64_t pace_ns;                 /* of its thread: the last bytes worth mentioning */
+    uint64_t fair_ns;    /* of its thread: until then what has come of the body is enough, though others have less */
     size_t fresh;        /* bytes since then */
     bool is_heard;       /* something has come, at least once */
     bool is_broken;      /* nothing more can be read or sent */
@@ -62,7 +68,11 @@ struct mc_web_list {
 
 struct mc_web_pool { /* all with the lock */
     struct mc_web *web;
-    struct mc_web_list queue; /* whole requests for which there is no thread yet */
+    /* Whole requests for which there is no thread yet: a row for each address, and of each row the oldest in a list. */
+    struct mc_web_list turns;
+    struct mc_web_connection *last[MC_WEB_SHARES]; /* of each row */
+    uint16_t busy[MC_WEB_SHARES];                  /* threads that serve each address */
+    size_t queued;                                 /* in all rows */
     size_t threads, idle, most;
     pthread_cond_t changed;
 };
@@ -77,8 +87,8 @@ struct mc_web {
     size_t listener_count;
     size_t count, places; /* of connections, in all lists; at most */
     uint16_t shares[MC_WEB_SHARES];
-    uint64_t budget_used;
-    atomic_size_t buffered; /* bytes of all connections' buffers */
+    uint64_t budget_used, charged[MC_WEB_SHARES]; /* by all; by each address */
+    atomic_size_t buffered;                       /* bytes of all connections' buffers */
     atomic_bool is_stopping;
     int epoll_fd, wake_fd; /* -1: none */
     bool is_running, is_paused;
@@ -97,9 +107,11 @@ bool mc_web_serve_one(struct mc_web_connection *connection);
  * MC_WEB_SILENT_MS after since_ns on. */
 void mc_web_wait_begin(struct mc_web_connection *connection, uint64_t since_ns, bool is_sending);
 void mc_web_wait_end(struct mc_web_connection *connection);
-void mc_web_buffer_free(struct mc_web_connection *connection);
+/* With the lock, for one that waits for budget since begun_ns: ends those that have to leave it theirs. */
+void mc_web_make_budget(struct mc_web_connection *waits, uint64_t begun_ns);
 /* What comes after the answer is dropped. False: it ends. */
 bool mc_web_drop(struct mc_web_connection *connection);
+void mc_web_buffer_free(struct mc_web_connection *connection);
 /* With the lock: ends one that waits, so that another has its place. share: one of that counter; MC_WEB_SHARES: of any.
  * newcomer: for whom, likewise; MC_WEB_SHARES: that is not known. False: there is none to spare. */
 bool mc_web_make_room(struct mc_web *web, uint32_t share, uint32_t newcomer);

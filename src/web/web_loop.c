@@ -143,6 +143,7 @@ void mc_web_wait_begin(struct mc_web_connection *connection, uint64_t since_ns, 
     pthread_mutex_lock(&connection->web->lock);
     connection->since_ns = since_ns;
     connection->is_sending = is_sending;
+    connection->late_ns = is_sending ? UINT64_MAX : connection->fair_ns;
     pthread_mutex_unlock(&connection->web->lock);
 }
 
@@ -153,6 +154,17 @@ void mc_web_wait_end(struct mc_web_connection *connection)
     pthread_mutex_unlock(&connection->web->lock);
 }
 
+/* One that is served ends, or gives up what it waits for: what it has is for others. */
+static void leave(struct mc_web_connection *one)
+{
+    if (one->wants > 0)
+        pthread_cond_broadcast(&one->web->changed);
+    else
+        (void)shutdown(one->fd, SHUT_RDWR);
+    one->since_ns = 0;
+    one->is_going = true;
+}
+
 /* Its thread has what belongs to it: only the kernel is asked. */
 static bool is_quiet(int fd)
 {
@@ -160,19 +172,148 @@ static bool is_quiet(int fd)
     return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
 }
 
+/* Its thread waits for the peer, who does nothing, or too little. */
+static bool is_slow(const struct mc_web_connection *one, uint64_t now_ns)
+{
+    return one->since_ns != 0 && one->wants == 0 && !one->is_going &&
+           now_ns >= one->since_ns + MC_WEB_SILENT_MS * (uint64_t)MC_WEB_MILLION &&
+           (one->is_sending || is_quiet(one->fd));
+}
+
+/* With the lock. Of what has budget and waits for its peer the slowest: of all whose peers do nothing, and, when one
+ * has waited for long, of those whose address keeps without it no less than that one's would have, or with it if it is
+ * not even fast. */
+static struct mc_web_connection *find_budget(const struct mc_web_connection *waits, bool is_long)
+{
+    const struct mc_web *web = waits->web;
+    struct mc_web_connection *found = NULL;
+    uint64_t now_ns = mc_clock_ns(), would_have = web->charged[waits->share] + waits->wants;
+    for (struct mc_web_connection *one = web->served.oldest; one != NULL; one = one->newer) {
+        if (one->charged == 0 || one->since_ns == 0 || one->wants > 0 || one->is_going)
+            continue;
+        uint64_t kept = web->charged[one->share] - (now_ns > one->late_ns ? 0 : one->charged);
+        bool has_more = is_long && kept >= would_have;
+        if ((has_more || is_slow(one, now_ns)) && (found == NULL || one->since_ns < found->since_ns))
+            found = one;
+    }
+    return found;
+}
+
+void mc_web_make_budget(struct mc_web_connection *waits, uint64_t begun_ns)
+{
+    struct mc_web *web = waits->web;
+    uint64_t allowed = waits->wants > MC_WEB_BUDGET_BYTES ? 0 : MC_WEB_BUDGET_BYTES - waits->wants, going = 0;
+    bool is_long = mc_clock_ns() >= begun_ns + MC_WEB_BUDGET_TURN_MS * (uint64_t)MC_WEB_MILLION;
+    for (struct mc_web_connection *one = web->served.oldest; one != NULL; one = one->newer)
+        going += one->is_going ? one->charged : 0;
+    while (web->budget_used - going > allowed) {
+        struct mc_web_connection *one = find_budget(waits, is_long);
+        if (one == NULL)
+            return;
+        going += one->charged;
+        leave(one);
+    }
+}
+
+/* With the lock. How many of them have been told to leave, and have not yet. */
+static size_t count_going(const struct mc_web_pool *pool)
+{
+    size_t count = 0;
+    for (const struct mc_web_connection *one = pool->web->served.oldest; one != NULL; one = one->newer)
+        count += one->pool == pool && one->is_going;
+    return count;
+}
+
+static bool is_full(const struct mc_web_pool *pool)
+{
+    return pool->idle == 0 && pool->threads >= pool->most && pool->queued > 0;
+}
+
 /* With the lock. The threads whose peers say nothing end their connections, as many as others wait for. */
-static void take_threads(struct mc_web *web)
+static void take_threads(struct mc_web_pool *pool)
 {
     uint64_t now_ns = mc_clock_ns();
-    size_t wanted = web->calls.idle > 0 || web->calls.threads < web->calls.most ? 0 : web->calls.queue.count;
-    for (struct mc_web_connection *one = web->served.oldest; one != NULL && wanted > 0; one = one->newer) {
-        if (one->since_ns == 0 || now_ns < one->since_ns + MC_WEB_SILENT_MS * (uint64_t)MC_WEB_MILLION ||
-            (!one->is_sending && !is_quiet(one->fd)))
+    size_t going = is_full(pool) ? count_going(pool) : 0;
+    struct mc_web_connection *one = is_full(pool) ? pool->web->served.oldest : NULL;
+    for (; one != NULL && going < pool->queued; one = one->newer) {
+        if (one->pool != pool || !is_slow(one, now_ns))
             continue;
-        (void)shutdown(one->fd, SHUT_RDWR);
-        one->since_ns = 0;
-        wanted--;
+        leave(one);
+        going++;
     }
+}
+
+/* Of the addresses that have more than twice as many threads as `few` would have, of the one that has most: who waits
+ * for budget, or else whose peer is slowest. */
+static struct mc_web_connection *find_thread(const struct mc_web_pool *pool, uint32_t few)
+{
+    struct mc_web_connection *found = NULL;
+    for (struct mc_web_connection *one = pool->web->served.oldest; one != NULL; one = one->newer) {
+        uint16_t busy = pool->busy[one->share], most = found == NULL ? 0 : pool->busy[found->share];
+        if (one->pool != pool || one->since_ns == 0 || one->is_going || busy <= 2 * (pool->busy[few] + 1) ||
+            busy < most)
+            continue;
+        bool is_better = busy > most || (one->wants > 0) > (found->wants > 0);
+        if (is_better || ((one->wants > 0) == (found->wants > 0) && one->since_ns < found->since_ns))
+            found = one;
+    }
+    return found;
+}
+
+/* With the lock. Where all threads serve few addresses, and go on, however slowly, another one has some all the same:
+ * who has waited for long, of an address that has few threads, or none, takes one of an address that has many. */
+static void take_turns(struct mc_web_pool *pool)
+{
+    uint64_t now_ns = mc_clock_ns();
+    size_t going = is_full(pool) ? count_going(pool) : 0, looks = 0;
+    struct mc_web_connection *waits = is_full(pool) ? pool->turns.oldest : NULL;
+    for (; waits != NULL && looks < ROOM_LOOKS; waits = waits->newer, looks++) {
+        if (now_ns < waits->since_ns + MC_WEB_TURN_MS * (uint64_t)MC_WEB_MILLION ||
+            pool->busy[waits->share] >= pool->most / MC_WEB_TURN_PARTS)
+            continue;
+        struct mc_web_connection *one = going > 0 ? NULL : find_thread(pool, waits->share);
+        if (one != NULL)
+            leave(one);
+        going -= going > 0;
+    }
+}
+
+/* ---- the queue; with the lock ---- */
+
+static void queue_add(struct mc_web_pool *pool, struct mc_web_connection *one)
+{
+    struct mc_web_connection **last = &pool->last[one->share];
+    one->since_ns = mc_clock_ns();
+    one->behind = NULL;
+    one->place = MC_WEB_QUEUES;
+    if (*last != NULL)
+        (*last)->behind = one;
+    else
+        list_add(&pool->turns, one, MC_WEB_QUEUES);
+    *last = one;
+    pool->queued++;
+}
+
+/* The oldest of a row; the next one of its address comes behind those of others. */
+static void queue_remove(struct mc_web_pool *pool, struct mc_web_connection *one)
+{
+    list_remove(&pool->turns, one);
+    if (one->behind != NULL)
+        list_add(&pool->turns, one->behind, MC_WEB_QUEUES);
+    else
+        pool->last[one->share] = NULL;
+    one->behind = NULL;
+    pool->queued--;
+}
+
+/* Whose address has fewest threads, of those whose turn it has not been for longest. NULL: nobody waits. */
+static struct mc_web_connection *queue_next(const struct mc_web_pool *pool)
+{
+    struct mc_web_connection *one = pool->turns.oldest, *next = one;
+    for (size_t looks = 0; one != NULL && looks < ROOM_LOOKS; one = one->newer, looks++)
+        if (pool->busy[one->share] < pool->busy[next->share])
+            next = one;
+    return next;
 }
 
 /* A request more of the same peer, for the same threads, within a moment. */
@@ -196,7 +337,7 @@ static bool serve(struct mc_web_pool *pool, struct mc_web_connection *one)
         if (mc_socket_holds(one->fd) && !mc_web_has_request(one, &is_quick) && !mc_web_take(one))
             return false;
         pthread_mutex_lock(&web->lock);
-        bool is_wanted = pool->queue.count > 0, may_stay = !is_wanted && pool->threads - pool->idle < pool->most / 2;
+        bool is_wanted = pool->queued > 0, may_stay = !is_wanted && pool->threads - pool->idle < pool->most / 2;
         pthread_mutex_unlock(&web->lock);
         if (atomic_load(&web->is_stopping))
             return false;
@@ -212,17 +353,15 @@ static void enqueue(struct mc_web_connection *one, bool is_quick)
 {
     struct mc_web *web = one->web;
     struct mc_web_pool *pool = is_quick ? &web->looks : &web->calls;
-    one->since_ns = mc_clock_ns();
-    list_add(&pool->queue, one, MC_WEB_QUEUES);
-    if (pool->idle >= pool->queue.count)
+    queue_add(pool, one);
+    if (pool->idle >= pool->queued)
         pthread_cond_signal(&pool->changed);
     else if (pool->threads < pool->most && mc_thread_start(NULL, "mc-rest", work, pool) == 0)
         pool->threads++;
     else
-        take_threads(web);
+        take_threads(pool);
 }
 
-/* With the lock. Back to the loop, or behind others. */
 static void give_back(struct mc_web_connection *one)
 {
     bool is_quick;
@@ -236,6 +375,36 @@ static void give_back(struct mc_web_connection *one)
     wait_for_peer(one);
 }
 
+/* With the lock. */
+static void serve_begin(struct mc_web_pool *pool, struct mc_web_connection *one)
+{
+    queue_remove(pool, one);
+    one->since_ns = one->begun_ns = 0;
+    one->was_served = true;
+    one->is_going = false;
+    one->pool = pool;
+    pool->busy[one->share]++;
+    list_add(&pool->web->served, one, MC_WEB_IS_SERVED);
+}
+
+/* With the lock. Back to the loop, or behind others, or it is gone. */
+static void serve_end(struct mc_web_pool *pool, struct mc_web_connection *one, bool goes_on)
+{
+    bool is_stopping = atomic_load(&pool->web->is_stopping);
+    list_remove(&pool->web->served, one);
+    pool->busy[one->share]--;
+    one->pool = NULL;
+    if (goes_on && !is_stopping) {
+        give_back(one);
+    } else if (one->lingers_ns != 0 && !is_stopping) {
+        mc_web_buffer_free(one);
+        wait_for_peer(one);
+    } else {
+        hang_up(one); /* under the lock: nobody shuts down what is somebody else's by now */
+        free(one);
+    }
+}
+
 static void *work(void *argument)
 {
     struct mc_web_pool *pool = argument;
@@ -243,33 +412,21 @@ static void *work(void *argument)
     pthread_mutex_lock(&web->lock);
     for (;;) {
         uint64_t until_ns = mc_clock_ns() + IDLE_MS * (uint64_t)MC_WEB_MILLION;
-        while (pool->queue.count == 0 && !atomic_load(&web->is_stopping)) {
+        while (pool->queued == 0 && !atomic_load(&web->is_stopping)) {
             pool->idle++;
             int rc = mc_monitor_wait(&web->lock, &pool->changed, until_ns);
             pool->idle--;
             if (rc == ETIMEDOUT)
                 break;
         }
-        struct mc_web_connection *one = pool->queue.oldest;
+        struct mc_web_connection *one = queue_next(pool);
         if (one == NULL)
             break;
-        list_remove(&pool->queue, one);
-        one->since_ns = one->begun_ns = 0;
-        one->was_served = true;
-        list_add(&web->served, one, MC_WEB_IS_SERVED);
+        serve_begin(pool, one);
         pthread_mutex_unlock(&web->lock);
         bool goes_on = serve(pool, one);
         pthread_mutex_lock(&web->lock);
-        list_remove(&web->served, one);
-        if (goes_on && !atomic_load(&web->is_stopping)) {
-            give_back(one);
-        } else if (one->lingers_ns != 0 && !atomic_load(&web->is_stopping)) {
-            mc_web_buffer_free(one);
-            wait_for_peer(one);
-        } else {
-            hang_up(one); /* under the lock: nobody shuts down what is somebody else's by now */
-            free(one);
-        }
+        serve_end(pool, one, goes_on);
     }
     pool->threads--;
     pthread_cond_broadcast(&web->changed);
@@ -370,13 +527,18 @@ static void refuse(struct mc_web_connection *one)
 }
 
 /* With the lock. Requests that found no thread are refused. */
-static void sweep_queue(struct mc_web_pool *pool, uint64_t now_ns)
+static void sweep_pool(struct mc_web_pool *pool, uint64_t now_ns)
 {
-    struct mc_web_connection *one;
-    while ((one = pool->queue.oldest) != NULL && now_ns > one->since_ns + MC_WEB_QUEUE_MS * (uint64_t)MC_WEB_MILLION) {
-        mc_log_limited(WARNING, "a request found no thread within %u ms: it is refused", MC_WEB_QUEUE_MS);
-        list_remove(&pool->queue, one);
-        refuse(one);
+    take_threads(pool);
+    take_turns(pool);
+    for (struct mc_web_connection *one = pool->turns.oldest, *next, *behind; one != NULL; one = next) {
+        next = one->newer;
+        for (; one != NULL && now_ns > one->since_ns + MC_WEB_QUEUE_MS * (uint64_t)MC_WEB_MILLION; one = behind) {
+            mc_log_limited(WARNING, "a request found no thread within %u ms: it is refused", MC_WEB_QUEUE_MS);
+            behind = one->behind;
+            queue_remove(pool, one);
+            refuse(one);
+        }
     }
 }
 
@@ -387,9 +549,8 @@ static int sweep(struct mc_web *web)
     pthread_mutex_lock(&web->lock);
     if (web->is_paused)
         listen_to(web, true);
-    take_threads(web);
-    sweep_queue(&web->calls, now_ns);
-    sweep_queue(&web->looks, now_ns);
+    sweep_pool(&web->calls, now_ns);
+    sweep_pool(&web->looks, now_ns);
     for (struct mc_web_connection *one = web->waiting.oldest, *next; one != NULL; one = next) {
         next = one->newer;
         if (now_ns > one->since_ns + MC_WEB_IDLE_MS * (uint64_t)MC_WEB_MILLION ||
@@ -397,7 +558,7 @@ static int sweep(struct mc_web *web)
             (one->begun_ns != 0 && now_ns > one->begun_ns + MC_WEB_PROGRESS_MS * (uint64_t)MC_WEB_MILLION))
             end_waiting(one);
     }
-    bool is_soon = web->is_paused || web->calls.queue.count + web->looks.queue.count > 0;
+    bool is_soon = web->is_paused || web->calls.queued + web->looks.queued > 0;
     int due_ms = is_soon ? SWEEP_SOON_MS : web->count > 0 ? SWEEP_MS : -1;
     pthread_mutex_unlock(&web->lock);
     return due_ms;
@@ -424,6 +585,8 @@ static void *loop(void *argument)
         if (mc_clock_ns() > sweep_ns) {
             sweep_ns = mc_clock_ns() + SWEEP_SOON_MS * (uint64_t)MC_WEB_MILLION;
             due_ms = sweep(web);
+        } else {
+            due_ms = SWEEP_SOON_MS; /* what has come may wait for it */
         }
         free_dead(web);
         if (is_crowded)
@@ -530,9 +693,9 @@ bool mc_web_stop(struct mc_web *web, unsigned patience_ms)
     }
     bool is_empty = web->calls.threads + web->looks.threads == 0;
     while (is_empty && web->count > 0) { /* that no thread was to be had for */
-        struct mc_web_pool *pool = web->calls.queue.oldest != NULL ? &web->calls : &web->looks;
-        struct mc_web_connection *one = pool->queue.oldest;
-        list_remove(&pool->queue, one);
+        struct mc_web_pool *pool = web->calls.queued > 0 ? &web->calls : &web->looks;
+        struct mc_web_connection *one = pool->turns.oldest;
+        queue_remove(pool, one);
         refuse(one);
     }
     pthread_mutex_unlock(&web->lock);

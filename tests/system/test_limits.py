@@ -212,6 +212,16 @@ def test_bodies_that_do_not_come_lose_their_threads():
 
 
 PUT = b"PUT /api/put HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+BUDGET = 512 << 20  # MC_WEB_BUDGET_BYTES
+
+
+def all_of_the_budget(port, sources=("",)):
+    """Connections with the heads of values that would fill it, the last but for a little."""
+    crowd = []
+    for number, length in enumerate((*[100 << 20] * 5, (12 << 20) - 1000)):
+        crowd.append(connect(("127.0.0.1", port), sources[number % len(sources)]))
+        crowd[-1].sendall(PUT % length + b"{" * 20000)
+    return crowd
 
 
 @contextlib.contextmanager
@@ -233,6 +243,52 @@ def dripping(connections, part, pause_s=0.5):
         sender.join()
         for one in connections:
             one.close()
+
+
+def test_values_that_do_not_come_leave_the_budget_to_others():
+    """What is announced counts as if it were there: who says no more of it has it only while nobody else wants it."""
+    with cluster.Master() as master, Service(MOONCAKE_MASTER=master.address) as service:
+        service.put("before", "x")
+        slow = all_of_the_budget(service.port)
+        time.sleep(1)  # until all heads are read
+        assert service.call("PUT", "/api/put", {"key": "long", "value": "x" * 200000}, timeout_s=20)[0] == 200
+        assert service.call("GET", "/health")[0] == 200
+        assert 1 <= sum(ended(one) for one in slow) < 3
+        for one in slow:
+            one.close()
+
+
+@pytest.mark.parametrize("addresses", [1, 5])
+def test_an_address_leaves_part_of_the_budget_to_others(addresses):
+    """One that goes on as fast as its threads stay its own, and whose further requests wait for what it gives back."""
+    sources = [f"127.0.0.{2 + number}" for number in range(addresses)]
+    with cluster.Master() as master, Service(MOONCAKE_MASTER=master.address) as service:
+        service.put("before", "x")
+        crowd = all_of_the_budget(service.port, sources)
+        for number in range(20):
+            crowd.append(connect(("127.0.0.1", service.port), sources[number % addresses]))
+            crowd[-1].sendall(PUT % (20 << 20))
+        with dripping(crowd, b"{" * 32768):
+            time.sleep(1)
+            for number in range(3):
+                value = {"key": f"long{number}", "value": "x" * 2000000}
+                assert service.call("PUT", "/api/put", value, timeout_s=20)[0] == 200
+                assert service.call("GET", "/health")[0] == 200
+
+
+def test_an_address_leaves_threads_to_others():
+    """Bodies that come just fast enough have all threads, and more wait for one, all of one address; of another is asked."""
+    with cluster.Master() as master, Service(MOONCAKE_MASTER=master.address) as service:
+        crowd = []
+        for _ in range(400):
+            crowd.append(connect(("127.0.0.1", service.port), "127.0.0.2"))
+            crowd[-1].sendall(PUT % (1 << 20) + b"{" * 20000)
+        with dripping(crowd, b"{" * 20000):
+            wait_until(lambda: threads(service.process.pid) > 256)
+            for number in range(5):
+                assert service.call("GET", "/api/exist/key", timeout_s=20)[0] == 200
+                assert service.call("GET", "/health")[0] == 200
+            assert sum(ended(one) for one in crowd[:256]) < 20
 
 
 def test_who_was_refused_has_no_thread_any_more():
