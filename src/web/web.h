@@ -24,7 +24,8 @@
 #define MC_WEB_QUEUE_MS 3000u  /* a request that finds no thread for so long is refused */
 #define MC_WEB_SILENT_MS 1000u /* whose peer says nothing for so long loses its thread to one that waits */
 #define MC_WEB_TURN_MS 200u    /* who waits so long for a thread gets one of an address that has far more of them, */
-#define MC_WEB_TURN_PARTS 16u  /* until his own has this part of all */
+#define MC_WEB_TURN_PARTS 16u  /* until his own has this part of all, */
+#define MC_WEB_KEPT_MS 5000u   /* and so long afterwards this part is kept for addresses that have no more */
 #define MC_WEB_BUDGET_BYTES (UINT64_C(512) << 20) /* bodies and values in memory at a time; one alone may be larger */
 #define MC_WEB_SMALL_BYTES 65536u                 /* not counted */
 #define MC_WEB_IDLE_MS 75000u                     /* between two requests */

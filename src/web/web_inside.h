@@ -73,7 +73,8 @@ struct mc_web_pool { /* all with the lock */
     struct mc_web_connection *last[MC_WEB_SHARES]; /* of each row */
     uint16_t busy[MC_WEB_SHARES];                  /* threads that serve each address */
     size_t queued;                                 /* in all rows */
-    size_t threads, idle, most;
+    size_t threads, idle, serving, most;
+    uint64_t kept_ns; /* until then some threads are kept for addresses that have few */
     pthread_cond_t changed;
 };
 

@@ -224,9 +224,24 @@ static size_t count_going(const struct mc_web_pool *pool)
     return count;
 }
 
+/* Whose address has fewest threads, of those whose turn it has not been for longest. NULL: nobody waits, or only those
+ * of addresses that have many, when the last threads are kept for others. */
+static struct mc_web_connection *queue_next(const struct mc_web_pool *pool)
+{
+    struct mc_web_connection *one = pool->turns.oldest, *next = one;
+    size_t few = pool->most / MC_WEB_TURN_PARTS;
+    for (size_t looks = 0; one != NULL && looks < ROOM_LOOKS; one = one->newer, looks++)
+        if (pool->busy[one->share] < pool->busy[next->share])
+            next = one;
+    bool is_kept = next != NULL && pool->busy[next->share] >= few && pool->serving + few >= pool->most &&
+                   mc_clock_ns() < pool->kept_ns;
+    return is_kept ? NULL : next;
+}
+
+/* Does who waits find no thread? */
 static bool is_full(const struct mc_web_pool *pool)
 {
-    return pool->idle == 0 && pool->threads >= pool->most && pool->queued > 0;
+    return pool->queued > 0 && pool->threads >= pool->most && (pool->idle == 0 || queue_next(pool) == NULL);
 }
 
 /* With the lock. The threads whose peers say nothing end their connections, as many as others wait for. */
@@ -261,16 +276,19 @@ static struct mc_web_connection *find_thread(const struct mc_web_pool *pool, uin
 }
 
 /* With the lock. Where all threads serve few addresses, and go on, however slowly, another one has some all the same:
- * who has waited for long, of an address that has few threads, or none, takes one of an address that has many. */
+ * who has waited for long, of an address that has few threads, or none, takes one of an address that has many, and for
+ * a while such an address finds some free. */
 static void take_turns(struct mc_web_pool *pool)
 {
     uint64_t now_ns = mc_clock_ns();
-    size_t going = is_full(pool) ? count_going(pool) : 0, looks = 0;
-    struct mc_web_connection *waits = is_full(pool) ? pool->turns.oldest : NULL;
+    bool has_none = is_full(pool) && pool->idle == 0;
+    size_t going = has_none ? count_going(pool) : 0, looks = 0;
+    struct mc_web_connection *waits = has_none ? pool->turns.oldest : NULL;
     for (; waits != NULL && looks < ROOM_LOOKS; waits = waits->newer, looks++) {
         if (now_ns < waits->since_ns + MC_WEB_TURN_MS * (uint64_t)MC_WEB_MILLION ||
             pool->busy[waits->share] >= pool->most / MC_WEB_TURN_PARTS)
             continue;
+        pool->kept_ns = now_ns + MC_WEB_KEPT_MS * (uint64_t)MC_WEB_MILLION;
         struct mc_web_connection *one = going > 0 ? NULL : find_thread(pool, waits->share);
         if (one != NULL)
             leave(one);
@@ -304,16 +322,6 @@ static void queue_remove(struct mc_web_pool *pool, struct mc_web_connection *one
         pool->last[one->share] = NULL;
     one->behind = NULL;
     pool->queued--;
-}
-
-/* Whose address has fewest threads, of those whose turn it has not been for longest. NULL: nobody waits. */
-static struct mc_web_connection *queue_next(const struct mc_web_pool *pool)
-{
-    struct mc_web_connection *one = pool->turns.oldest, *next = one;
-    for (size_t looks = 0; one != NULL && looks < ROOM_LOOKS; one = one->newer, looks++)
-        if (pool->busy[one->share] < pool->busy[next->share])
-            next = one;
-    return next;
 }
 
 /* A request more of the same peer, for the same threads, within a moment. */
@@ -354,9 +362,11 @@ static void enqueue(struct mc_web_connection *one, bool is_quick)
     struct mc_web *web = one->web;
     struct mc_web_pool *pool = is_quick ? &web->looks : &web->calls;
     queue_add(pool, one);
-    if (pool->idle >= pool->queued)
+    if (pool->idle > 0) /* others that wait may not have it */
         pthread_cond_signal(&pool->changed);
-    else if (pool->threads < pool->most && mc_thread_start(NULL, "mc-rest", work, pool) == 0)
+    if (pool->idle >= pool->queued)
+        return;
+    if (pool->threads < pool->most && mc_thread_start(NULL, "mc-rest", work, pool) == 0)
         pool->threads++;
     else
         take_threads(pool);
@@ -384,6 +394,7 @@ static void serve_begin(struct mc_web_pool *pool, struct mc_web_connection *one)
     one->is_going = false;
     one->pool = pool;
     pool->busy[one->share]++;
+    pool->serving++;
     list_add(&pool->web->served, one, MC_WEB_IS_SERVED);
 }
 
@@ -393,6 +404,7 @@ static void serve_end(struct mc_web_pool *pool, struct mc_web_connection *one, b
     bool is_stopping = atomic_load(&pool->web->is_stopping);
     list_remove(&pool->web->served, one);
     pool->busy[one->share]--;
+    pool->serving--;
     one->pool = NULL;
     if (goes_on && !is_stopping) {
         give_back(one);
@@ -412,7 +424,7 @@ static void *work(void *argument)
     pthread_mutex_lock(&web->lock);
     for (;;) {
         uint64_t until_ns = mc_clock_ns() + IDLE_MS * (uint64_t)MC_WEB_MILLION;
-        while (pool->queued == 0 && !atomic_load(&web->is_stopping)) {
+        while (queue_next(pool) == NULL && !atomic_load(&web->is_stopping)) {
             pool->idle++;
             int rc = mc_monitor_wait(&web->lock, &pool->changed, until_ns);
             pool->idle--;
@@ -531,6 +543,8 @@ static void sweep_pool(struct mc_web_pool *pool, uint64_t now_ns)
 {
     take_threads(pool);
     take_turns(pool);
+    if (pool->idle > 0 && pool->queued > 0) /* what was kept for others may be theirs by now */
+        pthread_cond_broadcast(&pool->changed);
     for (struct mc_web_connection *one = pool->turns.oldest, *next, *behind; one != NULL; one = next) {
         next = one->newer;
         for (; one != NULL && now_ns > one->since_ns + MC_WEB_QUEUE_MS * (uint64_t)MC_WEB_MILLION; one = behind) {
