@@ -34,6 +34,7 @@ LARGEST_WHEEL = 5_000_000  # bytes
 SECTIONS = ("-ffunction-sections", "-fdata-sections")  # so that the linker leaves out what nothing calls: a sixth of a wheel
 FLAGS = ("-O2", "-fPIC", "-fvisibility=hidden", "-w", *SECTIONS,  # hidden: a shared object that they are linked into exports none of their names
          "-fstack-protector-strong", "-fstack-clash-protection", "-D_FORTIFY_SOURCE=2")  # as meson.build has it for ours
+FLAGS_OF = {"x86_64": ("-fcf-protection=full",), "aarch64": ()}  # likewise; the compiler takes it for no other processor
 
 # Of each source package: (pkg-config's name, what is compiled, what of that is not, flags, {where headers go: which}).
 # What its configure finds for each of ARCHITECTURES and GLIBC, by the names that its sources ask for: running it takes as long as compiling it.
@@ -183,14 +184,14 @@ def need_libraries(cache, architecture, zig, compiler, sources, libraries):
     prefix = cache / architecture / "prefix"
     for package, source in sources.items():
         version = next(source.parent.glob(f"{package}_*.dsc")).stem.partition("_")[2]
-        stamp, wanted = prefix / f"{package}.stamp", f"{ZIG} {GLIBC} {version} {FLAGS} {EVENT_HAS} {libraries[package]}"
+        stamp, wanted = prefix / f"{package}.stamp", f"{ZIG} {GLIBC} {version} {FLAGS} {FLAGS_OF[architecture]} {EVENT_HAS} {libraries[package]}"
         if not is_made(stamp, wanted):
             folder = cache / architecture / source.name
             shutil.rmtree(folder, ignore_errors=True)
             shutil.copytree(source, folder, symlinks=True)
             configure(package, folder)
             for library in libraries[package]:
-                compile_library(library, version, folder, prefix, zig, compiler)
+                compile_library(library, version, folder, prefix, zig, [*compiler, *FLAGS_OF[architecture]])
             stamp.write_text(wanted, encoding="utf-8")
     copy_headers(prefix / "include", architecture)
     return prefix
