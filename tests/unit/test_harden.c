@@ -97,7 +97,7 @@ static int can(void)
     return 0;
 }
 
-/* By the calls of the C library, which chooses what it asks the kernel for: on aarch64 something else than on x86-64. */
+/* By the calls of the C library, which chooses what it asks the kernel for: on aarch64 another call than on x86-64. */
 static int can_by_library(void)
 {
     int fds[2];
