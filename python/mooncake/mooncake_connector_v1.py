@@ -15,14 +15,20 @@ no other one's trouble. A transfer that fails is reported to the scheduler where
 never used. vLLM before 0.11 cannot be told: there the blocks are asked for again for VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT, after which such a
 request waits until its client leaves; mooncake_proxy does after --silence_timeout (20 minutes).
 
+Who reaches prefill's port can have the blocks of a request whose id he knows written where he says, and the engine's log says so, unless both
+sides have keys (MC_AUTH_FILE, MC_AUTH_TOKEN; docs/security.md): then each question is proved, and each answer.
+
 Environment: VLLM_MOONCAKE_SIDE_CHANNEL_PORT (6557), VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT (120 s), VLLM_MOONCAKE_SENDER_WORKERS (10),
 VLLM_MOONCAKE_PROTOCOL (rdma; tcp where that cannot be set up and nothing was asked for).
 """
 import contextlib
+import hashlib
+import hmac
+import os
 import re
 import threading
 import time
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from os import environ
@@ -73,6 +79,14 @@ PULL_AGAIN_S = 5.0  # where a failure cannot be reported
 GIVEN_UP_MAX = 10000  # requests whose blocks were freed because nobody came: who comes later hears so at once
 PULLS_MAX = 64  # threads: pulls at once from one prefill worker; answers at once on prefill
 SOCKETS_MAX = 16384  # one for each pull; zmq itself would stop at 1023
+QUESTION_MAX = 16 << 20  # bytes: it names three million blocks
+ANSWER_MAX = 4096  # bytes
+QUESTIONS_MAX = 256 << 20  # bytes of all that wait or are being answered; then who has most of them gives way
+QUESTION_COSTS = 1024  # bytes, beside its own
+REQUESTS_MAX = 4096  # that one question asks for
+UNREAD_MAX = 2  # messages of one connection that zmq keeps; decode sends one, and waits
+CALLS_MAX = 65536  # decode instances that are about to prove a question
+COMPLAIN_EVERY_S = 1.0
 FAILED_BLOCKS_ARE_HANDLED = hasattr(KVConnectorBase_V1, "get_block_ids_with_load_errors")
 
 logger = init_logger(__name__)
@@ -103,12 +117,104 @@ class SendBlockMeta:
     expire_time: float = float("inf")
 
 
-@dataclass
+@dataclass(eq=False)
 class Question:
-    """Of a decode instance, until its requests are computed."""
+    """Of a decode instance, until it is answered."""
     identity: bytes
-    meta: MooncakeAgentMetadata
+    peer: str  # its address
+    text: bytes
+    request_ids: list[ReqId]
     end: float
+    session: Optional["Session"] = None  # in which it was proved
+    is_given: bool = False  # to the pool
+
+    def cost(self) -> int:
+        return len(self.text) + QUESTION_COSTS
+
+
+class Questions:
+    """All that are not answered yet, by request id and by who asks. They belong to the listener."""
+
+    def __init__(self):
+        self.waiting: OrderedDict[Question, None] = OrderedDict()  # the oldest first; all wait equally long
+        self._by_request: dict[ReqId, dict[Question, None]] = {}
+        self._by_peer: dict[str, dict[Question, None]] = {}
+        self._costs: dict[str, int] = {}
+        self.cost = 0
+
+    def add(self, one: Question) -> list[Question]:
+        """Those that give way to it: none while there is room, else of whoever has most; perhaps itself."""
+        self.waiting[one] = None
+        for request_id in one.request_ids:
+            self._by_request.setdefault(request_id, {})[one] = None
+        self._by_peer.setdefault(one.peer, {})[one] = None
+        self._costs[one.peer] = self._costs.get(one.peer, 0) + one.cost()
+        self.cost += one.cost()
+        gone = []
+        while self.cost > QUESTIONS_MAX:
+            most = max(self._costs, key=self._costs.get)
+            last = next((other for other in reversed(self._by_peer[most]) if not other.is_given), one)
+            self.remove(last)
+            gone.append(last)
+            if last is one:
+                break
+        return gone
+
+    def asking_for(self, request_id: ReqId) -> list[Question]:
+        return list(self._by_request.get(request_id, ()))
+
+    def give(self, one: Question):
+        """It waits no more; what it costs is known until it is removed."""
+        one.is_given = True
+        self.waiting.pop(one, None)
+        for request_id in one.request_ids:
+            askers = self._by_request.get(request_id)
+            if askers is not None:
+                askers.pop(one, None)
+                if not askers:
+                    del self._by_request[request_id]
+
+    def __contains__(self, one: Question) -> bool:
+        return one in self._by_peer.get(one.peer, ())
+
+    def remove(self, one: Question):
+        self.give(one)
+        self._by_peer[one.peer].pop(one)
+        self._costs[one.peer] -= one.cost()
+        self.cost -= one.cost()
+        if not self._by_peer[one.peer]:
+            del self._by_peer[one.peer], self._costs[one.peer]
+
+
+# ---- proofs: with keys, decode and prefill prove to each other that they know one secret, before decode says what it wants ----
+#
+#   decode -> prefill  HELLO, 32 random bytes, the id of decode's key
+#   prefill -> decode  HELLO, 32 random bytes of its own, its proof; TRANS_ERROR: it knows no such key
+#   decode -> prefill  ASK, the proof of the question, the question
+#   prefill -> decode  the answer, its proof
+#
+# Each is by HMAC over the random bytes of both (mooncake.engine has the secrets), so none is of use a second time, or elsewhere. To who has no
+# keys, and to the original, HELLO is a question that cannot be read: TRANS_ERROR. Without keys questions and answers are as the original's.
+
+HELLO, ASK = b"mooncake_c hello 1\n", b"mooncake_c ask 1\n"
+PROOF = 32  # bytes of a proof, and of what is drawn for one
+
+
+@dataclass
+class Session:
+    """What both ends prove things about."""
+    engine: Any  # mooncake.engine
+    key: str
+    caller: bytes
+    server: bytes
+
+    def proof(self, end: str, what: bytes = b"") -> Optional[bytes]:
+        """None: there is no such key, or it may not read."""
+        return self.engine._prove(f"mooncake connector {end} 1", self.key, self.caller, self.server, hashlib.sha256(what).digest())
+
+    def is_proved(self, end: str, what: bytes, proof: bytes) -> bool:
+        expected = self.proof(end, what)
+        return expected is not None and hmac.compare_digest(expected, proof)
 
 
 class MooncakeConnectorMetadata(KVConnectorMetadata):
@@ -264,14 +370,15 @@ class MooncakeConnectorWorker:
 
     def __init__(self, vllm_config, engine_id: str):
         try:
-            from mooncake.engine import TransferEngine
+            import mooncake.engine as native
         except ImportError as error:
             raise ImportError("mooncake.engine is missing: install mooncake-transfer-engine") from error
         self.vllm_config = vllm_config
         self.engine_id: EngineId = engine_id
         self.kv_role = vllm_config.kv_transfer_config.kv_role
         self.hostname = get_ip()
-        self.engine = self._make_engine(TransferEngine)
+        self._native = native
+        self.engine = self._make_engine(native.TransferEngine)
         self.rpc_port = self.engine.get_rpc_port()
         self.side_channel_port = get_mooncake_side_channel_port(vllm_config)
         self.tp_rank = get_tensor_model_parallel_rank()
@@ -299,8 +406,11 @@ class MooncakeConnectorWorker:
         self._zmq.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(MooncakeAgentMetadata)
-        self._questions: list[Question] = []  # the listener's
+        self._questions = Questions()
+        self._sessions: OrderedDict[bytes, Session] = OrderedDict()  # by who has said hello; the listener's, too
+        self._computed: deque = deque()  # requests that questions may wait for, and that there is something new of
         self._answers: deque = deque()
+        self._complained, self._unsaid = 0.0, 0
         self._wake, self._woken = socketpair()
         self._wake.setblocking(False)
         self._woken.setblocking(False)
@@ -381,10 +491,24 @@ class MooncakeConnectorWorker:
         with contextlib.suppress(OSError):
             self._wake.send(b"x")
 
+    def _socket(self, kind, path: str, most: int):
+        """One that keeps and takes only so much. (vLLM's make_zmq_socket binds and connects before a limit could be set, and sets the others to none.)"""
+        sock = self._zmq.socket(kind)
+        try:
+            for option, value in ((zmq.MAXMSGSIZE, most), (zmq.RCVHWM, UNREAD_MAX), (zmq.LINGER, 0), (zmq.IPV6, int("[" in path))):
+                sock.setsockopt(option, value)
+            (sock.bind if kind == zmq.ROUTER else sock.connect)(path)
+        except zmq.ZMQError:
+            sock.close(linger=0)
+            raise
+        return sock
+
     def _listen(self, ready, problem):
         """Takes questions and sends answers; the work between them is the pool's, once there is something to send."""
+        port = self.side_channel_port + self.tp_rank
         try:
-            sock = make_zmq_socket(self._zmq, make_zmq_path("tcp", self.hostname, self.side_channel_port + self.tp_rank), zmq.ROUTER, bind=True)
+            sock = self._socket(zmq.ROUTER, make_zmq_path("tcp", self.hostname, port), QUESTION_MAX)
+            self._native._exposed(self.hostname, port)
         except zmq.ZMQError as error:
             problem.append(error)
             return
@@ -399,11 +523,13 @@ class MooncakeConnectorWorker:
                 with contextlib.suppress(BlockingIOError):
                     self._woken.recv(4096)
                 while self._answers:
-                    sock.send_multipart(self._answers.popleft())
+                    self._send_answer(sock, *self._answers.popleft())
                 if sock in events:
-                    frames = sock.recv_multipart()
-                    if len(frames) == 3 and frames[1] == b"":
-                        self._take_question(frames[0], frames[2])
+                    frames = sock.recv_multipart(copy=False)
+                    if len(frames) == 3 and len(frames[1]) == 0:
+                        answer = self._take(frames[0].bytes, peer_of(frames[2]), frames[2].bytes)
+                        if answer:
+                            sock.send_multipart((frames[0].bytes, b"", answer))
                 self._hand_over()
         except (zmq.ContextTerminated, zmq.ZMQError, RuntimeError) as error:
             if not self._stopped:
@@ -411,29 +537,77 @@ class MooncakeConnectorWorker:
         finally:
             sock.close(linger=0)
 
-    def _take_question(self, identity, question):
+    def _complain(self, text, *more):
+        """Of what anybody may cause as often as he likes."""
+        now = time.monotonic()
+        if now - self._complained < COMPLAIN_EVERY_S:
+            self._unsaid += 1
+            return
+        logger.error(text + " (and %d like it before)", *more, self._unsaid)
+        self._complained, self._unsaid = now, 0
+
+    def _take(self, identity, peer, text) -> bytes:
+        """What is answered at once, or nothing."""
+        session = self._sessions.pop(identity, None)
+        if self._native._own_key() is not None:
+            if text.startswith(HELLO):
+                return self._take_hello(identity, peer, text[len(HELLO):])
+            proof, text = text[len(ASK):len(ASK) + PROOF], text[len(ASK) + PROOF:] if text.startswith(ASK) else b""
+            if session is None or not session.is_proved("ask", text, proof):
+                self._complain("a question of %s is not proved by a key of ours, so nothing is sent: has decode the same MC_AUTH_FILE or MC_AUTH_TOKEN?", peer)
+                return TRANS_ERROR
+        else:
+            session = None
         try:
-            self._questions.append(Question(identity, self._decoder.decode(question), time.monotonic() + READY_TIMEOUT_S))
+            asked = self._decoder.decode(text).request_ids
+            if len(asked) > REQUESTS_MAX:
+                raise ValueError(f"it asks for {len(asked)} requests")
         except Exception as error:  # whatever it is, decode must hear of it
-            logger.error("a question cannot be read: %s", error)
-            self._answer(identity, TRANS_ERROR)
+            self._complain("a question of %s cannot be read: %s", peer, error)
+            return TRANS_ERROR
+        one = Question(identity, peer, text, asked, time.monotonic() + READY_TIMEOUT_S, session)
+        for other in self._questions.add(one):
+            self._complain("more questions wait than there is room for, so one of %s, which asks most, is refused", other.peer)
+            self._answers.append((other, TRANS_ERROR))
+            self._nudge()
+        if not one.is_given:
+            with self._lock:
+                is_due = self._can_answer(asked)
+            if is_due:
+                self._give(one)
+        return b""
+
+    def _take_hello(self, identity, peer, text) -> bytes:
+        session = Session(self._native, text[PROOF:].decode("ascii", "replace"), text[:PROOF], os.urandom(PROOF))
+        proof = session.proof("server") if len(session.caller) == PROOF else None
+        if proof is None:
+            self._complain("the key of %s is none of ours, or may not read", peer)
+            return TRANS_ERROR
+        self._sessions[identity] = session
+        if len(self._sessions) > CALLS_MAX:
+            self._sessions.popitem(last=False)
+        return HELLO + session.server + proof
 
     def _until_next_end_ms(self) -> Optional[int]:
-        if not self._questions:
+        if not self._questions.waiting:
             return None
-        return max(0, int((min(one.end for one in self._questions) - time.monotonic()) * 1000) + 1)
+        return max(0, int((next(iter(self._questions.waiting)).end - time.monotonic()) * 1000) + 1)
 
     def _hand_over(self):
-        """Gives the pool those questions that can be answered now. Until then they hold no thread."""
+        """Gives the pool those questions that can be answered by now. Until then they hold no thread."""
+        while self._computed:
+            for one in self._questions.asking_for(self._computed.popleft()):
+                with self._lock:
+                    is_due = self._can_answer(one.request_ids)
+                if is_due:
+                    self._give(one)
         now = time.monotonic()
-        with self._lock:
-            due = [one.end <= now or self._can_answer(one.meta.request_ids) for one in self._questions]
-        questions, self._questions = self._questions, []
-        for one, is_due in zip(questions, due):
-            if is_due:
-                self._pool.submit(self._serve, one.identity, one.meta)
-            else:
-                self._questions.append(one)
+        while self._questions.waiting and next(iter(self._questions.waiting)).end <= now:
+            self._give(next(iter(self._questions.waiting)))
+
+    def _give(self, one: Question):
+        self._questions.give(one)
+        self._pool.submit(self._serve, one)
 
     def _can_answer(self, request_ids) -> bool:
         """Whether all of them are computed, or one never will be. `_lock` is held."""
@@ -442,18 +616,21 @@ class MooncakeConnectorWorker:
     def _are_ready(self, request_ids) -> bool:
         return all(one in self.reqs_need_send and self.reqs_need_send[one].ready.is_set() for one in request_ids)
 
-    def _answer(self, identity, answer):
-        self._answers.append((identity, b"", answer))
-        self._nudge()
+    def _send_answer(self, sock, one: Question, answer: bytes):
+        if one in self._questions:
+            self._questions.remove(one)
+        proof = one.session.proof("answer", answer) if one.session is not None else b""
+        sock.send_multipart((one.identity, b"", answer + (proof or b"")))
 
-    def _serve(self, identity, meta):
+    def _serve(self, one: Question):
         answer = TRANS_ERROR
         try:
-            self.send_kv_to_decode(meta)
+            self.send_kv_to_decode(self._decoder.decode(one.text))
             answer = TRANS_DONE
         except Exception as error:  # whatever it is, decode must hear of it
             logger.error("blocks could not be sent: %s", error)
-        self._answer(identity, answer)
+        self._answers.append((one, answer))
+        self._nudge()
 
     def _claim(self, request_ids) -> list[SendBlockMeta]:
         """From now on they do not expire."""
@@ -514,19 +691,32 @@ class MooncakeConnectorWorker:
     # -- decode --
 
     def _ask(self, path: str, question: bytes) -> bytes:
-        """The answer, or nothing when there will be none. As long as prefill may still write into our blocks they are not given up:
-        silence is waited out while its port is open."""
-        sock = make_zmq_socket(self._zmq, path, zmq.REQ, bind=False, linger=0)
+        """The answer, or nothing when there will be none."""
+        sock = self._socket(zmq.REQ, path, ANSWER_MAX)
+        key, end = self._native._own_key(), time.monotonic() + PULL_TIMEOUT_S
         try:
-            sock.send(question, zmq.NOBLOCK)
-            end = time.monotonic() + PULL_TIMEOUT_S
-            while time.monotonic() < end and not self._stopped:
-                if sock.poll(PULL_PATIENCE_S * 1000):
-                    return sock.recv()
-                if not is_open(path):
-                    break
+            if key is None:
+                return self._exchange(sock, path, question, end)
+            session = Session(self._native, key, os.urandom(PROOF), b"")
+            hello = self._exchange(sock, path, HELLO + session.caller + key.encode(), end)
+            session.server = hello[len(HELLO):len(HELLO) + PROOF]
+            if hello and (len(hello) != len(HELLO) + 2 * PROOF or not session.is_proved("server", b"", hello[-PROOF:])):
+                logger.error("prefill at %s does not know our key, so it is told nothing: it needs the same MC_AUTH_FILE or MC_AUTH_TOKEN", path)
+                return TRANS_ERROR
+            answer = self._exchange(sock, path, ASK + (session.proof("ask", question) or b"") + question, end) if hello else b""
+            return answer[:-PROOF] if answer and session.is_proved("answer", answer[:-PROOF], answer[-PROOF:]) else TRANS_ERROR if answer else b""
         finally:
             sock.close(linger=0)
+
+    def _exchange(self, sock, path: str, message: bytes, end: float) -> bytes:
+        """What is answered, or nothing. As long as prefill may still write into our blocks they are not given up: silence is waited out while
+        its port is open."""
+        sock.send(message, zmq.NOBLOCK)
+        while time.monotonic() < end and not self._stopped:
+            if sock.poll(PULL_PATIENCE_S * 1000):
+                return sock.recv()
+            if not is_open(path):
+                break
         return b""
 
     def receive_kv(self, path: str, req_blocks: list[tuple[str, str, list[int]]]):
@@ -599,6 +789,7 @@ class MooncakeConnectorWorker:
                     meta.local_block_ids = block_ids
                     meta.expire_time = time.monotonic() + VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT
                     meta.ready.set()
+                    self._computed.append(request_id)
         if metadata.reqs_to_send:
             self._nudge()
 
@@ -623,6 +814,7 @@ class MooncakeConnectorWorker:
                 logger.warning("nobody came for request %s within %d s; its blocks are freed", one, VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT)
                 del self.reqs_need_send[one]
                 self._given_up[one] = None
+                self._computed.append(one)
             while len(self._given_up) > GIVEN_UP_MAX:
                 del self._given_up[next(iter(self._given_up))]
             sent, self.finished_sending_reqs = self.finished_sending_reqs | set(expired), set()
@@ -635,6 +827,14 @@ class MooncakeConnectorWorker:
         with self._lock:
             failed, self._failed_blocks = self._failed_blocks, set()
         return failed
+
+
+def peer_of(frame) -> str:
+    """The address that a message came from."""
+    try:
+        return frame.get("Peer-Address")
+    except zmq.ZMQError:
+        return ""
 
 
 def is_open(path: str) -> bool:

@@ -22,6 +22,7 @@ static const char *const offers[MC_EXPOSED_COUNT] = {
     [MC_EXPOSED_DUMMY] = "learn which master this store uses",
     [MC_EXPOSED_HANDSHAKES] = "learn where this transfer engine's memory is, and leave it notes",
     [MC_EXPOSED_ENGINE] = "read and write all memory that is registered with this transfer engine",
+    [MC_EXPOSED_CONNECTOR] = "have the KV cache of requests whose ids he knows written to engines that he names",
     [MC_EXPOSED_PROXY] = "have the engines behind this proxy work for him",
 };
 
@@ -31,10 +32,15 @@ void mc_exposed_say(enum mc_exposed what, int listener)
 {
     char host[INET6_ADDRSTRLEN];
     uint16_t port;
-    const char *authority = mc_secure_is_served() ? mc_secure_serves().authority : NULL;
+    if (mc_socket_name(listener, MC_SOCKET_OURS, host, sizeof(host), &port))
+        mc_exposed_say_at(what, host, port);
+}
+
+void mc_exposed_say_at(enum mc_exposed what, const char *host, uint16_t port)
+{
+    const char *authority = mc_secure_is_served() && what != MC_EXPOSED_CONNECTOR ? mc_secure_serves().authority : NULL;
     bool is_open = mc_keys_stranger_status(MC_RIGHT_ADMIN, false) != 0 && (authority == NULL || authority[0] == 0);
-    if (!is_open || !mc_socket_name(listener, MC_SOCKET_OURS, host, sizeof(host), &port) ||
-        mc_address_is_loopback(host) || (atomic_fetch_or(&said, 1u << what) & 1u << what) != 0)
+    if (!is_open || mc_address_is_loopback(host) || (atomic_fetch_or(&said, 1u << what) & 1u << what) != 0)
         return;
     mc_log(WARNING,
            "this process has no keys: whoever reaches its port %u may %s. --auth_file or MC_AUTH_FILE lets in only who "

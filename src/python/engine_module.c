@@ -3,8 +3,12 @@
  * The extension module mooncake.engine: its table of contents. */
 #include "python/engine_object.h"
 
+#include "env/exposed.h"
+#include "env/keys.h"
+
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- the type ---- */
 
@@ -72,12 +76,65 @@ static PyObject *metrics(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused
     return answer;
 }
 
+/* ---- for mooncake_connector_v1, whose side channel is Python's ---- */
+
+static PyObject *exposed(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *host;
+    unsigned short port;
+    if (!PyArg_ParseTuple(args, "sH", &host, &port))
+        return NULL;
+    mc_exposed_say_at(MC_EXPOSED_CONNECTOR, host, port);
+    Py_RETURN_NONE;
+}
+
+static PyObject *own_key(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    struct mc_key key;
+    if (!mc_keys_own(&key))
+        Py_RETURN_NONE;
+    explicit_bzero(key.secret, sizeof(key.secret));
+    return PyUnicode_FromString(key.id);
+}
+
+/* By the secret of a key that may read what this process's engines have; of another one None. */
+static PyObject *prove(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    enum { NAMES_MAX = 256 };
+    const char *who, *id, *caller, *server, *name;
+    Py_ssize_t id_length, caller_length, server_length, name_length;
+    uint8_t proof[MC_KEY_SECRET_BYTES];
+    struct mc_key key, own;
+    if (!PyArg_ParseTuple(args, "ss#y#y#y#", &who, &id, &id_length, &caller, &caller_length, &server, &server_length,
+                          &name, &name_length))
+        return NULL;
+    if (caller_length != sizeof(proof) || server_length != sizeof(proof) || name_length > NAMES_MAX ||
+        strlen(who) > NAMES_MAX) {
+        PyErr_SetString(PyExc_ValueError, "no such proof");
+        return NULL;
+    }
+    if (!mc_keys_find(mc_span(id, (size_t)id_length), &key))
+        Py_RETURN_NONE;
+    bool is_allowed = (key.rights & MC_RIGHT_READ) != 0 && mc_keys_own(&own) && strcmp(own.tenant, key.tenant) == 0;
+    explicit_bzero(own.secret, sizeof(own.secret));
+    if (is_allowed)
+        mc_key_prove_end(who, key.secret, (const uint8_t *)caller, (const uint8_t *)server,
+                         mc_span(name, (size_t)name_length), proof);
+    explicit_bzero(key.secret, sizeof(key.secret));
+    if (!is_allowed)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)proof, sizeof(proof));
+}
+
 static PyMethodDef module_methods[] = {
     {"metrics", metrics, METH_NOARGS, "metrics()\n--\n\nPrometheus text of all engines of this process."},
     {"create_rpc_client", MC_PY_METHOD(rpc_later), METH_VARARGS | METH_KEYWORDS,
      "create_rpc_client(local_rank=0, world_size=1)\n--\n\nRaises NotImplementedError."},
     {"create_rpc_server", MC_PY_METHOD(rpc_later), METH_VARARGS | METH_KEYWORDS,
      "create_rpc_server(local_rank=0, world_size=1)\n--\n\nRaises NotImplementedError."},
+    {"_exposed", exposed, METH_VARARGS, "_exposed(host, port): says what whoever reaches the connector's port may do."},
+    {"_own_key", own_key, METH_NOARGS, "_own_key(): the id of the key that this process shows, or None."},
+    {"_prove", prove, METH_VARARGS, "_prove(who, id, caller, server, name): a proof by that key, or None."},
     {"_log_to", mc_py_log_to, METH_O, NULL},
     {"_withdraw", withdraw, METH_NOARGS, "At exit: takes the names of engines back from metadata servers."},
     {NULL, NULL, 0, NULL},

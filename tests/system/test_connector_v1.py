@@ -3,6 +3,7 @@
 What of vLLM it imports is made here, as vLLM 0.11 has it. The engine of this test writes into the process's own memory.
 """
 import ctypes
+import hmac
 import importlib
 import os
 import pathlib
@@ -39,6 +40,8 @@ class Engine:
     """TransferEngine as the connector uses it: addresses are of this process."""
     fails = 0
     protocols = []
+    key, keys = None, {}  # its own, and the secrets of all that it knows
+    exposed = []
 
     def initialize(self, host, metadata, protocol, device):
         Engine.protocols.append(protocol)
@@ -58,6 +61,13 @@ class Engine:
         for source, target, length in zip(sources, targets, lengths):
             ctypes.memmove(target, source, length)
         return 0
+
+
+def prove(who, key, caller, server, name):
+    """As mooncake.engine does: by a key that it knows."""
+    assert len(caller) == len(server) == 32
+    secret = Engine.keys.get(key)
+    return secret and hmac.digest(secret, b"|".join((who.encode(), key.encode(), caller, server, name)), "sha256")
 
 
 class Tensor:
@@ -129,14 +139,14 @@ def connector(monkeypatch):
     module("vllm.utils.network_utils", get_ip=lambda: "127.0.0.1", make_zmq_path=lambda scheme, host, port: f"{scheme}://{host}:{port}",
            make_zmq_socket=make_zmq_socket)
     module("mooncake")
-    module("mooncake.engine", TransferEngine=Engine)
+    module("mooncake.engine", TransferEngine=Engine, _own_key=lambda: Engine.key, _prove=prove, _exposed=lambda *port: Engine.exposed.append(port))
     monkeypatch.setenv("VLLM_MOONCAKE_SIDE_CHANNEL_PORT", str(free_port()))
     monkeypatch.delenv("VLLM_MOONCAKE_PROTOCOL", raising=False)
     spec = importlib.util.spec_from_file_location("mooncake_connector_v1", SOURCE)
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     made.PULL_PATIENCE_S = 0.2
-    Engine.fails, Engine.protocols = 0, []
+    Engine.fails, Engine.protocols, Engine.key, Engine.keys, Engine.exposed = 0, [], None, {}, []
     yield made
 
 
@@ -400,6 +410,167 @@ def test_questions_that_must_wait_keep_no_others_waiting(sides, connector, conte
     for one in asking[1:]:
         assert one.poll(10000) and one.recv() == connector.TRANS_ERROR
     assert time.monotonic() - start > connector.READY_TIMEOUT_S
+
+
+def question(name, **more):
+    import msgspec
+    return msgspec.msgpack.encode({"remote_hostname": "127.0.0.1", "remote_port": 12345, "request_ids": [name],
+                                   "kv_caches_base_addr": [0] * LAYERS * 2, "block_ids": [[]], **more})
+
+
+def ask(context, params, text, source="127.0.0.1"):
+    import zmq
+    sock = context.socket(zmq.DEALER)
+    sock.connect(f"tcp://{source}:0;127.0.0.1:{params['remote_port']}")
+    for one in text if isinstance(text, list) else [text]:
+        sock.send_multipart([b"", one])
+    return sock
+
+
+def answer(sock, timeout_ms=5000):
+    assert sock.poll(timeout_ms)
+    return sock.recv_multipart()[1]
+
+
+def test_a_message_without_end_is_not_taken(connector, monkeypatch):
+    import zmq
+    monkeypatch.setattr(connector, "QUESTION_MAX", 65536, raising=False)
+    left, context = Side(connector, "kv_producer"), zmq.Context()
+    try:
+        params = prefill(left, "p", [4])
+        left.step()
+        large = ask(context, params, bytes(1 << 20))
+        assert not large.poll(500), "it is not even answered: its connection ends"
+        assert answer(ask(context, params, question("p", block_ids=[[]]))) == connector.TRANS_DONE
+    finally:
+        context.destroy(linger=0)
+        left.worker.shutdown()
+
+
+def test_who_asks_most_gives_way(sides, connector, context, monkeypatch):
+    """What waits is bounded, and a crowd of questions from one address keeps none from another out."""
+    left = sides[0]
+    monkeypatch.setattr(connector, "QUESTIONS_MAX", 64 << 10, raising=False)
+    params = prefill(left, "first", [1])
+    early = ask(context, params, question("early"), "127.0.0.3")
+    crowd = ask(context, params, [question(f"unknown{i}") for i in range(200)], "127.0.0.2")
+    refused = 0
+    while crowd.poll(1000):
+        assert crowd.recv_multipart()[1] == connector.TRANS_ERROR
+        refused += 1
+    assert 140 <= refused < 150, "an entry has a kilobyte beside its own bytes"
+    late = ask(context, params, question("late"), "127.0.0.3")
+    assert not late.poll(200) and not early.poll(0)
+    assert left.worker.connector_worker._questions.cost <= connector.QUESTIONS_MAX
+    for name in ("early", "late"):
+        prefill(left, name, [2])
+        left.step()
+    assert answer(early) == connector.TRANS_DONE and answer(late) == connector.TRANS_DONE
+
+
+def test_a_question_is_looked_at_when_its_request_is_computed(sides, connector, context, monkeypatch):
+    left = sides[0]
+    looks, look = [], connector.MooncakeConnectorWorker._can_answer
+    monkeypatch.setattr(connector.MooncakeConnectorWorker, "_can_answer", lambda self, ids: looks.append(1) or look(self, ids))
+    params = prefill(left, "p", [1])
+    left.step()
+    waiting = ask(context, params, [question(f"unknown{i}") for i in range(500)])
+    assert not waiting.poll(300)
+    assert answer(ask(context, params, question("p"))) == connector.TRANS_DONE
+    assert len(looks) <= 510, "not at each for each message"
+    prefill(left, "unknown7", [2])
+    left.step()
+    assert answer(waiting) == connector.TRANS_DONE
+    assert len(looks) <= 520
+
+
+def test_the_port_is_said_to_be_exposed(sides):
+    worker = sides[0].worker.connector_worker
+    assert Engine.exposed == [("127.0.0.1", worker.side_channel_port)], "of prefill; decode has none"
+
+
+@pytest.fixture
+def keys(sides):
+    Engine.keys["engines"] = b"a secret"
+    Engine.key = "engines"
+
+
+def test_with_keys_blocks_arrive(sides, keys):
+    left, right = sides
+    for tensor in left.tensors():
+        tensor.fill()
+    decode(right, "d", [5], prefill(left, "p", [4]))
+    right.step()
+    left.step()
+    assert right.wait(1) == {"d"} and left.wait(0) == {"p"} and right.worker.get_block_ids_with_load_errors() == set()
+    assert all(mine.block(4) == theirs.block(5) for mine, theirs in zip(left.tensors(), right.tensors()))
+
+
+def test_with_keys_a_stranger_is_refused(sides, keys, connector, context):
+    """Who shows no key, one that is not known, another secret, or a proof of another time or of another question."""
+    left = sides[0]
+    params = prefill(left, "p", [4])
+    left.step()
+    text = question("p")
+    assert answer(ask(context, params, text)) == connector.TRANS_ERROR
+    assert answer(ask(context, params, connector.ASK + bytes(32) + text)) == connector.TRANS_ERROR
+    assert answer(ask(context, params, connector.HELLO + bytes(32) + b"nobody")) == connector.TRANS_ERROR
+    assert answer(ask(context, params, connector.HELLO + b"short")) == connector.TRANS_ERROR
+
+    def session(secret):
+        sock = ask(context, params, connector.HELLO + b"c" * 32 + b"engines")
+        hello = answer(sock)
+        server, proof = hello[-64:-32], hello[-32:]
+        made = connector.Session(types.SimpleNamespace(_prove=prove), "engines", b"c" * 32, server)
+        assert hello.startswith(connector.HELLO) and proof == made.proof("server")
+        before, Engine.keys["engines"] = Engine.keys["engines"], secret
+        proof, Engine.keys["engines"] = made.proof("ask", text), before
+        return sock, proof
+
+    def asked(sock, message):
+        sock.send_multipart([b"", message])
+        return answer(sock)
+    sock, proof = session(b"another secret")
+    assert asked(sock, connector.ASK + proof + text) == connector.TRANS_ERROR
+    sock, proof = session(b"a secret")
+    assert asked(sock, connector.ASK + proof + question("p", remote_hostname="10.0.0.1")) == connector.TRANS_ERROR
+    assert asked(sock, connector.ASK + proof + text) == connector.TRANS_ERROR, "a session is of one question"
+    other, _proof = session(b"a secret")
+    assert asked(other, connector.ASK + proof + text) == connector.TRANS_ERROR, "nor is a proof of another session"
+    assert not left.came[0]
+    sock, proof = session(b"a secret")
+    done = asked(sock, connector.ASK + proof + text)
+    assert done[:-32] == connector.TRANS_DONE and len(done) == len(connector.TRANS_DONE) + 32
+    assert left.wait(0) == {"p"}
+
+
+def test_a_prefill_that_does_not_know_the_key_is_told_nothing(sides, keys, connector, context):
+    import zmq
+    right = sides[1]
+    false, params = silent_prefills(context, zmq.ROUTER, 1)
+    for said in (connector.HELLO + bytes(64), connector.TRANS_ERROR, b""):
+        decode(right, "d", [1], params[0])
+        right.step()
+        frames = false[0].recv_multipart()
+        assert frames[2].startswith(connector.HELLO) and frames[2].endswith(b"engines")
+        false[0].send_multipart([frames[0], b"", said])
+        assert right.wait(1) == {"d"} and right.worker.get_block_ids_with_load_errors() == {1}
+        assert not false[0].poll(100)
+
+
+def test_an_answer_that_is_not_proved_is_none(sides, keys, connector, context):
+    import zmq
+    right = sides[1]
+    false, params = silent_prefills(context, zmq.ROUTER, 1)
+    decode(right, "d", [1], params[0])
+    right.step()
+    frames = false[0].recv_multipart()
+    made = connector.Session(types.SimpleNamespace(_prove=prove), "engines", frames[2][len(connector.HELLO):][:32], b"s" * 32)
+    false[0].send_multipart([frames[0], b"", connector.HELLO + made.server + made.proof("server")])
+    frames = false[0].recv_multipart()
+    assert made.is_proved("ask", frames[2][len(connector.ASK) + 32:], frames[2][len(connector.ASK):][:32])
+    false[0].send_multipart([frames[0], b"", connector.TRANS_DONE + bytes(32)])
+    assert right.wait(1) == {"d"} and right.worker.get_block_ids_with_load_errors() == {1}
 
 
 def test_where_failures_cannot_be_told_blocks_are_asked_for_again(sides, connector, monkeypatch):

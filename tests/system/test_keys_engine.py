@@ -3,6 +3,8 @@ import json
 import os
 import socket
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -314,3 +316,30 @@ def test_who_says_nothing_is_closed(scene):
                 connection.settimeout(60)
                 connection.sendall(first)
                 assert keyed.read_all(connection) == b"", (port, first)
+
+
+def of_connector(code, file=None, **environment):
+    """What mooncake_connector_v1 has the engine's module do: (what it prints, what the log says)."""
+    path = {"PYTHONPATH": os.environ["MC_PYTHONPATH"], **environment}
+    done = subprocess.run([sys.executable, "-c", f"import mooncake.engine as engine\n{code}"], capture_output=True, text=True, timeout=60,
+                          env={**keyed.environment(file=file), **path})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split(), done.stderr
+
+
+def test_what_the_connector_proves(tmp_path):
+    """By keys that may read, of the engine's own tenant; and without keys its port is said to be exposed, once."""
+    own, reader, writer, other = Key("own", "read,write"), Key("reader", "read"), Key("writer", "write"), Key("other", "read", "team-b")
+    file = keyed.write(tmp_path, "keys", own, reader, writer, other)
+    code = ("print(engine._own_key())\nfor key in 'own', 'reader', 'writer', 'other', 'nobody':\n"
+            "    proof = engine._prove('mooncake connector ask 1', key, b'c' * 32, b's' * 32, b'digest')\n    print(proof and proof.hex())\n"
+            "engine._exposed('10.0.0.1', 6557)")
+    said, log = of_connector(code, file)
+    proofs = [keyed.proof_of("connector ask", key.secret, b"c" * 32, b"s" * 32, b"digest").hex() for key in (own, reader)]
+    assert said == ["own", *proofs, "None", "None", "None"] and "whoever" not in log
+    say = "print(engine._own_key())\nfor host in '127.0.0.1', '10.0.0.1', '10.0.0.1':\n    engine._exposed(host, 6557)"
+    said, log = of_connector(say)
+    assert said == ["None"] and log.count("whoever reaches its port 6557 may have the KV cache") == 1
+    assert "whoever" not in of_connector(say, MC_PROTECTED_MODE="no")[1]
+    wrong = "try:\n    engine._prove('w', 'own', b'c', b's' * 32, b'')\nexcept ValueError:\n    print('good')"
+    assert of_connector(wrong, file)[0] == ["good"]
