@@ -136,7 +136,7 @@ static void step_mount(struct game *game, unsigned at, uint8_t kind)
         .segment_id = {which & 3, 7}, .name = mc_span("segment", 1 + (which >> 2 & 3)), .epoch = which >> 6};
     mount.capacity = some_size(game);
     mount.populated = which & 0x20 ? mount.capacity : some_size(game);
-    mount.slot_count = mc_reader_u16(&game->in);
+    mount.slot_count = mc_reader_u16(&game->in) % (MC_SLOT_COUNT_MIN + 1); /* any capacity has room for these */
     mount.slot_top = which & 0x10 ? mount.slot_count / 2 : mount.slot_count;
     mount.contact_age_ms = which * 16u;
     mount.host.low = which & 1;

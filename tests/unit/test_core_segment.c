@@ -2,6 +2,7 @@
  * admin shell. */
 #include "core_world.h"
 
+#include "env/clock.h"
 #include "store/disk/disk.h"
 
 #include <setjmp.h>
@@ -749,6 +750,70 @@ static void test_a_disk_grows_within_its_share(void **state)
     world_close_all(&world);
 }
 
+static void unmount(struct world *world, uint64_t owner, uint32_t segment)
+{
+    size_t frame = world_begin(world, MC_MESSAGE_UNMOUNT, 4);
+    mc_wire_unmount_write(&world->frame, &(struct mc_wire_unmount){.segment = segment});
+    world_send(world, owner, frame);
+    assert_int_equal(world_receive(world, owner).type, MC_MESSAGE_UNMOUNT_REPLY);
+}
+
+/* Names need not be unique. To take one away costs no more when many are called the same. */
+static void test_many_of_one_name(void **state)
+{
+    enum { OWNERS = 80 };
+    static uint32_t segments[OWNERS][MC_MEMBER_SEGMENTS_MAX];
+    static uint64_t owners[OWNERS];
+    struct world world;
+    (void)state;
+    world_open(&world);
+    for (unsigned i = 0; i < OWNERS; i++) {
+        owners[i] = world_join(&world, MC_ROLE_OWNER, 100 + i, FIRST_LIFE);
+        for (unsigned j = 0; j < MC_MEMBER_SEGMENTS_MAX; j++) {
+            struct mc_wire_mount mount = numbered_mount(1 + i * MC_MEMBER_SEGMENTS_MAX + j);
+            segments[i][j] = world_mount(&world, owners[i], &mount).segment;
+        }
+    }
+    uint64_t begun_ns = mc_clock_ns();
+    for (unsigned i = 0; i < OWNERS; i++)
+        for (unsigned j = 0; j < MC_MEMBER_SEGMENTS_MAX; j++)
+            unmount(&world, owners[i], segments[i][j]);
+    assert_true(mc_clock_ns() - begun_ns < 1000000000); /* 16 ms; with a search each time 4 s */
+    (void)world_settle(&world, 100000);
+    assert_int_equal(world.core->segment_count, 0);
+    assert_null(mc_segment_by_name(world.core, mc_span_string("n")));
+    world_close_all(&world);
+}
+
+/* Whichever goes, the others are found by their name. */
+static void test_chain_of_a_name(void **state)
+{
+    static const unsigned orders[][4] = {{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}};
+    struct world world;
+    (void)state;
+    for (unsigned order = 0; order < 4; order++) {
+        uint32_t segments[4];
+        world_open(&world);
+        uint64_t owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
+        for (unsigned i = 0; i < 4; i++) {
+            struct mc_wire_mount mount = numbered_mount(1 + i);
+            segments[i] = world_mount(&world, owner, &mount).segment;
+        }
+        for (unsigned gone = 0; gone < 4; gone++) {
+            unmount(&world, owner, segments[orders[order][gone]]);
+            unsigned found = 0;
+            const struct mc_segment *at = mc_segment_by_name(world.core, mc_span_string("n"));
+            for (; at != NULL; at = at->aliases[MC_ALIAS_NAME].next)
+                found |= 1u << at->id.low;
+            unsigned wanted = 0;
+            for (unsigned left = gone + 1; left < 4; left++)
+                wanted |= 2u << orders[order][left];
+            assert_int_equal(found, wanted);
+        }
+        world_close_all(&world);
+    }
+}
+
 static void test_numbers_are_not_used_again(void **state)
 {
     struct world world;
@@ -850,6 +915,8 @@ int main(void)
         cmocka_unit_test(test_segments_of_a_member_are_limited),
         cmocka_unit_test(test_an_address_has_a_share_of_segments),
         cmocka_unit_test(test_a_disk_grows_within_its_share),
+        cmocka_unit_test(test_many_of_one_name),
+        cmocka_unit_test(test_chain_of_a_name),
         cmocka_unit_test(test_numbers_are_not_used_again),
         cmocka_unit_test(test_questions),
     };

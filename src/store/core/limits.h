@@ -110,7 +110,8 @@
 #define MC_NOTE_LATE_MS (MC_TICK_IDLE_MS + MC_GAP_MS + 200u) /* we may read a hello so late without having noticed it */
 #define MC_WITNESS_WORDS 3u                                  /* and over so long: then a witness stands by its word */
 #define MC_WITNESS_STANDS_MS 2000u
-/* Later than any clock that a master serves by (2040), with room for 60,000 leaps over what nodes have met. */
+/* Later than any clock that a master serves by (2040), with room for 60,000 leaps over what nodes have met. What nobody
+ * proves is believed half-way to it: mc_core_epoch_latest. */
 #define MC_EPOCH_LATEST (3ull << 34)
 #define MC_TOMBSTONES_MAX (4u << 20)
 #define MC_GONE_BITS (1ull << 27)    /* beyond that: 16 MiB */

@@ -257,6 +257,9 @@ static bool alias_add(struct mc_core *core, struct mc_segment *segment, unsigned
         return alias->known;
     }
     alias->next = first->aliases[which].next;
+    alias->before = first;
+    if (alias->next != NULL)
+        alias->next->aliases[which].before = segment;
     first->aliases[which].next = segment;
     return true;
 }
@@ -268,19 +271,16 @@ static void alias_remove(struct mc_core *core, struct mc_segment *segment, unsig
     if (!alias->known)
         return;
     alias->known = false;
-    struct mc_segment *at = mc_map_get(map, alias->hash);
-    if (at == segment) {
-        (void)mc_map_remove(map, alias->hash);
-        if (alias->next != NULL) {
-            bool done = mc_map_put(map, alias->hash, alias->next);
-            mc_assert(done); /* its place has just become free */
-        }
+    if (alias->next != NULL)
+        alias->next->aliases[which].before = alias->before;
+    if (alias->before != NULL) {
+        alias->before->aliases[which].next = alias->next;
     } else {
-        while (at->aliases[which].next != segment)
-            at = at->aliases[which].next;
-        at->aliases[which].next = alias->next;
+        (void)mc_map_remove(map, alias->hash);
+        bool done = alias->next == NULL || mc_map_put(map, alias->hash, alias->next);
+        mc_assert(done); /* its place has just become free */
     }
-    alias->next = NULL;
+    alias->next = alias->before = NULL;
 }
 
 /* Nobody looks for a disk but its owner. */

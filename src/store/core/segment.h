@@ -18,7 +18,7 @@ enum { MC_SEGMENT_OK = 0, MC_SEGMENT_SUSPECT = 1, MC_SEGMENT_GONE = 2 };
 /* What segments are found by, beside their id and number; those of the same name or machine are a chain. */
 enum { MC_ALIAS_NAME, MC_ALIAS_HOST, MC_ALIASES };
 struct mc_alias {
-    struct mc_segment *next;
+    struct mc_segment *next, *before; /* before: NULL of the one that the map knows */
     uint64_t hash;
     bool known;
 };
