@@ -233,7 +233,7 @@ def dripping(connections, part, pause_s=0.5):
         while not is_done.wait(pause_s):
             for one in connections:
                 with contextlib.suppress(OSError):
-                    one.send(part, socket.MSG_DONTWAIT)
+                    os.write(one.fileno(), part)  # which never waits, as a send with a timeout does
     sender = threading.Thread(target=drip)
     sender.start()
     try:
@@ -313,6 +313,26 @@ def test_who_was_refused_has_no_thread_any_more():
             with contextlib.suppress(ConnectionError):
                 while refused[0].recv(1000):  # until it has sent for long enough
                     pass
+
+
+def test_answers_that_nobody_takes_leave_health_its_threads():
+    """More of them than there are threads for what is short; each asks for more than sockets hold of answers."""
+    question = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+    with cluster.Master() as master, Service(MOONCAKE_MASTER=master.address) as service:
+        crowd = [socket.socket() for _ in range(48)]
+        for one in crowd:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.connect(("127.0.0.1", service.port))
+        sent, end = [0] * len(crowd), time.monotonic() + 3
+        while time.monotonic() < end:
+            for number, one in enumerate(crowd):
+                with contextlib.suppress(OSError):
+                    sent[number] += one.send((question * 2000)[sent[number] % len(question):], socket.MSG_DONTWAIT)
+            time.sleep(0.05)
+        for _ in range(5):
+            assert service.call("GET", "/health", timeout_s=20)[0] == 200
+        for one in crowd:
+            one.close()
 
 
 def test_a_service_keeps_as_many_as_it_has_places():
