@@ -2,11 +2,11 @@
  * admin shell. */
 #include "core_world.h"
 
-#include "env/clock.h"
 #include "store/disk/disk.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <time.h>
 #include <cmocka.h>
 
 enum { SERVING, SUSPECT, GONE = 99 };
@@ -758,6 +758,14 @@ static void unmount(struct world *world, uint64_t owner, uint32_t segment)
     assert_int_equal(world_receive(world, owner).type, MC_MESSAGE_UNMOUNT_REPLY);
 }
 
+/* That this thread has had, whatever else the machine does. */
+static uint64_t processor_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
 /* Names need not be unique. To take one away costs no more when many are called the same. */
 static void test_many_of_one_name(void **state)
 {
@@ -774,11 +782,11 @@ static void test_many_of_one_name(void **state)
             segments[i][j] = world_mount(&world, owners[i], &mount).segment;
         }
     }
-    uint64_t begun_ns = mc_clock_ns();
+    uint64_t begun_ns = processor_ns();
     for (unsigned i = 0; i < OWNERS; i++)
         for (unsigned j = 0; j < MC_MEMBER_SEGMENTS_MAX; j++)
             unmount(&world, owners[i], segments[i][j]);
-    assert_true(mc_clock_ns() - begun_ns < 1000000000); /* 16 ms; with a search each time 4 s */
+    assert_true(processor_ns() - begun_ns < 1000000000); /* 16 ms; with a search each time 4 s */
     (void)world_settle(&world, 100000);
     assert_int_equal(world.core->segment_count, 0);
     assert_null(mc_segment_by_name(world.core, mc_span_string("n")));
