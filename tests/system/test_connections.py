@@ -98,6 +98,30 @@ def test_a_master_full_of_resting_callers_takes_a_node(tcp_only):
             busy.close()
 
 
+def test_a_master_full_of_owners_that_lend_nothing_takes_a_node(tcp_only):
+    """They have said hello as owners do, and nothing more: they rest from when a MOUNT would have come. The node that lends stays."""
+    with cluster.Master() as master, StoreProcess(master.address):
+        wait_until(lambda: len(segments_soon(master.port)) == 1)
+        resource.prlimit(master.pid, resource.RLIMIT_NOFILE, (64, 64))
+        owners, is_full = [], False
+        try:
+            while not is_full:
+                assert len(owners) < 64
+                owners.append(socket.create_connection(("127.0.0.1", master.port), timeout=1))
+                owners[-1].sendall(hello(wire.ROLE_OWNER, os.urandom(16)))
+                try:
+                    is_full = owners[-1].recv(1) == b""
+                except (TimeoutError, ConnectionResetError):
+                    is_full = True
+            owners.pop().close()
+            time.sleep(16)
+            with StoreProcess(master.address):
+                wait_until(lambda: len(segments_soon(master.port)) == 2, 60)
+        finally:
+            for one in owners:
+                one.close()
+
+
 def test_a_client_without_descriptors_goes_on_with_what_it_has(tcp_only):
     """More threads than it can have connections: no call fails, and the node is not to blame."""
     with cluster.Master() as master, StoreProcess(master.address):

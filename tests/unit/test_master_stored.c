@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "base/error.h"
+#include "store/core/state.h"
 #include "store/master/connections.h"
 #include "store/master/server.h"
 
@@ -84,13 +84,13 @@ static enum mc_message answer(int fd)
     }
 }
 
-static int greeted(const struct rig *rig, unsigned node)
+static int greeted_as(const struct rig *rig, unsigned node, unsigned role)
 {
     struct sockaddr_in address = {.sin_family = AF_INET,
                                   .sin_port = htons(mc_server_port(rig->server)),
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct mc_buffer out = {0};
-    struct mc_wire_hello hello = {.role = MC_ROLE_CALL, .node = {1 + node, 7}, .incarnation = 1};
+    struct mc_wire_hello hello = {.role = (uint8_t)role, .node = {1 + node, 7}, .incarnation = 1};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd > 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
@@ -100,6 +100,11 @@ static int greeted(const struct rig *rig, unsigned node)
     mc_buffer_free(&out);
     assert_int_equal(answer(fd), MC_MESSAGE_HELLO_REPLY);
     return fd;
+}
+
+static int greeted(const struct rig *rig, unsigned node)
+{
+    return greeted_as(rig, node, MC_ROLE_CALL);
 }
 
 /* An EXIST of so many bytes, or more. */
@@ -260,13 +265,40 @@ static void test_whole_frames_are_all_taken(void **state)
     end(&rig);
 }
 
+static void look_at_lenders(struct mc_core *core, void *argument)
+{
+    *(size_t *)argument = core->lenders.count;
+}
+
+/* Whoever mounts does so from an address that the core knows. */
+static void test_addresses_are_told(void **state)
+{
+    struct rig rig = {0};
+    struct mc_buffer out = {0};
+    size_t lenders = 0;
+    (void)state;
+    begin(&rig);
+    rig.peers[0] = greeted_as(&rig, 0, MC_ROLE_OWNER);
+    struct mc_wire_mount mount = {.segment_id = {5, 5},
+                                  .capacity = 1u << 20,
+                                  .slot_count = 1,
+                                  .name = mc_span_string("n"),
+                                  .kind = MC_SEGMENT_DISK};
+    mc_wire_mount_frame(&out, mc_frame_begin(&out, MC_MESSAGE_MOUNT, 2), &mount);
+    send_all(rig.peers[0], &out, out.length);
+    assert_int_equal(answer(rig.peers[0]), MC_MESSAGE_MOUNT_REPLY);
+    assert_int_equal(mc_server_ask(rig.server, look_at_lenders, &lenders, 5000), 0);
+    assert_int_equal(lenders, 1);
+    mc_buffer_free(&out);
+    end(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parts_are_bounded),
-        cmocka_unit_test(test_nothing_is_kept_of_what_was_taken),
-        cmocka_unit_test(test_the_oldest_goes),
-        cmocka_unit_test(test_whole_frames_are_all_taken),
+        cmocka_unit_test(test_parts_are_bounded),  cmocka_unit_test(test_nothing_is_kept_of_what_was_taken),
+        cmocka_unit_test(test_the_oldest_goes),    cmocka_unit_test(test_whole_frames_are_all_taken),
+        cmocka_unit_test(test_addresses_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
