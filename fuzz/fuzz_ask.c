@@ -24,12 +24,13 @@
 #define CONNECTIONS 32u
 #define MEMORY 4096u
 #define REMOTE ((uint64_t)1 << 20)
-#define WAIT_NS 50000000ull
+#define WAIT_NS 20000000ull
 #define LATE_NS 8000000000ull /* so long after its deadline a call hangs */
 
 /* Of what is said: a document, honest but for pairs of place and byte; that a question to cut was obeyed, likewise;
- * a frame of any type around the bytes; the bytes; nothing, and the connection is refused. */
-enum kind { KIND_DOCUMENT, KIND_CUT, KIND_FRAME, KIND_BYTES, KIND_REFUSED, KINDS };
+ * a frame of any type around the bytes; the bytes; nothing, and the connection is refused; the bytes, and the
+ * connection of a write does not end; a document as the first one, of the original, whose connections cannot be cut. */
+enum kind { KIND_DOCUMENT, KIND_CUT, KIND_FRAME, KIND_BYTES, KIND_REFUSED, KIND_OPEN, KIND_ORIGINAL, KINDS };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int __wrap_mc_tcp_connect(const char *address, uint64_t deadline_ns); /* fuzz/meson.build: instead of the true one */
@@ -37,11 +38,12 @@ int __wrap_mc_tcp_connect(const char *address, uint64_t deadline_ns); /* fuzz/me
 static struct {
     pthread_mutex_t lock; /* over what follows: lanes have threads */
     struct mc_reader in;
+    bool is_writing;
     int ends[CONNECTIONS]; /* of whoever was called: kept, so that what he is told goes somewhere */
     size_t end_count;
     struct mc_transfer_engine *engine;
     uint8_t *memory;
-    struct mc_buffer document, server_says;
+    struct mc_buffer document, original;
     uint64_t number; /* of the input: names are its own, so that none knows what another one did */
 } world = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -56,19 +58,21 @@ static void spoil(struct mc_buffer *text, struct mc_span with)
         text->data[(size_t)(at[i] | at[i + 1] << 8) % text->length] = at[i + 2];
 }
 
-/* Appends what is said next. False: nothing, and the caller is refused. */
-static bool say(struct mc_buffer *out, bool is_framed)
+/* Appends what is said next. */
+static enum kind say(struct mc_buffer *out, bool is_framed)
 {
     uint8_t kind = mc_reader_u8(&world.in) % KINDS;
     size_t length = mc_reader_u16(&world.in), left = mc_reader_left(&world.in);
     if (world.in.bad)
-        return false;
+        return KIND_REFUSED;
     length = length < left ? length : left;
     struct mc_span with = mc_span(mc_reader_take(&world.in, length), length);
     struct mc_buffer text = {0};
-    if (kind == KIND_DOCUMENT || kind == KIND_CUT) {
-        if (kind == KIND_DOCUMENT)
-            mc_buffer_append(&text, world.document.data, world.document.length);
+    bool is_document = kind == KIND_DOCUMENT || kind == KIND_ORIGINAL;
+    const struct mc_buffer *document = kind == KIND_ORIGINAL ? &world.original : &world.document;
+    if (is_document || kind == KIND_CUT) {
+        if (is_document)
+            mc_buffer_append(&text, document->data, document->length);
         else
             mc_buffer_printf(&text, "{\"mooncake_c\":{\"cut\":\"%016" PRIx64 "%016" PRIx64 "\"}}", peer_id.high,
                              peer_id.low);
@@ -76,12 +80,12 @@ static bool say(struct mc_buffer *out, bool is_framed)
     } else {
         mc_buffer_append(&text, with.data, with.length);
     }
-    if (is_framed && kind < KIND_BYTES)
+    if (is_framed && (is_document || kind < KIND_BYTES))
         mc_handshake_write(out, length % MC_HANDSHAKE_TYPES, false, mc_span(text.data, text.length));
     else
         mc_buffer_append(out, text.data, text.length);
     mc_buffer_free(&text);
-    return kind != KIND_REFUSED;
+    return kind;
 }
 
 int __wrap_mc_tcp_connect(const char *address, uint64_t deadline_ns)
@@ -91,10 +95,12 @@ int __wrap_mc_tcp_connect(const char *address, uint64_t deadline_ns)
     (void)deadline_ns;
     mc_assert(strnlen(address, MC_ADDRESS_MAX + 8) < MC_ADDRESS_MAX + 8);
     pthread_mutex_lock(&world.lock);
-    if (world.end_count < CONNECTIONS && say(&out, true)) {
+    enum kind kind = world.end_count < CONNECTIONS ? say(&out, true) : KIND_REFUSED;
+    if (kind != KIND_REFUSED) {
         mc_assert(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
         (void)send(ends[1], out.data, out.length, MSG_NOSIGNAL);
-        (void)shutdown(ends[1], SHUT_WR);
+        if (kind != KIND_OPEN || !world.is_writing) /* questions are waited for long */
+            (void)shutdown(ends[1], SHUT_WR);
         world.ends[world.end_count++] = ends[1];
     }
     pthread_mutex_unlock(&world.lock);
@@ -108,7 +114,7 @@ static int server_get(struct mc_metadata *metadata, const char *key, uint64_t de
     (void)deadline_ns;
     mc_assert(strlen(key) < MC_TRANSFER_KEY_MAX);
     pthread_mutex_lock(&world.lock);
-    int rc = say(reply, false) ? 1 : world.in.bad ? MC_ERR_RPC_FAIL : 0;
+    int rc = say(reply, false) != KIND_REFUSED ? 1 : world.in.bad ? MC_ERR_RPC_FAIL : 0;
     pthread_mutex_unlock(&world.lock);
     return rc;
 }
@@ -139,18 +145,35 @@ static void begin(void)
     mc_assert(world.memory != NULL);
     memset(world.memory, 7, MEMORY);
     mc_document_write(&world.document, &document, "");
+    document.id = document.host = (struct mc_id){0, 0};
+    document.can_cut = false;
+    document.data_version = 1;
+    mc_document_write(&world.original, &document, "");
     snprintf(world.engine->metadata.server, sizeof(world.engine->metadata.server), "hostile");
     world.engine->metadata.kind = &server;
 }
 
 /* ---- the calls ---- */
 
+static void set_writing(bool is_writing)
+{
+    pthread_mutex_lock(&world.lock);
+    world.is_writing = is_writing;
+    pthread_mutex_unlock(&world.lock);
+}
+
 static void move(const char *name, enum mc_transfer_opcode opcode)
 {
     const struct mc_transfer_item items[2] = {{world.memory, REMOTE, 1024}, {world.memory + 1024, REMOTE + 1024, 3072}};
+    struct mc_peer *peer; /* of which nobody has to be asked any more */
+    if (mc_peer_get(world.engine, name, mc_clock_ns() + WAIT_NS, &peer) < 0)
+        return;
+    set_writing(opcode == MC_TRANSFER_WRITE);
     int64_t id = mc_transfer_submit(world.engine, name, opcode, items, 2, NULL);
     if (id > 0)
         (void)mc_transfer_wait(world.engine, &id, 1);
+    set_writing(false);
+    mc_peer_release(peer);
 }
 
 static void settle(const char *name)

@@ -106,7 +106,7 @@ def console(dice):
 
 
 def ask(dice):
-    """Kinds of what is said: 0 a document, 1 that it cut, 2 a frame, 3 bytes, 4 nothing."""
+    """Kinds of what is said: 0 a document, 1 that it cut, 2 a frame, 3 bytes, 4 nothing, 5 bytes without an end, 6 a document of the original."""
     def say(kind, data=b""):
         return bytes([kind]) + struct.pack("<H", len(data)) + data
     status = say(3, bytes(8))
@@ -114,7 +114,7 @@ def ask(dice):
     for where in (0, 1):
         known = say(0) if where == 1 else say(0, b"\0\0{")
         for name, calls, said in (("write", (0,), known + status * 4), ("read", (1,), known + say(3, bytes(3000)) * 4), ("settle", (2,), known + (meta if where else b"") + say(1) + known),
-                                  ("settle_other", (2, 5), known + say(1, struct.pack("<HB", 30, 57)) + known * 3), ("probe", (3, 4), say(2, b"{}") * 3), ("ask", (5, 6, 5), known * 4),
+                                  ("settle_other", (2, 5), known + say(1, struct.pack("<HB", 30, 57)) + known * 3), ("open", (0, 0, 2, 0), known + say(5) + known * 2 + say(5, bytes(4)) + known), ("original", (0, 0, 1, 0), say(6) + say(5) + say(6) * 3 + say(5, bytes(4)) + say(6)), ("probe", (3, 4), say(2, b"{}") * 3), ("ask", (5, 6, 5), known * 4),
                                   ("wrong", (0, 2, 3, 5), b"".join(say(dice.randrange(5), dice.randbytes(dice.randrange(40))) for _ in range(12)))):
             yield f"{name}_{where}", bytes([where]) + bytes(calls).ljust(6, b"\xff") + said
 
