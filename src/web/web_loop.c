@@ -268,8 +268,8 @@ static struct mc_web_connection *find_thread(const struct mc_web_pool *pool, uin
         if (one->pool != pool || one->since_ns == 0 || one->is_going || busy <= 2 * (pool->busy[few] + 1) ||
             busy < most)
             continue;
-        bool is_better = busy > most || (one->wants > 0) > (found->wants > 0);
-        if (is_better || ((one->wants > 0) == (found->wants > 0) && one->since_ns < found->since_ns))
+        if (found == NULL || busy > most || (one->wants > 0) > (found->wants > 0) ||
+            ((one->wants > 0) == (found->wants > 0) && one->since_ns < found->since_ns))
             found = one;
     }
     return found;
@@ -688,6 +688,15 @@ static void stop_loop(struct mc_web *web)
         (void)epoll_ctl(web->epoll_fd, EPOLL_CTL_DEL, web->listeners[i].fd, NULL);
 }
 
+/* With the lock. No thread was to be had for these. */
+static void refuse_all(struct mc_web_pool *pool)
+{
+    for (struct mc_web_connection *one; (one = pool->turns.oldest) != NULL;) {
+        queue_remove(pool, one);
+        refuse(one);
+    }
+}
+
 bool mc_web_stop(struct mc_web *web, unsigned patience_ms)
 {
     stop_loop(web);
@@ -706,11 +715,9 @@ bool mc_web_stop(struct mc_web *web, unsigned patience_ms)
             ;
     }
     bool is_empty = web->calls.threads + web->looks.threads == 0;
-    while (is_empty && web->count > 0) { /* that no thread was to be had for */
-        struct mc_web_pool *pool = web->calls.queued > 0 ? &web->calls : &web->looks;
-        struct mc_web_connection *one = pool->turns.oldest;
-        queue_remove(pool, one);
-        refuse(one);
+    if (is_empty) {
+        refuse_all(&web->calls);
+        refuse_all(&web->looks);
     }
     pthread_mutex_unlock(&web->lock);
     free_dead(web);
