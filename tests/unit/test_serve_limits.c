@@ -1,4 +1,5 @@
 /* How many data connections an owner has: places, shares, rest, and those that say nothing. */
+#include "base/tempo.h"
 #include "store/segment/serve_shares.h"
 #include "env/limits.h"
 #include "env/log.h"
@@ -239,6 +240,34 @@ static int hello_from(struct rig *rig, const char *host, struct peer *peer)
     return hear_hello(peer, &reply);
 }
 
+/* Who is slow: not one of a link that stands still for long and often, nor one that is used now and then; but one that
+ * ends a small frame just in time, or rests for so short a time that nobody could have its place. */
+static void test_tempo(void **state)
+{
+    enum { GRACE = 10000 };
+    struct mc_tempo lossy, seldom, dripping, twitching;
+    (void)state;
+    mc_tempo_begin(&lossy, 0, GRACE);
+    mc_tempo_begin(&seldom, 0, GRACE);
+    mc_tempo_begin(&dripping, 0, GRACE);
+    mc_tempo_begin(&twitching, 0, GRACE);
+    for (uint64_t ms = 1; ms < 600000; ms++) {
+        if (ms % 10000 < 100) /* 100 KiB, and nothing for 9.9 s */
+            mc_tempo_move(&lossy, 1024, ms, GRACE);
+        if (ms % 2000 == 0) { /* a few bytes, and a rest */
+            mc_tempo_rest(&seldom, 1800, ms, GRACE);
+            mc_tempo_move(&seldom, 24, ms, GRACE);
+        }
+        if (ms % 4000 == 0)
+            mc_tempo_move(&dripping, 1, ms, GRACE);
+        if (ms % 1000 == 0)
+            mc_tempo_move(&twitching, 24, ms, GRACE);
+        assert_false(mc_tempo_is_slow(&lossy, ms) || mc_tempo_is_slow(&seldom, ms));
+        assert_int_equal(mc_tempo_is_slow(&dripping, ms), ms > GRACE && ms % 4000 != 0);
+        assert_true(ms <= GRACE + 100 || ms % 1000 < 3 || mc_tempo_is_slow(&twitching, ms));
+    }
+}
+
 /* Each sends that much of a payload that never ends; for so long. */
 static void drip(struct peer *const *peers, const size_t *bytes, size_t count, uint64_t for_ms)
 {
@@ -369,6 +398,7 @@ int main(void)
         cmocka_unit_test(test_half_frames_make_room),
         cmocka_unit_test(test_slow_frames_make_room),
         cmocka_unit_test(test_shares_of_hosts),
+        cmocka_unit_test(test_tempo),
         cmocka_unit_test(test_many_greeters),
         cmocka_unit_test(test_queue),
     };
