@@ -33,13 +33,13 @@ static void *run(void *argument)
     return mc_server_run(rig->server) == 0 ? rig : NULL;
 }
 
-static void begin(struct rig *rig)
+static void begin(struct rig *rig, size_t most)
 {
     static struct mc_master_config config = {.rpc_address = "127.0.0.1", .log_level = -1};
     char error[2048] = "";
     config.core = mc_core_config_default();
     assert_int_equal(mc_server_create(&config, &rig->server, error, sizeof(error)), 0);
-    rig->server->stored_max = MOST;
+    rig->server->stored_max = most;
     assert_int_equal(pthread_create(&rig->thread, NULL, run, rig), 0);
 }
 
@@ -160,7 +160,7 @@ static void test_parts_are_bounded(void **state)
 {
     struct rig rig = {0};
     (void)state;
-    begin(&rig);
+    begin(&rig, MOST);
     struct mc_buffer all = question(2 * PART);
     for (unsigned i = 0; i < PEERS; i++)
         rig.peers[i] = greeted(&rig, i);
@@ -194,7 +194,7 @@ static void test_nothing_is_kept_of_what_was_taken(void **state)
 {
     struct rig rig = {0};
     (void)state;
-    begin(&rig);
+    begin(&rig, MOST);
     struct mc_buffer all = question(PART);
     for (unsigned i = 0; i < 8; i++) {
         rig.peers[i] = greeted(&rig, i);
@@ -215,8 +215,7 @@ static void test_the_oldest_goes(void **state)
 {
     struct rig rig = {0};
     (void)state;
-    begin(&rig);
-    rig.server->stored_max = 3 * PART - 1;
+    begin(&rig, 3 * PART - 1);
     struct mc_buffer all = question(2 * PART);
     for (unsigned i = 0; i < 3; i++)
         rig.peers[i] = greeted(&rig, i);
@@ -242,8 +241,7 @@ static void test_whole_frames_are_all_taken(void **state)
 {
     struct rig rig = {0};
     (void)state;
-    begin(&rig);
-    rig.server->stored_max = 4096;
+    begin(&rig, 4096);
     struct mc_buffer all = {0};
     for (unsigned i = 0; i < 1000; i++)
         mc_frame_bare(&all, MC_MESSAGE_PING, i);
@@ -277,7 +275,7 @@ static void test_addresses_are_told(void **state)
     struct mc_buffer out = {0};
     size_t lenders = 0;
     (void)state;
-    begin(&rig);
+    begin(&rig, MOST);
     rig.peers[0] = greeted_as(&rig, 0, MC_ROLE_OWNER);
     struct mc_wire_mount mount = {.segment_id = {5, 5},
                                   .capacity = 1u << 20,
