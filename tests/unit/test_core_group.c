@@ -477,6 +477,41 @@ static void test_table(void **state)
     mc_objects_destroy(&objects);
 }
 
+/* One number under many tenants, as anybody may say it where there are no keys: each has a group of its own, and none
+ * of them is looked for among all the others. */
+static void test_one_number_of_many_tenants(void **state)
+{
+    struct mc_objects objects;
+    struct mc_groups groups;
+    static struct mc_object *made[OBJECTS];
+    char key[32];
+    (void)state;
+    assert_true(mc_objects_init(&objects, 5));
+    assert_true(mc_groups_init(&groups, 6));
+    for (unsigned i = 0; i < OBJECTS; i++) {
+        int length = snprintf(key, sizeof(key), "%ct%u%ck", 0, i / 2, 0);
+        key[length - 1] = (char)('k' + i % 2);
+        made[i] = mc_object_create_roomy(&objects, mc_span(key, (size_t)length));
+        assert_non_null(made[i]);
+        assert_true(mc_group_join(&groups, made[i], 7));
+        assert_true(mc_objects_insert(&objects, made[i]));
+    }
+    assert_int_equal(groups.count, OBJECTS / 2);
+    assert_null(mc_groups_check(&groups, &objects));
+    for (uint64_t index = 0; index < groups.bucket_count; index++) {
+        unsigned chain = 0;
+        const struct mc_group *group = groups.chunks[index / MC_GROUP_CHUNK][index % MC_GROUP_CHUNK];
+        for (; group != NULL; group = group->next)
+            chain++;
+        assert_in_range(chain, 0, 16);
+    }
+    for (unsigned i = 0; i < OBJECTS; i++)
+        mc_group_leave(&groups, made[i]);
+    assert_int_equal(groups.count, 0);
+    mc_groups_destroy(&groups);
+    mc_objects_destroy(&objects);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -494,6 +529,7 @@ int main(void)
         cmocka_unit_test(test_groups_survive_the_master),
         cmocka_unit_test(test_random_life),
         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_one_number_of_many_tenants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

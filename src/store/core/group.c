@@ -7,9 +7,10 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-static uint64_t hash_of(const struct mc_groups *groups, uint64_t id)
+/* With the tenant: who may say any tenant's keys puts no long chain into one bucket. */
+static uint64_t hash_of(const struct mc_groups *groups, uint64_t id, struct mc_span tenant)
 {
-    return XXH3_64bits_withSeed(&id, sizeof(id), groups->seed);
+    return XXH3_64bits_withSeed(tenant.data, tenant.length, XXH3_64bits_withSeed(&id, sizeof(id), groups->seed));
 }
 
 static struct mc_group **bucket_at(const struct mc_groups *groups, uint64_t index)
@@ -67,7 +68,7 @@ static void split_one(struct mc_groups *groups)
     groups->split++;
     while (group != NULL) {
         struct mc_group *next = group->next;
-        struct mc_group **to = (hash_of(groups, group->id) & next_mask) == target ? there : here;
+        struct mc_group **to = (group->hash & next_mask) == target ? there : here;
         group->next = *to;
         *to = group;
         group = next;
@@ -88,15 +89,16 @@ static bool is_of_tenant(const struct mc_group *group, struct mc_span tenant)
 /* The group of that id of the object's tenant, made if need be; NULL when memory is out. */
 static struct mc_group *group_of(struct mc_groups *groups, uint64_t id, const struct mc_object *object)
 {
-    struct mc_group **bucket = bucket_of(groups, hash_of(groups, id));
     struct mc_span tenant = mc_key_scope(mc_object_key(object));
+    uint64_t hash = hash_of(groups, id, tenant);
+    struct mc_group **bucket = bucket_of(groups, hash);
     for (struct mc_group *group = *bucket; group != NULL; group = group->next)
-        if (group->id == id && is_of_tenant(group, tenant))
+        if (group->hash == hash && group->id == id && is_of_tenant(group, tenant))
             return group;
     struct mc_group *group = mc_slab_allocate(&groups->slab);
     if (group == NULL)
         return NULL;
-    *group = (struct mc_group){.next = *bucket, .id = id};
+    *group = (struct mc_group){.next = *bucket, .id = id, .hash = hash};
     *bucket = group;
     groups->count++;
     if (groups->count > groups->bucket_count)
@@ -106,7 +108,7 @@ static struct mc_group *group_of(struct mc_groups *groups, uint64_t id, const st
 
 static void group_free(struct mc_groups *groups, struct mc_group *group)
 {
-    struct mc_group **at = bucket_of(groups, hash_of(groups, group->id));
+    struct mc_group **at = bucket_of(groups, group->hash);
     while (*at != group)
         at = &(*at)->next;
     *at = group->next;
@@ -243,7 +245,7 @@ const char *mc_groups_check(const struct mc_groups *groups, const struct mc_obje
         return "the count of buckets of groups";
     for (uint64_t index = 0; index < groups->bucket_count; index++) {
         for (const struct mc_group *group = *bucket_at(groups, index); group != NULL; group = group->next) {
-            if (bucket_of(groups, hash_of(groups, group->id)) != bucket_at(groups, index))
+            if (bucket_of(groups, group->hash) != bucket_at(groups, index))
                 return "a group in the wrong bucket";
             const char *wrong = check_group(group, &listed);
             if (wrong != NULL)

@@ -19,6 +19,7 @@
 struct mc_group {
     struct mc_group *next; /* in its bucket */
     uint64_t id;           /* mc_group() of its name: the name itself is nowhere kept */
+    uint64_t hash;         /* of that and its tenant's name */
     struct mc_object *first, *last;
     uint64_t lease_until_ms; /* of any member */
     uint32_t count;          /* members */
