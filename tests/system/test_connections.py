@@ -98,8 +98,9 @@ def test_a_master_full_of_resting_callers_takes_a_node(tcp_only):
             busy.close()
 
 
-def test_a_master_full_of_owners_that_lend_nothing_takes_a_node(tcp_only):
-    """They have said hello as owners do, and nothing more: they rest from when a MOUNT would have come. The node that lends stays."""
+@pytest.mark.parametrize("half", [b"", b"\1"])
+def test_a_master_full_of_owners_that_lend_nothing_takes_a_node(tcp_only, half):
+    """They have said hello as owners do, and nothing more, or the first byte of a frame: they rest from when a MOUNT would have come. The node that lends stays."""
     with cluster.Master() as master, StoreProcess(master.address):
         wait_until(lambda: len(segments_soon(master.port)) == 1)
         resource.prlimit(master.pid, resource.RLIMIT_NOFILE, (64, 64))
@@ -114,6 +115,8 @@ def test_a_master_full_of_owners_that_lend_nothing_takes_a_node(tcp_only):
                 except (TimeoutError, ConnectionResetError):
                     is_full = True
             owners.pop().close()
+            for one in owners:
+                one.sendall(half)
             time.sleep(16)
             with StoreProcess(master.address):
                 wait_until(lambda: len(segments_soon(master.port)) == 2, 60)

@@ -221,6 +221,8 @@ void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t connec
  * is there in place of what was not wanted, and after 5 s without an answer owners begin anew. */
 #define MC_OWNER_MOUNT_MS 15000u
 uint64_t mc_core_rest_ms(struct mc_core *core, uint64_t now_ms, uint64_t connection);
+/* Is it of role OWNER, and nothing is lent over it? So nothing is lost that it has begun to say. */
+bool mc_core_lends_nothing(const struct mc_core *core, uint64_t connection);
 /* One frame of that connection. Malformed or unexpected: the core logs (limited by the shell) and closes the
  * connection. */
 void mc_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, const struct mc_frame *frame);

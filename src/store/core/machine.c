@@ -322,6 +322,13 @@ static uint64_t owner_rest_ms(const struct mc_core *core, const struct mc_connec
     return connection->closing || mc_member_lends(connection) || rest_ms < MC_OWNER_MOUNT_MS ? 0 : rest_ms;
 }
 
+bool mc_core_lends_nothing(const struct mc_core *core, uint64_t number)
+{
+    const struct mc_connection *connection = mc_map_get(&core->connections, number);
+    return connection != NULL && connection->member != NULL && connection->role == MC_ROLE_OWNER &&
+           !mc_member_lends(connection);
+}
+
 uint64_t mc_core_rest_ms(struct mc_core *core, uint64_t now_ms, uint64_t number)
 {
     enter(core, now_ms);

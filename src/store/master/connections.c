@@ -755,11 +755,15 @@ struct resting {
     struct connection *connection;
 };
 
-/* Into a list by descending rest. Returns how many it has then. */
+/* Is there a place for it in such a list? */
+static bool would_stay(const struct resting *list, size_t count, uint64_t rest_ms)
+{
+    return count < ROOM_AT_ONCE || list[count - 1].rest_ms < rest_ms;
+}
+
+/* Into a list by descending rest, where it would stay. Returns how many it has then. */
 static size_t resting_add(struct resting *list, size_t count, struct resting one)
 {
-    if (count == ROOM_AT_ONCE && list[count - 1].rest_ms >= one.rest_ms)
-        return count;
     size_t at = count < ROOM_AT_ONCE ? count++ : count - 1;
     for (; at > 0 && list[at - 1].rest_ms < one.rest_ms; at--)
         list[at] = list[at - 1];
@@ -772,7 +776,7 @@ static size_t resting_add(struct resting *list, size_t count, struct resting one
 static bool make_room(struct mc_server *server)
 {
     struct resting list[ROOM_AT_ONCE] = {{0}};
-    size_t count = 0, closed = 0;
+    size_t count = 0;
     if (server->core == NULL || (server->crowded_ms != 0 && server->now_ms - server->crowded_ms < ACCEPT_PAUSE_MS))
         return false;
     for (size_t i = 0; i < server->indices_used; i++) {
@@ -780,20 +784,17 @@ static bool make_room(struct mc_server *server)
         if (connection == NULL || connection->is_closing || connection->is_dead)
             continue;
         uint64_t rest_ms = mc_core_rest_ms(server->core, server->now_ms, connection->number);
-        if (rest_ms >= ROOM_REST_MS)
+        if (rest_ms >= ROOM_REST_MS && would_stay(list, count, rest_ms) &&
+            (is_still(connection) || mc_core_lends_nothing(server->core, connection->number)))
             count = resting_add(list, count, (struct resting){rest_ms, connection});
     }
-    for (size_t i = 0; i < count; i++) {
-        if (!is_still(list[i].connection))
-            continue;
+    for (size_t i = 0; i < count; i++)
         mc_server_core_close(server, list[i].connection->number);
-        closed++;
-    }
-    server->crowded_ms = closed > 0 ? 0 : server->now_ms;
-    if (closed > 0)
+    server->crowded_ms = count > 0 ? 0 : server->now_ms;
+    if (count > 0)
         mc_log_limited(WARNING, "places or descriptors are out: callers' connections that rest are closed for others; "
                                 "raise the limit of open files");
-    return closed > 0;
+    return count > 0;
 }
 
 /* Those that say nothing have few of what is kept free: the oldest goes, but for who has said something meanwhile,
