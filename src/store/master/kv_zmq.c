@@ -181,7 +181,7 @@ static void receive(struct mc_kv_zmq *zmq, struct subscriber *one)
 {
     ssize_t got = recv(one->fd, one->in + one->in_length, sizeof(one->in) - one->in_length, MSG_DONTWAIT);
     if (got <= 0) {
-        one->is_over = got == 0 || (errno != EAGAIN && errno != EINTR);
+        one->is_over |= got == 0 || (errno != EAGAIN && errno != EINTR);
         return;
     }
     one->in_length += (size_t)got;
