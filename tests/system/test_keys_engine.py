@@ -1,6 +1,8 @@
 """Keys of transfer engines: with them on, who has none, or the wrong one, reads and writes nothing, by whichever port and socket."""
+import contextlib
 import json
 import os
+import resource
 import socket
 import struct
 import subprocess
@@ -343,3 +345,30 @@ def test_what_the_connector_proves(tmp_path):
     assert "whoever" not in of_connector(say, MC_PROTECTED_MODE="no")[1]
     wrong = "try:\n    engine._prove('w', 'own', b'c', b's' * 32, b'')\nexcept ValueError:\n    print('good')"
     assert of_connector(wrong, file)[0] == ["good"]
+
+
+def unix_sockets(pid):
+    """Inodes of those that it has open."""
+    known = {line.split()[6] for line in open("/proc/net/unix").read().splitlines()[1:]}
+    found = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if target.startswith("socket:["):
+                found.add(target[8:-1])
+    return found & known
+
+
+def test_a_neighbour_that_copies_by_itself_keeps_its_place(scene):
+    """It says nothing for as long as it copies, and the far engine must know of it until it has ended: strangers who fill all places go instead."""
+    far, keys, folder = scene
+    with Engine(folder, "near", keys["read,write"]) as near, contextlib.ExitStack() as stack:
+        assert near.moves(far) == [0, 0]
+        before = unix_sockets(near.process.pid)
+        assert before, "it has a connection within the machine"
+        used = len(os.listdir(f"/proc/{far.process.pid}/fd"))
+        resource.prlimit(far.process.pid, resource.RLIMIT_NOFILE, (used + 20, used + 20))
+        for number in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", far.port), timeout=20, source_address=(f"127.0.0.{2 + number % 4}", 0)))
+        wait_until(lambda: len(os.listdir(f"/proc/{far.process.pid}/fd")) >= used + 10)
+        assert near.moves(far) == [0, 0] and unix_sockets(near.process.pid) == before

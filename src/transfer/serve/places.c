@@ -92,11 +92,17 @@ static bool silent_stranger_goes(struct mc_service *service, uint32_t share)
     return false;
 }
 
+/* Of those of whose connections one could go. */
 static uint32_t greediest(const struct mc_service *service)
 {
-    uint32_t most = 0;
-    for (uint32_t i = 1; i < MC_SERVICE_SHARES; i++)
-        most = service->shares[i] > service->shares[most] ? i : most;
+    uint32_t most = 0, count = 0;
+    for (uint32_t i = 0; i < MC_SERVICE_SHARES; i++) {
+        bool has_any = service->idle[i].first != NULL || service->busy[i].first != NULL;
+        if (has_any && service->shares[i] > count) {
+            most = i;
+            count = service->shares[i];
+        }
+    }
     return most;
 }
 

@@ -151,6 +151,8 @@ bool mc_connection_begin(struct mc_service_connection *connection, enum mc_conne
         return false;
     connection->kind = then;
     connection->data = data;
+    if (then == MC_CONNECTION_HOST) /* what it writes without us must not go on when it is gone from here */
+        mc_places_asked(connection);
     connection->deadline_ms = data != NULL ? 0 : mc_clock_ms() + MC_SERVICE_HANDSHAKE_MS;
     if (data != NULL) {
         mc_inbound_init(data, &connection->service->inbound_hooks);
