@@ -82,7 +82,7 @@ SOCKETS_MAX = 16384  # one for each pull; zmq itself would stop at 1023
 QUESTION_MAX = 16 << 20  # bytes: it names three million blocks
 ANSWER_MAX = 4096  # bytes
 QUESTIONS_MAX = 256 << 20  # bytes of all that wait or are being answered; then who has most of them gives way
-QUESTION_COSTS = 1024  # bytes, beside its own
+QUESTION_COSTS, REQUEST_COSTS = 1024, 512  # bytes, beside its own and for each request that it asks for: what Python has for them
 REQUESTS_MAX = 4096  # that one question asks for
 UNREAD_MAX = 2  # messages of one connection that zmq keeps; decode sends one, and waits
 CALLS_MAX = 65536  # decode instances that are about to prove a question
@@ -129,7 +129,7 @@ class Question:
     is_given: bool = False  # to the pool
 
     def cost(self) -> int:
-        return len(self.text) + QUESTION_COSTS
+        return len(self.text) + QUESTION_COSTS + len(self.request_ids) * REQUEST_COSTS
 
 
 class Questions:
@@ -152,8 +152,8 @@ class Questions:
         self.cost += one.cost()
         gone = []
         while self.cost > QUESTIONS_MAX:
-            most = max(self._costs, key=self._costs.get)
-            last = next((other for other in reversed(self._by_peer[most]) if not other.is_given), one)
+            greedy = sorted(self._costs, key=self._costs.get, reverse=True)
+            last = next((other for peer in greedy for other in reversed(self._by_peer[peer]) if not other.is_given), one)
             self.remove(last)
             gone.append(last)
             if last is one:
@@ -560,7 +560,7 @@ class MooncakeConnectorWorker:
             session = None
         try:
             asked = self._decoder.decode(text).request_ids
-            if len(asked) > REQUESTS_MAX:
+            if not 0 < len(asked) <= REQUESTS_MAX:
                 raise ValueError(f"it asks for {len(asked)} requests")
         except Exception as error:  # whatever it is, decode must hear of it
             self._complain("a question of %s cannot be read: %s", peer, error)
@@ -628,7 +628,7 @@ class MooncakeConnectorWorker:
             self.send_kv_to_decode(self._decoder.decode(one.text))
             answer = TRANS_DONE
         except Exception as error:  # whatever it is, decode must hear of it
-            logger.error("blocks could not be sent: %s", error)
+            self._complain("blocks could not be sent to %s: %s", one.peer, error)
         self._answers.append((one, answer))
         self._nudge()
 
@@ -637,9 +637,9 @@ class MooncakeConnectorWorker:
         with self._lock:
             gone = [one for one in request_ids if one in self._given_up]
             if gone:
-                raise RuntimeError(f"nobody came for the requests {gone} in time; their blocks are freed")
+                raise RuntimeError(f"nobody came for the requests {shown(gone)} in time; their blocks are freed")
             if self._stopped or not self._are_ready(request_ids):
-                raise RuntimeError(f"not all of the requests {request_ids} have blocks here")
+                raise RuntimeError(f"not all of the requests {shown(request_ids)} have blocks here")
             claimed = [self.reqs_need_send[one] for one in request_ids]
             for one in claimed:
                 one.expire_time = float("inf")
@@ -827,6 +827,12 @@ class MooncakeConnectorWorker:
         with self._lock:
             failed, self._failed_blocks = self._failed_blocks, set()
         return failed
+
+
+def shown(request_ids) -> str:
+    """Some of them, for a line of the log: who asks may name as many, and as long ones, as he likes."""
+    rest = len(request_ids) - 4
+    return ", ".join(one[:80] for one in request_ids[:4]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def peer_of(frame) -> str:
