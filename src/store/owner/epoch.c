@@ -63,8 +63,17 @@ void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_
         owner->answered_ms = answered_ms;
     }
     /* A heartbeat that another master answered says nothing of this one. */
-    if (mc_segment_memory_epoch(owner->memory) == epoch && answered_ms > mc_segment_memory_contact_ms(owner->memory))
+    if (!owner->has_left && mc_segment_memory_epoch(owner->memory) == epoch &&
+        answered_ms > mc_segment_memory_contact_ms(owner->memory))
         contact_set(owner, answered_ms, at_ms);
+    pthread_mutex_unlock(&owner->lock);
+}
+
+void mc_owner_contact_end(struct mc_owner *owner)
+{
+    pthread_mutex_lock(&owner->lock);
+    owner->has_left = true;
+    mc_segment_memory_set_contact_ms(owner->memory, 0);
     pthread_mutex_unlock(&owner->lock);
 }
 

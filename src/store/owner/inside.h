@@ -99,6 +99,7 @@ struct mc_owner {
      * sent the last that came from it; the last heartbeat that was answered: by the master of which epoch, and when it
      * was sent. CLOCK_BOOTTIME. */
     uint64_t seen_epoch, acting_epoch, seen_ms, answered_epoch, answered_ms, answered_at_ms;
+    bool has_left;                    /* no contact counts for the memory any more */
     struct mc_epoch_proof seen_proof; /* what such a master gave for its epoch */
     struct mc_master_time master_time;
     _Atomic uint64_t led_epoch; /* whose leadership the heartbeat thread has met; written by its thread only */
@@ -169,6 +170,8 @@ struct mc_epoch_proof mc_owner_proof(struct mc_owner *owner, uint64_t epoch);
 void mc_owner_epoch_set(struct mc_owner *owner, uint64_t epoch);
 /* Of the memory's contact with the master of its epoch; UINT32_MAX = never. Serve thread. */
 uint32_t mc_owner_contact_age_ms(struct mc_owner *owner);
+/* From now on nobody reads here whom no master vouches for, whatever is still heard of one. */
+void mc_owner_contact_end(struct mc_owner *owner);
 
 /* What was met in another cluster means nothing here. Serve thread. */
 void mc_owner_forget(struct mc_owner *owner);

@@ -404,6 +404,9 @@ static void on_close(void *argument)
         mc_owner_closing_note(owner, UNMOUNTED);
         return;
     }
+    /* Once the master has heard it, what lies here may be stored elsewhere, and otherwise. We may be stopped meanwhile,
+     * and that master may end: who asks nobody for his places must not find them here. */
+    mc_owner_contact_end(owner);
     struct mc_wire_unmount head = {.segment = atomic_load(&owner->segment)};
     mc_wire_unmount_frame(&owner->out, mc_frame_begin(&owner->out, MC_MESSAGE_UNMOUNT, ++owner->request_id), &head);
     owner->state = LINK_UNMOUNTING;
