@@ -76,7 +76,8 @@ static bool is_among(const struct mc_replica *replicas, uint32_t count, struct m
 static double free_part(const struct mc_segment *segment, uint64_t units)
 {
     uint64_t bytes = segment->populated < segment->capacity ? segment->populated : segment->capacity;
-    double all = (double)(bytes / MC_EXTENT_UNIT);
+    const uint64_t whole = bytes / MC_EXTENT_UNIT;
+    double all = (double)whole;
     return all <= 0 ? -1 : (all - (double)(segment->used + segment->clearing + segment->quarantine + units)) / all;
 }
 

@@ -6,6 +6,7 @@
  * waits for us goes soon: while there is much of it, no more is read. */
 #include "store/master/connections.h"
 
+#include "base/error.h"
 #include "env/log.h"
 #include "env/socket.h"
 
@@ -55,6 +56,7 @@ static void parts_limit(struct mc_server *server)
     char address[MC_ADDRESS_MAX];
     while (server->parts.bytes > server->stored_max) {
         struct connection *oldest = server->parts.oldest;
+        mc_assert(oldest != NULL); /* all the bytes are of those that stand in the list */
         mc_socket_peer_text(oldest->fd, address);
         if (!oldest->is_dead)
             mc_log_limited(WARNING,
