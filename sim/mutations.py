@@ -355,7 +355,7 @@ def misfits(source):
 
 class Build:
     def __init__(self, source, scratch):
-        self.source, self.scratch = pathlib.Path(source).resolve(), pathlib.Path(scratch)
+        self.source, self.scratch = pathlib.Path(source).resolve(), pathlib.Path(scratch).resolve()
         self.build = self.source / ".cache/build-release"
         self.commands = {}
         for entry in json.loads((self.build / "compile_commands.json").read_text()):

@@ -282,6 +282,9 @@ static void no_secret_stays_on_a_stack(void **state)
     static struct asked asked;
     char error[1024];
     (void)state;
+#ifdef __SANITIZE_ADDRESS__ /* what a function has lies elsewhere then */
+    skip();
+#endif
     setenv("MC_AUTH_TOKEN", "me:" A64, 1);
     assert_int_equal(mc_keys_check(error, sizeof(error)), 0);
     assert_true(mc_keys_own(&asked.key));
