@@ -20,12 +20,13 @@ while code == 0 and store.put("k", b"value") != 0 and time.monotonic() < end:  #
     time.sleep(0.1)
 print(code, store.get("k") if code == 0 else b"")
 """
+# curl hangs with a sanitizer's runtime.
 RUN = """set -eu
 ip link set lo up
 {made}
 {master} >master.log 2>&1 & pids=$!
 i=0
-until curl -fs http://127.0.0.1:9003/health >/dev/null || [ $i -ge 300 ]; do sleep 0.1; i=$((i + 1)); done
+until LD_PRELOAD= curl -fs http://127.0.0.1:9003/health >/dev/null || [ $i -ge 300 ]; do sleep 0.1; i=$((i + 1)); done
 {node} >node.log 2>&1 & pids="$pids $!"
 {engine}
 python your_engine.py || true
