@@ -217,7 +217,7 @@ static void test_peers_end(void **state)
     close(late);
 }
 
-static volatile sig_atomic_t has_released, has_drained;
+static _Atomic int has_released, has_drained; /* one thread sets what the signal of another one looks at */
 
 /* Engines are drained, and the program hears of it: not before the peer's work may end. */
 static void on_drained(int number)
