@@ -270,9 +270,9 @@ static void *ask_for_ones_own_status(void *argument)
 static void *leave_one(void *argument)
 {
     struct asked *asked = argument;
-    volatile uint8_t copy[MC_KEY_SECRET_BYTES];
-    for (size_t i = 0; i < sizeof(copy); i++)
-        copy[i] = asked->key.secret[i];
+    uint8_t copy[MC_KEY_SECRET_BYTES];
+    memcpy(copy, asked->key.secret, sizeof(copy));
+    own_stack_use(copy);
     asked->is_right = copy[0] == asked->key.secret[0];
     return NULL;
 }
