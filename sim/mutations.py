@@ -120,6 +120,8 @@ MUTATIONS = [
     ("what_the_last_master_never_met_is_whole", CORE + "evidence.c", "    return epoch != 0 && epoch >= since && epoch <= config->whole_epoch;", "    return epoch != 0 && since != 0 && epoch <= config->whole_epoch;"),
     # How far a leader went
     ("the_horizon_is_not_looked_at", CORE + "evidence.c", "    if (past->contact_at_ms <= horizon_of(core, past) && past->contact_at_ms != 0)", "    if (false)"),
+    ("all_of_who_departed_last_is_whole", CORE + "evidence.c", "horizon_ms != 0 && past->contact_at_ms > horizon_ms;\n}\n\nstatic bool is_witnessed", "true;\n}\n\nstatic bool is_witnessed"),
+    ("above_a_horizon_others_gave_nobody_up", CORE + "evidence.c", "    return past->epoch == core->config.departed_epoch && horizon", "    return horizon"),
     # That each departure waits for a horizon of its own has no mutation, since no seed of 3,000 catches it; tests/unit/test_core_held.c does.
     # A removal that comes before the note is BUSY, one that waits already goes on when the segment is let go or swept: each is one way of three.
     ("nothing_waits_for_the_note", CORE + "recover.c", "is_young(core) || mc_core_is_departing(core);", "is_young(core);",
@@ -159,11 +161,11 @@ MUTATIONS = [
     ("cleared_is_not_heard", CORE + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state != MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
     ("clearing_forgets_its_sum", CORE + "replica.c", "    segment->clearing -= node->size;\n    segment->late", "    segment->late"),
     # The master: recovery
-    ("stale_contents_are_taken", CORE + "recover.c", "!core->refuse_earlier && !mc_evidence_against(core, past);", "!core->refuse_earlier;",
+    ("stale_contents_are_taken", CORE + "recover.c", "                                    : mc_evidence_against(core, past);", "                                    : NULL;",
      # and again when they are offered
-     CORE + "recover.c", "    return segment->is_earlier && mc_evidence_against(", "    return false && mc_evidence_against("),
-    ("contents_are_judged_once", CORE + "recover.c", "    return segment->is_earlier && mc_evidence_against(", "    return false && mc_evidence_against("),
-    ("no_contents_are_taken", CORE + "recover.c", "    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, past);", "    return false;"),
+     CORE + "recover.c", "    return segment->is_earlier ? mc_evidence_against(", "    return false ? mc_evidence_against("),
+    ("contents_are_judged_once", CORE + "recover.c", "    return segment->is_earlier ? mc_evidence_against(", "    return false ? mc_evidence_against("),
+    ("no_contents_are_taken", CORE + "recover.c", "                                    : mc_evidence_against(core, past);", "                                    : core->recovery_over ? mc_evidence_against(core, past) : \"a mutation\";"),
     # Lost, after a fault that loses others: certainty is each owner's own.
     ("contents_are_stale_too_soon", CORE + "evidence.c", "past->contact_ms + (int64_t)core->config.depart_ms;\n    ", "past->contact_ms + (int64_t)core->config.depart_ms / 8;\n    "),
     ("a_directory_is_not_taken_up", SEGMENT + "name.c", "        verdict = page.header.capacity == capacity || capacity == ANY_CAPACITY ? GOOD : OTHER_SIZE;", "        verdict = OTHER_SIZE;"),
@@ -315,8 +317,8 @@ MUTATIONS = [
     ("what_is_being_stored_is_forgotten", CORE + "offload.c", "        mc_node_clear(core, segment, slot, object);\n    else", "        mc_node_free(core, segment, slot);\n    else"),
     ("what_is_being_loaded_is_cleared_only", CORE + "offload.c", "        mc_node_cut(core, segment, slot, object, segment->member->writer);", "        mc_node_clear(core, segment, slot, object);"),
     ("clears_are_told_to_a_disk_once", CORE + "segment.c", "    segment->clear_unsent = segment->clears.head;\n    segment->cut_unsent = segment->cuts.head;", "    if (segment->kind == MC_SEGMENT_MEMORY)\n        segment->clear_unsent = segment->clears.head;\n    segment->cut_unsent = segment->cuts.head;"),
-    ("epochs_of_disks_are_not_judged", CORE + "segment.c", "    if (mounting->past.epoch != 0 && !mc_recover_wanted", "    if (mounting->past.epoch != 0 && mounting->wire.kind != MC_SEGMENT_DISK && !mc_recover_wanted",
-     CORE + "recover.c", "    return segment->is_earlier && mc_evidence_against(", "    return segment->is_earlier && segment->kind != MC_SEGMENT_DISK && mc_evidence_against("),
+    ("epochs_of_disks_are_not_judged", CORE + "segment.c", "past->epoch == 0 ? NULL : mc_recover_unwanted", "past->epoch == 0 || mounting->wire.kind == MC_SEGMENT_DISK ? NULL : mc_recover_unwanted",
+     CORE + "recover.c", "    return segment->is_earlier ? mc_evidence_against(", "    return segment->is_earlier && segment->kind != MC_SEGMENT_DISK ? mc_evidence_against("),
     ("what_lies_on_a_disk_is_of_its_generation", CORE + "recover.c", "    bool is_told = segment->kind == MC_SEGMENT_DISK && item->version != 0;", "    bool is_told = false;"),
     ("removals_of_all_pass_what_is_being_stored", CORE + "offload.c", "           !mc_jobs_will_meet(core, object);\n}", "           true;\n}"),
     # Want, limits, versions

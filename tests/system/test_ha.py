@@ -10,12 +10,15 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
 import secured
 from cluster import MASTER, SANITIZED, Master, hold_still, wait_until
 from etcd import Etcd
+from python_cluster import joined
 from store_process import StoreProcess
 from wire import EXIST, EXIST_REPLY, HELLO, ROLE_CALL, Connection, Reader, data, frame, hello, record, records
 
@@ -327,6 +330,39 @@ def test_a_departure_is_noted(etcd):
         assert etcd.text(DEPARTED) == str(epoch)  # the next claim has brought it along
         assert etcd.text(HORIZON) == horizon[:27]  # that of a leader before this one, which came of age, is of no use
         wait_until(lambda: segments(successor), 10)
+
+
+def test_a_directory_that_is_away(etcd):
+    """For longer than a node may be silent, under a leader that has given up another node: who was there to its end is taken back. A standby
+    has not seen its last renewals: when it does, that leader seems to have lived until then."""
+    address = f"etcd://{etcd.endpoints}/{CLUSTER}"
+    values = {f"key-{number}": f"value-{number}".encode() * 100 for number in range(5)}
+    with Masters(etcd, 2) as masters, StoreProcess(address), closing(joined(SimpleNamespace(address=address), 0)) as client:
+        leader = masters.leader()
+        epoch = epoch_of(leader)
+        for key, value in values.items():
+            wait_until(lambda key=key, value=value: client.put(key, value) == 0, 10 * SLOW, "a put")
+        with StoreProcess(address) as other:
+            wait_until(lambda: len(segments(leader)) == 2, 10 * SLOW, "the other node")
+            other.kill()
+        wait_until(lambda: etcd.text(DEPARTED) == str(epoch), 20 * SLOW, "the note")
+        standby = masters.others(leader)[0]
+        hold_still(standby.pid)
+        time.sleep(1.5)
+        members = etcd.running()
+        for member in members:
+            hold_still(etcd.processes[member].pid)
+        standby.process.send_signal(signal.SIGCONT)
+        try:
+            time.sleep(3.5)
+            leader.kill()  # which knows when it ended
+        finally:
+            for member in members:
+                etcd.processes[member].send_signal(signal.SIGCONT)
+        later = masters.leader()
+        assert epoch_of(later) > epoch
+        for key, value in values.items():
+            wait_until(lambda key=key, value=value: client.get(key) == value, 10 * SLOW, f"{key}: {later.log()[-3000:]}")
 
 
 def test_etcds_leader_dies_alone(etcd):

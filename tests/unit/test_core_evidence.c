@@ -826,18 +826,32 @@ static void test_what_a_note_tells(void **state)
 }
 
 /* The master of these contents has noted up to which of its ages it acted on silences. That decides over a contact of
- * that age, whenever that master ended; later ones are judged as without it, and are not in doubt. */
+ * that age, whenever that master ended. Later ones are whole if it is the last that acted on any, whenever it ended;
+ * else they are judged as without it, and are not in doubt. */
 static void test_horizon_of_the_predecessor(void **state)
 {
     static const struct {
         uint64_t epoch, at_ms, contact_at_ms, end_ms; /* end_ms: since the contact; 0: nobody knows it */
+        uint64_t departed_epoch;
         bool returns, in_doubt;
     } rows[] = {
-        {3, 5000, 4999, 0, false, false},  {3, 5000, 5000, 0, false, false},
-        {3, 5000, 5001, 0, true, false},   {3, 5000, 5000, 100, false, false},
-        {3, 5000, 5001, 100, true, false}, {3, 5000, 5001, 4000, false, false}, /* another one may have acted */
-        {3, 5000, 0, 0, true, true}, /* its owner is of a release that does not know */
-        {2, 5000, 4999, 0, true, true},    {4, 5000, 4999, 0, true, true}, /* that is another master's age */
+        {3, 5000, 4999, 0, 0, false, false},
+        {3, 5000, 5000, 0, 0, false, false},
+        {3, 5000, 5001, 0, 0, true, false},
+        {3, 5000, 5000, 100, 0, false, false},
+        {3, 5000, 5001, 100, 0, true, false},
+        /* another one may have acted, or has */
+        {3, 5000, 5001, 4000, 0, false, false},
+        {3, 5000, 5001, 4000, 7, false, false},
+        /* that one has, and acted on nobody who was silent for less */
+        {3, 5000, 5001, 4000, 3, true, false},
+        {3, 5000, 5000, 4000, 3, false, false},
+        {3, 5000, 0, 4000, 3, false, false},
+        /* its owner is of a release that does not know */
+        {3, 5000, 0, 0, 0, true, true},
+        /* that is another master's age */
+        {2, 5000, 4999, 0, 0, true, true},
+        {4, 5000, 4999, 0, 0, true, true},
     };
     struct world world;
     (void)state;
@@ -848,6 +862,7 @@ static void test_horizon_of_the_predecessor(void **state)
         a->contact_at_ms = rows[i].contact_at_ms;
         config.horizons[1] = (struct mc_horizon){rows[i].epoch, rows[i].at_ms};
         config.horizons[0] = (struct mc_horizon){rows[i].epoch + 4, 9000};
+        config.departed_epoch = rows[i].departed_epoch;
         config.predecessor_end_ms = rows[i].end_ms == 0 ? 0 : world.now + rows[i].end_ms;
         master_stop(&world);
         world.now += 7500;

@@ -93,10 +93,12 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     uint64_t whole_since; /* and so is what was offered by masters from this epoch up to that one: none since then has
                               acted on a departure, or on the absence of who never came to it; 0 = not known */
     struct mc_horizon horizons[MC_HORIZONS_MAX]; /* of masters that none followed which came of age; epoch 0: none */
-    uint64_t known_epoch;   /* of the last master that may have acted, as a note of its own says; 0 = there is none */
-    uint64_t known_age_ms;  /* since it can last have acted */
-    bool known_is_timed;    /* that is when it ended, not only a time before which it did */
-    bool known_is_whole;    /* it gave up nobody of those that it had met: what it has offered is whole, as far as no
+    uint64_t departed_epoch; /* of the last master that may have acted on a departure, if none of age has followed: what
+                                it has offered is whole above its horizon; 0 = not known */
+    uint64_t known_epoch;    /* of the last master that may have acted, as a note of its own says; 0 = there is none */
+    uint64_t known_age_ms;   /* since it can last have acted */
+    bool known_is_timed;     /* that is when it ended, not only a time before which it did */
+    bool known_is_whole;     /* it gave up nobody of those that it had met: what it has offered is whole, as far as no
                               member has met another master since */
     uint64_t aged_epoch;    /* of the last master of this note that came of age, and so may have acted on the absence of
                                all whom it had not met: contents of epochs before it are refused, whatever the clocks

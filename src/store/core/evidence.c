@@ -142,37 +142,53 @@ bool mc_evidence_is_whole(const struct mc_core *core, const struct mc_past *past
     return is_of_whole(core, past->epoch) || (horizon_ms != 0 && past->contact_at_ms > horizon_ms);
 }
 
-bool mc_evidence_against(const struct mc_core *core, const struct mc_past *past)
+/* The last master that may have acted on a departure is the one of these contents, and it did not act on that of their
+ * owner: it wrote how far it would go before it went there. */
+static bool is_above(const struct mc_core *core, const struct mc_past *past)
 {
-    struct mc_id cluster = past->cluster;
-    uint64_t epoch = past->epoch;
-    int64_t acted_ms = past->contact_ms + (int64_t)core->config.depart_ms;
-    /* No master since then has acted on anybody's departure, and none that followed it came of age: whatever was said
-     * about these contents waited for the owner. That a master lived long proves nothing, and for how long we know by
-     * late looks only. */
-    if (is_of_whole(core, epoch))
-        return false;
-    if (was_absent(&core->config, epoch))
-        return true;
-    /* It may have acted on that silence, whenever it ended, and whoever has heard of it. */
-    if (past->contact_at_ms <= horizon_of(core, past) && past->contact_at_ms != 0)
-        return true;
-    /* The latest moment for all of them; what members say is no later. */
-    if (core->config.predecessor_end_ms != 0)
-        return (int64_t)(core->config.predecessor_end_ms - core->base_ms) >= acted_ms;
-    /* It let nobody of its own go, whenever it ended; another one may have. */
-    if (core->config.known_is_whole && epoch == core->config.known_epoch)
-        return core->others_alive_ms >= acted_ms;
+    uint64_t horizon_ms = horizon_of(core, past);
+    return past->epoch == core->config.departed_epoch && horizon_ms != 0 && past->contact_at_ms > horizon_ms;
+}
+
+static bool is_witnessed(const struct mc_core *core, const struct mc_past *past, int64_t acted_ms)
+{
     /* A master of a later epoch, which never knew these contents, counts as much as the one that did. */
-    struct mc_evidence wanted = {epoch, acted_ms, cluster};
+    struct mc_evidence wanted = {past->epoch, acted_ms, past->cluster};
     for (uint32_t i = 0; i < core->evidence_count; i++) {
         struct mc_evidence one = core->evidence[i];
-        if (mc_id_is_zero(cluster)) /* contents that do not say whose they are: any master may have been theirs */
-            one.cluster = cluster;
+        if (mc_id_is_zero(past->cluster)) /* contents that do not say whose they are: any master may have been theirs */
+            one.cluster = past->cluster;
         if (covers(&one, &wanted))
             return true;
     }
     return false;
+}
+
+const char *mc_evidence_against(const struct mc_core *core, const struct mc_past *past)
+{
+    uint64_t epoch = past->epoch;
+    int64_t acted_ms = past->contact_ms + (int64_t)core->config.depart_ms;
+    /* No master since then has acted on the departure of their owner, and none that followed it came of age: whatever
+     * was said about these contents waited for the owner. That a master lived long proves nothing, and for how long we
+     * know by late looks only. */
+    if (is_of_whole(core, epoch) || is_above(core, past))
+        return NULL;
+    if (was_absent(&core->config, epoch))
+        return "a master of age came since, to which they never were offered";
+    /* It may have acted on that silence, whenever it ended, and whoever has heard of it. */
+    if (past->contact_at_ms <= horizon_of(core, past) && past->contact_at_ms != 0)
+        return "their master went so far with those that were silent";
+    /* The latest moment for all of them; what members say is no later. */
+    if (core->config.predecessor_end_ms != 0)
+        return (int64_t)(core->config.predecessor_end_ms - core->base_ms) >= acted_ms
+                   ? "the leader before us may have lived until their owner had been silent for too long"
+                   : NULL;
+    /* It let nobody of its own go, whenever it ended; another one may have. */
+    if (core->config.known_is_whole && epoch == core->config.known_epoch)
+        return core->others_alive_ms >= acted_ms ? "members have met another master since" : NULL;
+    return is_witnessed(core, past, acted_ms)
+               ? "a master before us was met when their owner had been silent for too long"
+               : NULL;
 }
 
 /* ---- masters after us ---- */

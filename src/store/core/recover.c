@@ -90,9 +90,11 @@ static bool set_generation(struct mc_core *core, struct mc_node *node, uint64_t 
 
 /* ---- is it wanted ---- */
 
-bool mc_recover_wanted(struct mc_core *core, const struct mc_past *past)
+const char *mc_recover_unwanted(const struct mc_core *core, const struct mc_past *past)
 {
-    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, past);
+    return core->refuse_earlier     ? "more was removed before they came than can be remembered"
+           : !mc_recover_open(core) ? "the time in which such contents may come is over"
+                                    : mc_evidence_against(core, past);
 }
 
 /* Nothing is known against these contents; but if a master has acted on them since that contact, and all who heard of
@@ -240,9 +242,9 @@ void mc_recover_judged(struct mc_core *core, struct mc_segment *segment)
 }
 
 /* For what is said until now: from then on its contents are ours. */
-static bool is_stale(const struct mc_core *core, const struct mc_segment *segment)
+static const char *stale_by(const struct mc_core *core, const struct mc_segment *segment)
 {
-    return segment->is_earlier && mc_evidence_against(core, &segment->past);
+    return segment->is_earlier ? mc_evidence_against(core, &segment->past) : NULL;
 }
 
 /* What was refused is not cleared yet. Of a disk whose owner is absent that is not waited for, since it may take an
@@ -259,7 +261,7 @@ static void offer(struct mc_core *core, struct mc_segment *segment)
         segment->is_earlier && core->config.predecessor_end_ms == 0 && core->now_ms < core->config.recovery_grace_ms;
     if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping ||
         awaits_clears(core, segment) || grace || core->veiled ||
-        is_stale(core, segment)) /* given up in the next tick */
+        stale_by(core, segment) != NULL) /* given up in the next tick */
         return;
     mc_recover_judged(core, segment);
     segment->recovering = false;
@@ -605,8 +607,9 @@ bool mc_recover_tick(struct mc_core *core)
         link = link->next;
         mc_link_remove(&segment->recovery); /* the others have their turn before it comes again */
         mc_link_append(&core->recovering, &segment->recovery);
-        if (is_stale(core, segment))
-            give_up(core, segment, "the master before us may have acted on its absence");
+        const char *stale = stale_by(core, segment);
+        if (stale != NULL)
+            give_up(core, segment, stale);
         else if (segment->inventory != MC_INVENTORY_NONE &&
                  mc_core_life_ms(core) - segment->told_ms >= MC_INVENTORY_PATIENCE_MS)
             give_up(core, segment, "its owner does not go on to tell them");

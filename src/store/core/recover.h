@@ -47,8 +47,8 @@ struct mc_witness {
 };
 
 /* recover.c: contents of earlier epochs and of restarted owners */
-/* Are these contents wanted? */
-bool mc_recover_wanted(struct mc_core *core, const struct mc_past *past);
+/* Why these contents are not wanted; NULL: they are. */
+const char *mc_recover_unwanted(const struct mc_core *core, const struct mc_past *past);
 /* It is taken: on what grounds? Says so when there are none but that nobody has told of anything. */
 void mc_recover_taken(struct mc_core *core, const struct mc_segment *segment);
 /* The segment awaits its inventory. For EARLIER it must be new; false when its slots cannot be as the owner says. */
@@ -93,8 +93,9 @@ void mc_evidence_confirm(struct mc_core *core, struct mc_connection *connection)
 void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms);
 /* No master has acted on the absence of the owner of these contents, as the election knows. */
 bool mc_evidence_is_whole(const struct mc_core *core, const struct mc_past *past);
-/* A master of that cluster between that contact and us may have acted on the absence of whoever had the contact. */
-bool mc_evidence_against(const struct mc_core *core, const struct mc_past *past);
+/* A master of that cluster between that contact and us may have acted on the absence of whoever had the contact: by
+ * what we know that, in words; NULL: nothing says so. */
+const char *mc_evidence_against(const struct mc_core *core, const struct mc_past *past);
 /* A node says that it has met a master of an epoch above ours. has_proof: there was that master. */
 void mc_evidence_contradicts(struct mc_core *core, const struct mc_later *later, bool has_proof);
 

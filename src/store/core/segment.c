@@ -494,12 +494,19 @@ struct mounting { /* one MOUNT at work */
     struct mc_past past;         /* the contents */
 };
 
-/* Memory that we know nothing of, with contents or without. */
+/* A segment that we know nothing of, with contents or without. */
 static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
 {
+    const struct mc_past *past = &mounting->past;
     mounting->past.cluster = mounting->connection->cluster;
-    if (mounting->past.epoch != 0 && !mc_recover_wanted(core, &mounting->past))
+    const char *why = past->epoch == 0 ? NULL : mc_recover_unwanted(core, past);
+    if (why != NULL) {
+        mc_core_log(core, MC_CORE_LOG_WARNING,
+                    "the contents of segment %.*s, of epoch %llu, %lld ms after the last contact, are not taken: %s",
+                    (int)mounting->wire.name.length, (const char *)mounting->wire.name.data,
+                    (unsigned long long)past->epoch, (long long)core->now_ms - (long long)past->contact_ms, why);
         return MC_ERR_STALE;
+    }
     /* Peers heard of its mount before its owner did, and that master has ended: nobody knows what became of this. */
     if (mounting->past.epoch == 0 && mounting->wire.slot_top > 0)
         return MC_ERR_STALE;

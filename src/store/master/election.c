@@ -562,6 +562,7 @@ void mc_election_describe(struct mc_election *election, struct mc_election_role 
      * when it is of age. */
     role->whole_epoch = departed < last ? last : 0;
     role->whole_since = departed < aged ? aged : departed + 1;
+    role->departed_epoch = departed < aged || last == 0 ? 0 : departed; /* 0: what stands there may be of long ago */
     role->aged_epoch = election->aged_is_known ? aged : 0;
     memcpy(role->horizons, election->horizons, sizeof(role->horizons));
     role->cluster = parse_cluster(election->view.words[MC_ELECTION_CLUSTER]);

@@ -89,6 +89,7 @@ struct mc_election_role {
     uint64_t whole_epoch;        /* of the leader before us, if it has acted on no departure; 0: it may have */
     uint64_t whole_since;        /* contents from that epoch on were not acted upon either */
     uint64_t aged_epoch;         /* of the last leader before us that came of age; 0: none did, or that is not known */
+    uint64_t departed_epoch;     /* of the last that may have acted on a departure; 0: one of age may have followed */
     struct mc_horizon horizons[MC_HORIZONS_MAX]; /* of leaders that none followed which came of age */
     char leader[MC_ADDRESS_MAX];                 /* "" unknown */
     uint64_t leader_epoch;

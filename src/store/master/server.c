@@ -261,6 +261,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
         config.predecessor_end_ms = role->predecessor_end_ms;
         config.whole_epoch = role->whole_epoch;
         config.whole_since = role->whole_since;
+        config.departed_epoch = role->departed_epoch;
         config.asks_to_depart = true;
         memcpy(config.horizons, role->horizons, sizeof(config.horizons));
         /* Who was silent for the whole life of a master of age was so before it began, whenever that ended. */
