@@ -56,6 +56,13 @@ static void test_mount_and_unmount(void **state)
     struct mc_wire_unmount unmount;
     mc_wire_unmount_read(&reader, &unmount);
     assert_int_equal(unmount.segment, SEGMENT);
+    /* An offer that crossed it gives the contact back no more, and if we are killed now nobody takes what lies here. */
+    assert_int_equal(mc_segment_memory_contact_ms(rig.owner->memory), 0);
+    mc_owner_contact(rig.owner, 4, true, mc_clock_boot_ms(), 2000, 0);
+    mc_owner_epoch_set(rig.owner, 4);
+    assert_int_equal(mc_segment_memory_epoch(rig.owner->memory), 4);
+    assert_int_equal(mc_segment_memory_contact_ms(rig.owner->memory), 0);
+    assert_int_equal(mc_segment_memory_contact_at_ms(rig.owner->memory), 0);
     peer_write_code(&rig.link, MC_MESSAGE_UNMOUNT_REPLY, frame.request_id, 0);
     assert_int_equal(peer_flush(&rig.link), 0);
     pthread_join(closer, NULL);

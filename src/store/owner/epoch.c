@@ -74,6 +74,7 @@ void mc_owner_contact_end(struct mc_owner *owner)
     pthread_mutex_lock(&owner->lock);
     owner->has_left = true;
     mc_segment_memory_set_contact_ms(owner->memory, 0);
+    mc_segment_memory_set_contact_at_ms(owner->memory, 0);
     pthread_mutex_unlock(&owner->lock);
 }
 
@@ -115,8 +116,11 @@ struct mc_epoch_proof mc_owner_proof(struct mc_owner *owner, uint64_t epoch)
 void mc_owner_epoch_set(struct mc_owner *owner, uint64_t epoch)
 {
     pthread_mutex_lock(&owner->lock);
-    uint64_t at_ms =
-        mc_segment_memory_epoch(owner->memory) == epoch ? mc_segment_memory_contact_at_ms(owner->memory) : 1;
+    if (mc_segment_memory_epoch(owner->memory) == epoch) { /* what was heard may be of other memory of ours */
+        pthread_mutex_unlock(&owner->lock);
+        return;
+    }
+    uint64_t at_ms = 1;
     uint64_t contact_ms = mc_segment_memory_contact_ms(owner->memory);
     if (contact_ms > owner->hello_ms)
         contact_ms = owner->hello_ms;
@@ -124,6 +128,8 @@ void mc_owner_epoch_set(struct mc_owner *owner, uint64_t epoch)
         contact_ms = owner->answered_ms;
     if (owner->answered_epoch == epoch)
         at_ms = owner->answered_at_ms;
+    if (owner->has_left) /* we are on the way out: nothing gives the contact back */
+        contact_ms = at_ms = 0;
     /* In this order: a process that ends in between leaves a memory without contact, never one with another's. */
     mc_segment_memory_set_contact_ms(owner->memory, 0);
     mc_segment_memory_set_epoch(owner->memory, epoch);
