@@ -365,6 +365,24 @@ def test_a_directory_that_is_away(etcd):
             wait_until(lambda key=key, value=value: client.get(key) == value, 10 * SLOW, f"{key}: {later.log()[-3000:]}")
 
 
+def test_a_copy_of_etcd_under_the_same_claim(etcd):
+    """What the leader has said since is gone from there: nobody believes what it says of earlier leaders."""
+    with Masters(etcd, 2) as masters, StoreProcess(f"etcd://{etcd.endpoints}/{CLUSTER}") as node:
+        leader = masters.leader()
+        standby = masters.others(leader)[0]
+        epoch = epoch_of(leader)
+        wait_until(lambda: segments(leader), 10)
+        before = etcd.text(HORIZON)
+        node.kill()
+        wait_until(lambda: etcd.text(DEPARTED) == str(epoch), 20 * SLOW, "the note")
+        time.sleep(1)  # the standby looks
+        assert etcd.text(HORIZON) > before
+        etcd.ask("/v3/kv/put", key=HORIZON.encode(), value=before.encode())
+        wait_until(lambda: f"says less of the leader of epoch {epoch} than it did" in standby.log(), 10 * SLOW, "the line")
+        leader.kill()
+        assert epoch_of(masters.leader()) > epoch
+
+
 def test_etcds_leader_dies_alone(etcd):
     """Its successor is elected within one or two seconds: the leader may survive that, and if not it leads again or another does."""
     with Masters(etcd, 3) as masters:

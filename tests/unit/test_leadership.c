@@ -321,6 +321,24 @@ static void a_copy_is_not_believed_by_who_comes(void **state)
     assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
 }
 
+/* A copy of when that very leader had not yet said all that it said later: what stands there is of long ago. It has not
+ * resigned, and who leads next knows of nobody before it. */
+static void a_copy_under_the_same_claim(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = begin(START_MS);
+    struct mc_leadership_view view = {.is_present = true, .revision = 1, .epoch = 9, .ttl_ms = TTL};
+    observed(&leadership, 1100, &view, 1);
+    view = (struct mc_leadership_view){.epoch = 9, .ttl_ms = TTL, .has_resigned = true, .has_gone_back = true};
+    observed(&leadership, 1200, &view, 1);
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+    for (uint64_t now_ms = 1300; now_ms <= 1200 + 2 * TTL; now_ms += 100)
+        observed(&leadership, now_ms, &view, 1);
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
+    assert_int_equal(leadership.predecessor_epoch, 0);
+    assert_true(leadership.epoch > 9);
+}
+
 /* Nor of one whom it has never seen lead: the copy of when another resigned may follow upon that of a first. */
 static void nor_one_of_somebody_else(void **state)
 {
@@ -903,6 +921,7 @@ int main(void)
         cmocka_unit_test(a_leader_whose_view_is_gone_claims_anew),
         cmocka_unit_test(the_end_of_a_leader_that_nobody_could_follow),
         cmocka_unit_test(a_copy_is_not_believed_by_who_comes),
+        cmocka_unit_test(a_copy_under_the_same_claim),
         cmocka_unit_test(nor_one_of_somebody_else),
         cmocka_unit_test(nor_by_who_was_away),
         cmocka_unit_test(nor_by_who_stood_still),

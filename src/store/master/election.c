@@ -30,6 +30,12 @@ struct word {
     uint64_t due_ms;                         /* when that is to be done, again perhaps */
 };
 
+/* What a leader has said goes on only: the numbers rise, and the text, of numbers of one width, grows. */
+struct standing {
+    uint64_t epoch, departed, aged;
+    char horizon[MC_ELECTION_WORD_MAX];
+};
+
 struct mc_election {
     struct mc_election_backend backend;
     char address[MC_ADDRESS_MAX];
@@ -48,7 +54,10 @@ struct mc_election {
     uint64_t departed_epoch; /* of the last leader before us that may have acted on a departure; 0: none did */
     uint64_t aged_epoch;     /* of the last leader before us that may have come of age; 0: none did */
     bool aged_is_known;      /* it did */
+    bool departed_is_known;  /* the note says so */
     struct mc_horizon horizons[MC_HORIZONS_MAX]; /* of leaders before us, latest first */
+    struct standing stood;                       /* beside the latest claim that we have met */
+    bool has_gone_back;
     struct word words[MC_ELECTION_WORDS];
     char cluster[MC_ELECTION_WORD_MAX]; /* that is to be written */
     uint64_t loop_asked_ms; /* since when the server's loop has not taken its role, though it was asked to; 0: it has */
@@ -123,14 +132,13 @@ static bool parse_claim(const char *claim, uint64_t *epoch, uint64_t *ttl_ms)
 /* The note is the epoch of the last leader that may have acted on a departure. Each claim brings it along, and a leader
  * writes its own epoch there before it acts on the first one. A claim that does not say that its leader keeps notes is
  * of a release before they came. */
-static uint64_t departed_epoch(const struct mc_election_view *view, uint64_t epoch)
+static uint64_t departed_epoch(const struct mc_election_view *view, uint64_t epoch, bool *is_known)
 {
     char word[8] = "";
-    unsigned long long noted;
+    unsigned long long noted = 0;
     bool has_notes = sscanf(view->claim, "%*s %*s %*s %7s", word) == 1 && strcmp(word, "notes") == 0;
-    if (!has_notes || sscanf(view->words[MC_ELECTION_DEPARTED], "%19llu", &noted) != 1 || noted > epoch)
-        return epoch;
-    return noted;
+    *is_known = has_notes && sscanf(view->words[MC_ELECTION_DEPARTED], "%19llu", &noted) == 1 && noted <= epoch;
+    return *is_known ? noted : epoch;
 }
 
 /* The same of who came of age: only such a leader acts on the absence of those it has never met. A leader of a release
@@ -173,6 +181,29 @@ static void format_horizons(char text[MC_ELECTION_WORD_MAX], uint64_t epoch, uin
                            length == 0 ? "" : " ", horizons[i].epoch, horizons[i].at_ms);
 }
 _Static_assert(MC_EPOCH_MAX < UINT64_C(10000000000000) && MC_HORIZONS_MAX * 28 < MC_ELECTION_WORD_MAX, "it fits");
+
+/* ---- a place that was brought back from a copy under the same claim ---- */
+
+/* Keeps what stands there, unless it says less than it did. The mutex is held. */
+static bool has_gone_back(struct mc_election *election, const struct mc_election_view *view, uint64_t epoch)
+{
+    bool is_known;
+    struct standing now = {
+        .epoch = epoch, .departed = departed_epoch(view, epoch, &is_known), .aged = aged_epoch(view, epoch, &is_known)};
+    const struct standing *stood = &election->stood;
+    memcpy(now.horizon, view->words[MC_ELECTION_HORIZON], sizeof(now.horizon));
+    bool is_less = epoch == stood->epoch && (now.departed < stood->departed || now.aged < stood->aged ||
+                                             strcmp(now.horizon, stood->horizon) < 0);
+    if (is_less && !election->has_gone_back)
+        mc_log(WARNING,
+               "%s says less of the leader of epoch %llu than it did: it was brought back from a copy, or somebody has "
+               "deleted a key. Nothing that it says of earlier leaders is believed",
+               election->backend.name, (unsigned long long)epoch);
+    election->has_gone_back = is_less;
+    if (!is_less && epoch >= stood->epoch)
+        election->stood = now;
+    return is_less;
+}
 
 /* ---- what others see; the mutex is held ---- */
 
@@ -245,7 +276,8 @@ static void observe(struct mc_election *election, uint64_t deadline_ns)
     note_contact(election, rc);
     if (rc == 0) {
         election->view = view;
-        election->departed_epoch = departed_epoch(&view, seen.epoch);
+        seen.has_gone_back = has_gone_back(election, &view, seen.epoch);
+        election->departed_epoch = departed_epoch(&view, seen.epoch, &election->departed_is_known);
         election->aged_epoch = aged_epoch(&view, seen.epoch, &election->aged_is_known);
         parse_horizons(view.words[MC_ELECTION_HORIZON], election->aged_epoch, election->horizons);
     }
@@ -287,6 +319,10 @@ static void claim(struct mc_election *election, uint64_t epoch, uint64_t deadlin
     if (rc == 0) {
         memcpy(election->view.leader, election->address, sizeof(election->address));
         memcpy(election->view.claim, text, sizeof(text));
+        for (unsigned i = 0; i < MC_ELECTION_WORDS; i++)
+            if (words[i] != NULL)
+                snprintf(election->view.words[i], sizeof(election->view.words[i]), "%s", words[i]);
+        (void)has_gone_back(election, &election->view, epoch);
     }
     publish(election);
     pthread_mutex_unlock(&election->mutex);
@@ -325,8 +361,8 @@ static void write_word(struct mc_election *election, enum mc_election_word numbe
     word->due_ms = mc_clock_boot_ms() + NOTE_RETRY_MS;
     if (rc == 0) {
         uint64_t one = 1;
-        if (number == MC_ELECTION_CLUSTER)
-            memcpy(election->view.words[number], text, sizeof(text));
+        memcpy(election->view.words[number], text, sizeof(text));
+        (void)has_gone_back(election, &election->view, epoch);
         atomic_store(&word->said_at_ms, word->tried_at_ms);
         atomic_store(&word->said_epoch, epoch);
         mc_assert(write(election->fd, &one, sizeof(one)) == (ssize_t)sizeof(one)); /* as in publish */
@@ -562,7 +598,8 @@ void mc_election_describe(struct mc_election *election, struct mc_election_role 
      * when it is of age. */
     role->whole_epoch = departed < last ? last : 0;
     role->whole_since = departed < aged ? aged : departed + 1;
-    role->departed_epoch = departed < aged || last == 0 ? 0 : departed; /* 0: what stands there may be of long ago */
+    /* Where the last leader is not known, what stands there may be of long ago. */
+    role->departed_epoch = !election->departed_is_known || departed < aged || last == 0 ? 0 : departed;
     role->aged_epoch = election->aged_is_known ? aged : 0;
     memcpy(role->horizons, election->horizons, sizeof(role->horizons));
     role->cluster = parse_cluster(election->view.words[MC_ELECTION_CLUSTER]);

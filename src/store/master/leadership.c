@@ -164,7 +164,7 @@ void mc_leadership_observed(struct mc_leadership *leadership, uint64_t sent_ms, 
         return;
     /* A place that is what it was before a leader that we have met says nothing of that one. */
     struct mc_leadership_view believed = *view;
-    bool is_forgetful = view->epoch < leadership->met_epoch;
+    bool is_forgetful = view->epoch < leadership->met_epoch || view->has_gone_back;
     if (is_forgetful)
         believed.is_ours = believed.has_resigned = false;
     leadership->is_forgetful = is_forgetful;

@@ -53,8 +53,9 @@ enum mc_leadership_outcome { MC_LEADERSHIP_DONE, MC_LEADERSHIP_REFUSED, MC_LEADE
 
 struct mc_leadership_view {
     bool is_present;
-    bool is_ours;      /* the last claim that this process made, whether or not it heard of its success */
-    bool has_resigned; /* the leader under that epoch has said that it serves no more */
+    bool is_ours;       /* the last claim that this process made, whether or not it heard of its success */
+    bool has_resigned;  /* the leader under that epoch has said that it serves no more */
+    bool has_gone_back; /* what stands beside it says less than it did: the place was brought back from a copy */
     uint64_t revision, ttl_ms;
     uint64_t epoch; /* the highest ever, also when nobody leads; 0: none */
 };
@@ -92,7 +93,7 @@ struct mc_leadership {
     bool last_resigned;             /* and whether that leader had said that it serves no more */
     bool has_contact;               /* had any */
     bool is_gone;
-    bool is_forgetful;    /* the last look found an epoch below one that we have met */
+    bool is_forgetful;    /* the last look found an epoch below one that we have met, or its words gone back */
     bool has_seen;        /* any view */
     bool has_seen_change; /* so seen_ms is close to the renewal itself */
     uint64_t own_end_ms;  /* when we stopped to serve under `epoch`; 0: we never did serve under it */
