@@ -32,7 +32,9 @@ class Known:
     def __init__(self):
         self.can = {None}  # None: no value
         self.late = set()  # of calls that failed: may come at any time later
-        self.over = set()  # of puts that were told 0 because the key exists; a master that has just begun to lead may not know of it yet, and takes them
+        # Of puts that were told 0 because the key exists. A master that has just begun to lead may not know of it yet, and one that has given up the
+        # place where it lay knows it no more: they take them.
+        self.over = set()
 
     def did(self, kind, value, code):
         may = self.can | self.late
@@ -49,9 +51,10 @@ class Known:
             self.can = (may - {None}) | ({value} if None in may else set())
             self.over |= {value} - self.can
 
-    def wrong(self, found, led_anew=False):
-        """What is wrong with this value (0: a miss), unless it may have been lost; empty: nothing. led_anew: there may have been a new leader."""
-        if led_anew and found in self.over:
+    def wrong(self, found, took_anew=False):
+        """What is wrong with this value (0: a miss), unless it may have been lost; empty: nothing. took_anew: a put of a key that has a value may have
+        been taken all the same."""
+        if took_anew and found in self.over:
             return ""
         if found == 0:
             return "" if None in self.can else "is lost"
@@ -231,11 +234,11 @@ class Witness(Watched):
         return written
 
     def check(self, faults, written):
-        led_anew = any(fault.target.name.startswith(("master", "etcd")) for fault in faults)
+        took_anew = self.may_lose([], faults) or any(fault.target.name.startswith(("master", "etcd")) for fault in faults)
 
         def right(key, value):
             known, where = written[key]
-            return value >= 0 and (not known.wrong(value, led_anew) or value == 0 and self.may_lose(where, faults))
+            return value >= 0 and (not known.wrong(value, took_anew) or value == 0 and self.may_lose(where, faults))
         found = self.look(written, right, "witness")
         wrong = []
         for key, (known, where) in written.items():

@@ -383,7 +383,7 @@ def test_a_new_leader_may_take_a_put_over_what_it_does_not_know_yet():
     known = keep.Known()
     for call in ((PUT, 1, 0), (PUT, 2, 0)):
         known.did(*call)
-    assert known.wrong(2) and not known.wrong(2, led_anew=True) and known.wrong(3, led_anew=True) and known.wrong(0, led_anew=True)
+    assert known.wrong(2) and not known.wrong(2, took_anew=True) and known.wrong(3, took_anew=True) and known.wrong(0, took_anew=True)
 
 
 class Pool:
@@ -410,7 +410,8 @@ class Pool:
     ([(PUT, 1, 0)], ["b:1"], 0, ""),              # there it was lawful
     ([(PUT, 1, 0)], ["a:1", "b:1"], 0, "1 at a:1 b:1 is lost"),
     ([(PUT, 1, 0)], [], 0, ""),                   # nobody knows where it was
-    ([(PUT, 1, 0), (PUT, 2, 0)], ["a:1"], 2, "has value 2, not one of [1]"),
+    ([(PUT, 1, 0), (PUT, 2, 0)], ["a:1"], 2, ""),  # the first may have lain at b:1, and the second was taken in its place
+    ([(PUT, 1, 0), (PUT, 2, 0)], ["a:1"], 3, "has value 3, not one of [1]"),
     ([(PUT, 1, 0), (REMOVE, 0, 0)], [], 1, "is there again"),
     ([(PUT, 1, 0)], ["b:1"], history.WRONG_BYTES, str(history.WRONG_BYTES)),
 ])
@@ -435,6 +436,15 @@ def test_what_lies_on_a_disk_may_be_lost_where_disks_are_small(disks_keep):
     assert watched.may_lose(["a disk"], []) == (not disks_keep)
     assert watched.may_lose(["a:1"], killed)
     assert not watched.may_lose(["b:1", "a disk"], killed) and not watched.may_lose(["a:1", "a disk"], [])
+
+
+def test_a_put_that_was_not_needed_is_not_taken_where_nothing_is_lost(monkeypatch):
+    monkeypatch.setattr(keep, "RECOVER_S", 0.05)
+    pool = Pool([(PUT, 1, 0), (PUT, 2, 0)], ["a:1"], [2])
+    witness = keep.Witness(types.SimpleNamespace(seed=1, etcd=[], disks_keep=False, keeper=pool, witness=pool), True)
+    witness.begin(0.1)
+    witness.check([], witness.finish())
+    assert len(witness.wrong) == 1 and "has value 2, not one of [1]" in witness.wrong[0]
 
 
 def test_what_the_witness_removed_stays_away():
