@@ -806,6 +806,14 @@ bool mc_tcp_is_unconfirmed(int fd)
     return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_unacked > 0;
 }
 
+bool mc_tcp_is_dead(int fd, uint32_t silent_ms)
+{
+    struct tcp_info info = {0};
+    socklen_t length = sizeof(info);
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_unacked > 0 &&
+           info.tcpi_last_ack_recv >= silent_ms;
+}
+
 uint64_t mc_tcp_confirmed(int fd)
 {
     struct tcp_info info = {0}; /* what an older kernel does not know stays zero */

@@ -184,6 +184,8 @@ int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t dead
 int mc_socket_send_small(int fd, const void *data, size_t size);
 /* Has the kernel at the other end of a tcp connection not yet confirmed all that was sent? */
 bool mc_tcp_is_unconfirmed(int fd);
+/* And has it confirmed nothing for so long? Its host is gone, or the way there, or a firewall has forgotten it. */
+bool mc_tcp_is_dead(int fd, uint32_t silent_ms);
 /* How many bytes it has confirmed so far; 0: that is not known. */
 uint64_t mc_tcp_confirmed(int fd);
 /* Receives at least 1 byte, at most `size`. Returns bytes, or MC_ERR_RPC_FAIL at end of file. spin may be NULL. */

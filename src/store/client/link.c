@@ -23,11 +23,12 @@
 #define HELLO_TRY_MS 1000u /* one try to reach the master */
 #define RETRY_FIRST_MS 10u /* between tries of one call, doubling, half of it random */
 #define RETRY_LAST_MS 200u
-#define RACE_LINKS_MAX 3u /* on which one question is asked */
+#define RACE_LINKS_MAX 4u /* on which one question is asked */
 #define RACE_PAID 2u      /* of those after the first, so many come out of the master's credit */
 #define RACE_LATER_MS 250u
 #define NUDGES_MAX 5u      /* of one wait, each after twice the time of the one before */
 #define SEND_NS 1000000ull /* for what a fresh or idle link takes at once */
+#define DEAD_MS 700u       /* a link on which nothing is confirmed for so long is of no use */
 #define LOOK_MS 200u       /* a call that waits for its answer looks so often whether the master is away */
 
 /* ---- hello ---- */
@@ -59,6 +60,23 @@ static bool take_scope(struct mc_store *store, const struct mc_scope *tenant)
         store->scope = *said;
     store->is_scope_settled = true;
     return true;
+}
+
+static void links_free(struct mc_master_link *list)
+{
+    for (struct mc_master_link *next; list != NULL; list = next) {
+        next = list->next;
+        mc_link_free(list);
+    }
+}
+
+/* Lock held. All that are idle, for links_free. */
+static struct mc_master_link *idle_clear(struct mc_store *store)
+{
+    struct mc_master_link *old = store->idle;
+    store->idle = NULL;
+    store->idle_count = 0;
+    return old;
 }
 
 /* Remembers what a master said of itself. MC_ERR_RPC_FAIL: it is one of the past. */
@@ -94,9 +112,7 @@ static int met_master(struct mc_store *store, const char *address, const struct 
     mc_epoch_proof_keep(&store->epoch_proof, reply->epoch, mc_epoch_proof_of(&said->proof, reply->epoch));
     if (reply->epoch > before) {
         atomic_store(&store->epoch, reply->epoch);
-        old = store->idle;
-        store->idle = NULL;
-        store->idle_count = 0;
+        old = idle_clear(store);
         /* Who waits there for an answer of the old master need not wait for his deadline. */
         for (struct mc_master_link *link = store->borrowed; link != NULL; link = link->next_borrowed) {
             if (link->epoch < reply->epoch)
@@ -108,10 +124,7 @@ static int met_master(struct mc_store *store, const char *address, const struct 
     if (reply->epoch > before)
         mc_log(INFO, "the master at %s (epoch %llu) is %s; this is %s", address, (unsigned long long)reply->epoch,
                said->build, mc_build());
-    for (struct mc_master_link *next; old != NULL; old = next) {
-        next = old->next;
-        mc_link_free(old);
-    }
+    links_free(old);
     atomic_store(&store->lease_ttl_ms, reply->lease_ttl_ms);
     atomic_store(&store->is_stamp_unknown, (reply->features >> MC_FEATURE_STAMPS & 1) == 0);
     mc_master_age_told(store, reply->epoch, reply->age_ms, said->asked_ms);
@@ -465,10 +478,7 @@ void mc_links_rest(struct mc_store *store, uint64_t now_ns)
     for (const struct mc_master_link *link = old; link != NULL; link = link->next)
         store->idle_count--;
     pthread_mutex_unlock(&store->lock);
-    for (struct mc_master_link *next; old != NULL; old = next) {
-        next = old->next;
-        mc_link_free(old);
-    }
+    links_free(old);
 }
 
 int mc_link_send(struct mc_master_link *link, uint64_t deadline_ns)
@@ -561,16 +571,36 @@ static void link_nudge(struct mc_master_link *link)
         (void)shutdown(link->fd, SHUT_RDWR); /* the receive that goes on will see it */
 }
 
+/* Nothing of the question was confirmed: the link is lost, and so may those be that rest, which have the same way. */
+static bool is_lost(struct mc_master_link *link, uint64_t asked_ns)
+{
+    if (mc_clock_ns() - asked_ns < DEAD_MS * 1000000ull || !mc_tcp_is_dead(link->fd, DEAD_MS))
+        return false;
+    mc_log_limited(
+        WARNING, "a connection to the master is dead, nothing on it was confirmed for %u ms: another is made", DEAD_MS);
+    link->broken = true;
+    pthread_mutex_lock(&link->store->lock);
+    struct mc_master_link *old = idle_clear(link->store);
+    pthread_mutex_unlock(&link->store->lock);
+    links_free(old);
+    return true;
+}
+
 int mc_link_await(struct mc_master_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
                   const struct mc_link_wait *wait, struct mc_reader *reader)
 {
-    uint64_t due_ns = mc_clock_ns() + wait->late_ns;
-    for (unsigned turn = 1;; turn++) {
-        bool last = turn > NUDGES_MAX || due_ns >= deadline_ns;
-        int rc = receive_one(link, type, request_id, last ? deadline_ns : due_ns, reader);
-        if (rc != MC_ERR_RPC_TIMEOUT || last)
+    uint64_t asked_ns = mc_clock_ns(), due_ns = asked_ns + wait->late_ns;
+    for (unsigned nudged = 0;;) {
+        bool nudges = nudged < NUDGES_MAX && due_ns < deadline_ns;
+        uint64_t look_ns = mc_clock_ns() + DEAD_MS * 1000000ull, until_ns = nudges ? due_ns : deadline_ns;
+        int rc = receive_one(link, type, request_id, until_ns < look_ns ? until_ns : look_ns, reader);
+        if (rc != MC_ERR_RPC_TIMEOUT || mc_clock_ns() >= deadline_ns)
             return rc;
-        due_ns = mc_clock_ns() + (wait->late_ns << turn);
+        if (is_lost(link, asked_ns))
+            return MC_ERR_RPC_FAIL;
+        if (!nudges || mc_clock_ns() < due_ns)
+            continue;
+        due_ns = mc_clock_ns() + (wait->late_ns << ++nudged);
         if (!mc_pace_pay(wait->pace)) /* it is slow for all, not for a lost packet */
             continue;
         link_nudge(link);
@@ -681,7 +711,7 @@ static struct mc_master_link *link_begin(struct race *race, uint64_t *id)
     return link;
 }
 
-/* The answer is late: asks on one more link. */
+/* The answer is late: asks on one more link. The last is always a new one: the way of all that rest may be gone. */
 static void race_widen(struct race *race)
 {
     struct mc_store *store = race->store;
@@ -693,7 +723,7 @@ static void race_widen(struct race *race)
     }
     race->turn++;
     pthread_mutex_lock(&store->lock);
-    struct mc_master_link *link = idle_take(store);
+    struct mc_master_link *link = race->count + 1 < RACE_LINKS_MAX ? idle_take(store) : NULL;
     pthread_mutex_unlock(&store->lock);
     if (link != NULL) {
         id = ++link->request_id;
