@@ -5,6 +5,7 @@
 Prints and writes what calls on existing keys came to, how long they took, and whom anybody complained about. A process of its own: it moves into namespaces.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -138,10 +139,14 @@ def metric(host, address, name):
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.M))
 
 
-def run(arguments):
+@contextlib.contextmanager
+def hosts_with(client_words):
+    """A master, two store nodes and a client's process, each on a host of its own: (hosts, the client's process, folder of logs). None where that
+    is not allowed here. client_words: of the client, which is told --master and --host besides."""
     network = Network.make()
     if not network.real:
-        return None
+        yield None
+        return
     hosts = {name: network.host(name) for name in ("master", "node0", "node1", "client")}
     environment = {**os.environ, "MC_PATHS": "tcp"}
     folder = pathlib.Path(tempfile.mkdtemp(prefix="mc-lossy-"))
@@ -159,30 +164,41 @@ def run(arguments):
         for name in ("node0", "node1"):
             start(name, [BUILD / "mooncake_bench", "node", "--master", master, "--segment", str(SEGMENT), "--host", hosts[name].address],
                   stdout=subprocess.DEVNULL)
-        worker = start("client", [sys.executable, "-B", __file__, "--client", "--master", master, "--host", hosts["client"].address,
-                                  "--seconds", str(arguments.seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        worker = start("client", [sys.executable, "-B", *client_words, "--master", master, "--host", hosts["client"].address],
+                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        yield hosts, worker, folder
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+        network.end()
+
+
+def tell(worker, line=""):
+    worker.stdin.write(line + "\n")
+    worker.stdin.flush()
+
+
+def run(arguments):
+    with hosts_with([__file__, "--client", "--seconds", str(arguments.seconds)]) as made:
+        if made is None:
+            return None
+        hosts, worker, folder = made
         wait_line(worker, "ready")
         for host in hosts.values():
             lose(host, arguments.loss)
-        worker.stdin.write("\n")
-        worker.stdin.flush()
+        tell(worker)
         figures = json.loads(wait_line(worker, "figures "))
         for host in hosts.values():
             heal(host)
         figures["suspects"] = metric(hosts["client"], hosts["master"].address, "mooncake_suspects_total")
         figures["probes"] = metric(hosts["client"], hosts["master"].address, "mooncake_probes_total")
         figures["probes failed"] = metric(hosts["client"], hosts["master"].address, "mooncake_probes_failed_total")
-        worker.stdin.write("\n")
-        worker.stdin.flush()
+        tell(worker)
         worker.wait(timeout=30)
         figures["client's complaints"] = [line for line in (folder / "client.log").read_text().splitlines() if "cannot be reached" in line]
         figures["master's complaints"] = [line for line in (folder / "master.log").read_text().splitlines() if "suspect" in line]
         return figures
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-        network.end()
 
 
 def main():

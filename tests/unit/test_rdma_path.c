@@ -140,7 +140,7 @@ static void no_queue_pairs(void **state)
     int only = read_one(&rig, 0, generation, 5000);
     rig.paths->allowed_paths |= MC_PATH_TCP;
     int read = read_one(&rig, 0, generation, 5000), write = write_one(&rig, 2, ++rig.generation, 5000);
-    mc_paths_nudge(rig.paths, RIG_SEGMENT);
+    mc_paths_nudge(rig.paths, RIG_SEGMENT, false);
     bool is_live = rig_wait_live(&rig, 2, rig.generation), is_broken = atomic_load(&rig.path->broken);
     uint64_t still_by_rdma = moved(&rig, BY_RDMA);
     for (uint32_t i = 0; i < DEVICES; i++)

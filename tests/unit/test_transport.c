@@ -722,10 +722,10 @@ static void nudged(void **state)
         struct rig rig;
         atomic_store(&missed, 0);
         assert_int_equal(rig_start(&rig, i == 0 ? MC_PATH_TCP : MC_PATH_SHM, CAPACITY, false, false), 0);
-        mc_paths_nudge(rig.paths, RIG_SEGMENT + 1); /* is not known */
+        mc_paths_nudge(rig.paths, RIG_SEGMENT + 1, false); /* is not known */
         put(&rig, 0, 0, 100, "nudge");
         for (unsigned turn = 1; turn <= 5; turn++) {
-            mc_paths_nudge(rig.paths, RIG_SEGMENT);
+            mc_paths_nudge(rig.paths, RIG_SEGMENT, false);
             for (unsigned wait = 0; wait < 2000 && atomic_load(&missed) < turn; wait++)
                 usleep(1000);
             assert_int_equal(atomic_load(&missed), turn);

@@ -213,7 +213,8 @@ static bool is_any_unsure(const struct put_work *work)
 }
 
 /* Bytes were sent and still no replica became live. A packet may have been lost, of which nobody is to blame: this put
- * goes elsewhere, and the master may look for itself. */
+ * goes elsewhere, and the master may look for itself. Or the connection is dead, of which its owner knows nothing: what
+ * comes next goes over another one. */
 static void pass_unconfirmed(struct put_work *work, const struct put_one *one, struct mc_master_link *link)
 {
     for (size_t i = 0; i < one->transfer_count; i++) {
@@ -226,6 +227,7 @@ static void pass_unconfirmed(struct put_work *work, const struct put_one *one, s
             continue;
         work->late[work->late_count++] = segment;
         mc_store_suspect(&link->out, segment, 0);
+        mc_paths_nudge(work->store->paths, segment, true);
     }
 }
 
@@ -310,7 +312,7 @@ static void nudge_owners(void *context)
     const struct put_work *work = context;
     for (size_t i = 0; i < work->transfer_count; i++)
         if (work->transfers[i].result == 0 && is_first_there(work, i))
-            mc_paths_nudge(work->store->paths, work->transfers[i].place.segment);
+            mc_paths_nudge(work->store->paths, work->transfers[i].place.segment, false);
 }
 
 /* A lost packet is no pace: one that was made up for counts as `most_ns`. */

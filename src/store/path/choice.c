@@ -331,7 +331,7 @@ void mc_paths_rest(struct mc_paths *paths, uint64_t now_ns)
     }
 }
 
-void mc_paths_nudge(struct mc_paths *paths, uint32_t segment)
+void mc_paths_nudge(struct mc_paths *paths, uint32_t segment, bool gives_up)
 {
     struct mc_path *path = NULL;
     if (mc_paths_is_forked(paths))
@@ -342,7 +342,7 @@ void mc_paths_nudge(struct mc_paths *paths, uint32_t segment)
         path = path_retain(entry->path);
     pthread_mutex_unlock(&paths->lock);
     if (path != NULL)
-        path->transport->nudge(path);
+        path->transport->nudge(path, gives_up);
     mc_path_release(path);
 }
 

@@ -47,8 +47,8 @@ int mc_path_prepare(struct mc_paths *paths, const struct mc_endpoint *endpoint, 
 /* Lets go of paths whose owner's process has ended: they hold its memory. */
 void mc_paths_sweep(struct mc_paths *paths);
 /* What was committed there is not confirmed in time: a packet may be lost, of the commit or of the owner's word to the
- * master. Never waits. */
-void mc_paths_nudge(struct mc_paths *paths, uint32_t segment);
+ * master. gives_up: and nobody waits for it any longer; what comes next goes over another connection. Never waits. */
+void mc_paths_nudge(struct mc_paths *paths, uint32_t segment, bool gives_up);
 /* Lets go of what paths keep for a next use that has not come for long; called every second or so. Closes at most
  * connections, and waits for nobody. */
 void mc_paths_rest(struct mc_paths *paths, uint64_t now_ns);

@@ -725,11 +725,11 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
 }
 
 /* Commits of the batches that went by tcp. */
-static void rdma_nudge(struct mc_path *path)
+static void rdma_nudge(struct mc_path *path, bool gives_up)
 {
     struct mc_path *tcp = tcp_of((struct rdma_path *)path);
     if (tcp != NULL)
-        tcp->transport->nudge(tcp);
+        tcp->transport->nudge(tcp, gives_up);
 }
 
 static void rdma_rest(struct mc_path *path, uint64_t now_ns)

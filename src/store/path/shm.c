@@ -437,8 +437,10 @@ static void shm_close(struct mc_path *path)
 }
 
 /* What the owner told the master may be lost. Who has the turn is telling the owner something just now. */
-static void shm_nudge(struct mc_path *path)
+static void shm_nudge(struct mc_path *path, bool gives_up)
 {
+    if (gives_up)
+        return;
     struct shm_path *shm = (struct shm_path *)path;
     uint8_t bytes[MC_PATH_NUDGE_BYTES];
     struct mc_buffer out = {.data = bytes, .capacity = sizeof(bytes)};

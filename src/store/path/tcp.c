@@ -23,8 +23,8 @@
 #define AWAY_NS 50000000ull           /* a wait that ends so much too late: it was us who did not run */
 /* So often a question is asked again out of the owner's credit, which keeps the work of a slow one from growing (a
  * longer wait each time would only make the loss of two packets dear), */
-#define TURNS_PAID 2u
-#define TURNS_MAX 4u /* and so often at all */
+#define TURNS_PAID 2u /* then on a new lane: those that rest may all be dead while their owner lives */
+#define TURNS_MAX 4u  /* and so often at all */
 #define TURN_LATER_NS 250000000ull
 #define REFUSALS 2u    /* by each address of an owner that is silent: it has ended */
 #define RESCUES_MAX 2u /* of lanes that broke, in a batch */
@@ -390,7 +390,7 @@ static void lanes_pass(struct tcp_batch *batch, uint64_t now_ns)
             lane->is_due = false;
             continue;
         }
-        struct mc_tcp_lane *spare = spare_find(batch, dead);
+        struct mc_tcp_lane *spare = spare_find(batch, dead || lane->turn >= TURNS_PAID);
         if (spare != NULL) {
             mc_tcp_lane_copy(&batch->run, lane, spare);
             if (dead) {

@@ -248,10 +248,27 @@ static void fd_nudge(int fd, const struct mc_buffer *frame)
         (void)shutdown(fd, SHUT_RDWR);
 }
 
+static void rested_close(struct mc_tcp_path *tcp)
+{
+    pthread_mutex_lock(&tcp->lock);
+    struct mc_tcp_lane *idle = tcp->idle;
+    struct mc_tcp_rest *resting = tcp->resting;
+    tcp->idle = NULL;
+    tcp->resting = NULL;
+    tcp->idle_count = 0;
+    pthread_mutex_unlock(&tcp->lock);
+    lanes_close(tcp->path.paths, idle);
+    rests_close(tcp->path.paths, resting);
+}
+
 /* The lane that the commit went over rests, or another thread sends on it. */
-void mc_tcp_nudge(struct mc_path *path)
+void mc_tcp_nudge(struct mc_path *path, bool gives_up)
 {
     struct mc_tcp_path *tcp = (struct mc_tcp_path *)path;
+    if (gives_up) {
+        rested_close(tcp);
+        return;
+    }
     uint8_t bytes[MC_PATH_NUDGE_BYTES];
     struct mc_buffer out = {.data = bytes, .capacity = sizeof(bytes)};
     bool any = false;

@@ -37,6 +37,6 @@ int mc_tcp_open(struct mc_paths *paths, const struct mc_endpoint *endpoint, cons
 void mc_tcp_close(struct mc_path *path);
 bool mc_tcp_is_ended(struct mc_path *path);
 void mc_tcp_rest_lanes(struct mc_path *path, uint64_t now_ns);
-void mc_tcp_nudge(struct mc_path *path);
+void mc_tcp_nudge(struct mc_path *path, bool gives_up);
 
 #endif

@@ -151,8 +151,10 @@ struct mc_transport {
      * use. */
     bool (*is_ended)(struct mc_path *path);
     /* A commit that was sent is not confirmed in time: shows both kernels what was lost, and tells the owner that it is
-     * waited for (NULL: nothing can be lost). Never waits. While others may run on it. */
-    void (*nudge)(struct mc_path *path);
+     * waited for (NULL: nothing can be lost). gives_up: it was not confirmed at all. The connection that took it, which
+     * is not known, may be dead, or nobody reads it: none that rests is used again. Never waits. While others may run
+     * on it. */
+    void (*nudge)(struct mc_path *path, bool gives_up);
     /* Lets go of what was not used for long (NULL: holds nothing). While others may run on it. */
     void (*rest)(struct mc_path *path, uint64_t now_ns);
     bool has_patience; /* `run` knows patience_ns; else an owner has all its time */
