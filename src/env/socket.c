@@ -244,8 +244,14 @@ struct trying {
     uint32_t count, begun;
     uint64_t next_ns;  /* another one is begun, whatever those before do */
     uint64_t pause_ns; /* between two of them: each has its turn before the deadline */
-    int error;         /* errno of the last that refused */
+    int error;         /* errno of the first that failed otherwise than by a refusal, else ECONNREFUSED */
 };
+
+static void trying_failed(struct trying *trying)
+{
+    if (trying->error == 0 || trying->error == ECONNREFUSED)
+        trying->error = errno;
+}
 
 /* Begins what is due. When to look again. */
 static uint64_t trying_begin(struct trying *trying)
@@ -260,7 +266,7 @@ static uint64_t trying_begin(struct trying *trying)
     while (trying->begun < trying->count && (alive == 0 || now_ns >= trying->next_ns)) {
         struct connecting *all = &trying->each[trying->begun++];
         if (connecting_begin(all) < 0)
-            trying->error = errno;
+            trying_failed(trying);
         alive += all->count;
         trying->next_ns = now_ns + trying->pause_ns;
     }
@@ -293,7 +299,7 @@ static int trying_wait(struct trying *trying, uint64_t until_ns)
             int fd = connecting_take(all, j);
             if (fd >= 0)
                 return fd;
-            trying->error = errno; /* its others are gone, too */
+            trying_failed(trying); /* its others are gone, too */
         }
     }
     return MC_ERR_RPC_TIMEOUT;

@@ -63,9 +63,9 @@ bool mc_tcp_peer(int fd, struct mc_tcp_address *peer);
 int mc_tcp_connect_any(const struct mc_tcp_address *peers, uint32_t count, uint64_t deadline_ns);
 /* tcp: "host:port"; a name is looked up by the deadline, too (resolve.h). Several connections are tried when the first
  * takes longer than such a thing does (base/pace.h), as a lost packet is sent again only after a second. errno after
- * MC_ERR_RPC_FAIL: ECONNREFUSED only if it is the host of that name that refuses, as far as was said within the last
- * second. unix: path, or "@name" for the abstract namespace. Returns a descriptor or negative (unix: a code of
- * mc_socket_code, or MC_ERR_RPC_TIMEOUT). */
+ * MC_ERR_RPC_FAIL: ECONNREFUSED only if it is the host of that name that refuses, at all of its addresses, as far as
+ * was said within the last second. unix: path, or "@name" for the abstract namespace. Returns a descriptor or negative
+ * (unix: a code of mc_socket_code, or MC_ERR_RPC_TIMEOUT). */
 int mc_tcp_connect(const char *address, uint64_t deadline_ns);
 int mc_unix_connect(const char *path, uint64_t deadline_ns);
 /* port 0: the kernel chooses; *port is the one bound. SO_REUSEADDR is set. Error -EADDRINUSE etc. as MC_ERR_RPC_FAIL

@@ -332,6 +332,14 @@ static void addresses_are_tried_side_by_side(void **state)
     assert_int_equal(errno, ECONNREFUSED);
     assert_true(mc_clock_ns() - start_ns < 3000000000ull);
     assert_int_equal(mc_tcp_connect_any(peers, 2, in_ms(600)), MC_ERR_RPC_TIMEOUT);
+    /* One to which no way leads has not refused, whichever is tried first. */
+    struct mc_tcp_address mixed[2] = {peers[1], peers[1]};
+    for (unsigned i = 0; i < 2; i++) {
+        mixed[i].address.v4.sin_addr.s_addr = htonl(INADDR_BROADCAST);
+        assert_int_equal(mc_tcp_connect_any(mixed, 2, in_ms(20000)), MC_ERR_RPC_FAIL);
+        assert_int_not_equal(errno, ECONNREFUSED);
+        mixed[i] = peers[1];
+    }
     /* However little time there is. */
     struct mc_tcp_address dark[2] = {peers[0], peers[2]};
     assert_true((fd = mc_tcp_connect_any(dark, 2, in_ms(200))) >= 0);
