@@ -53,6 +53,11 @@ int64_t mc_tls_receive(struct mc_tls *tls, void *data, size_t size, uint64_t dea
     mc_assert(tls == NULL);
     return 0;
 }
+int mc_tls_error(const struct mc_tls *tls)
+{
+    mc_assert(tls == NULL);
+    return 0;
+}
 bool mc_tls_is_ready(struct mc_tls *tls)
 {
     mc_assert(tls == NULL);

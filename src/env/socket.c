@@ -756,8 +756,11 @@ int mc_socket_wait_write(int fd, uint64_t deadline_ns)
 int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t deadline_ns)
 {
     struct mc_tls *tls = mc_secure_of(fd);
-    if (tls != NULL)
-        return mc_tls_send(tls, parts, part_count, deadline_ns);
+    if (tls != NULL) {
+        int rc = mc_tls_send(tls, parts, part_count, deadline_ns);
+        errno = rc == MC_ERR_RPC_FAIL ? mc_tls_error(tls) : 0;
+        return rc;
+    }
     while (part_count > 0) {
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = part_count < IOV_MAX ? part_count : IOV_MAX};
         ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
@@ -854,6 +857,8 @@ int64_t mc_socket_receive(int fd, void *data, size_t size, uint64_t deadline_ns,
             spun && spin != NULL ? spin_receive(fd, data, size, 0, spin) : recv(fd, data, size, MSG_DONTWAIT);
         if (received > 0)
             return received;
+        if (received == 0)
+            errno = ECONNRESET; /* as TLS says it */
         if (received == 0 || (errno != EAGAIN && errno != EINTR))
             return MC_ERR_RPC_FAIL;
         if (spun)

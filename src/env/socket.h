@@ -177,7 +177,7 @@ static inline bool mc_socket_hold(int fd, bool only_held)
 int mc_socket_wait_read(int fd, uint64_t deadline_ns, struct mc_spin *spin);
 /* Waits until fd takes bytes (or is closed). 0 or negative. */
 int mc_socket_wait_write(int fd, uint64_t deadline_ns);
-/* Whole vector or error. parts is changed. */
+/* Whole vector or error (MC_ERR_RPC_FAIL with errno). parts is changed. */
 int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t deadline_ns);
 /* A small frame, if the socket takes it at once: 1, or 0 when it does not. Negative: the connection is of no use, or a
  * part of the frame is in the stream. */
@@ -188,7 +188,8 @@ bool mc_tcp_is_unconfirmed(int fd);
 bool mc_tcp_is_dead(int fd, uint32_t silent_ms);
 /* How many bytes it has confirmed so far; 0: that is not known. */
 uint64_t mc_tcp_confirmed(int fd);
-/* Receives at least 1 byte, at most `size`. Returns bytes, or MC_ERR_RPC_FAIL at end of file. spin may be NULL. */
+/* Receives at least 1 byte, at most `size`. Returns bytes, or MC_ERR_RPC_FAIL at end of file, errno being ECONNRESET
+ * then. spin may be NULL. */
 int64_t mc_socket_receive(int fd, void *data, size_t size, uint64_t deadline_ns, struct mc_spin *spin);
 /* One message with up to 4 descriptors beside its bytes (unix sockets). Received descriptors are close-on-exec.
  * MC_ERR_BUSY: this process has no room for all that came; fd_count says how many it got. */

@@ -437,12 +437,25 @@ static inline void fake_stop(struct fake_master *fake)
     pthread_join(fake->thread, NULL);
     for (size_t i = 0; i < FAKE_CONNECTIONS; i++)
         peer_close(&fake->connections[i].peer);
-    close(fake->listener);
+    if (fake->listener >= 0)
+        close(fake->listener);
     fake_let_go();
     fake_keep(fake->port);
     close(fake->wake[0]);
     close(fake->wake[1]);
     pthread_mutex_destroy(&fake->lock);
+}
+
+/* As a firewall that refuses what is new would: the connections that there are stand. */
+static inline void fake_refuse(struct fake_master *fake)
+{
+    pthread_mutex_lock(&fake->lock);
+    int listener = fake->listener;
+    fake->listener = -1;
+    pthread_mutex_unlock(&fake->lock);
+    (void)shutdown(listener, SHUT_RDWR); /* who polls it is woken */
+    close(listener);
+    fake_keep(fake->port);
 }
 
 /* Ends the connections of that role. */

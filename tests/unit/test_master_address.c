@@ -230,6 +230,34 @@ static void no_leader_at_the_start_is_an_error_in_time(void **state)
     assert_int_equal(mc_store_open(&config, &none), MC_ERR_INVALID_PARAMS);
 }
 
+static void addresses_are_checked(void **state)
+{
+    struct mc_master_address address;
+    char long_one[MC_MASTER_ADDRESS_MAX + 8];
+    (void)state;
+    static const struct {
+        const char *given, *configured; /* NULL: refused */
+    } cases[] = {{NULL, "127.0.0.1:50051"}, {"", "127.0.0.1:50051"},
+                 {"host", "host:50051"},    {"host:1", "host:1"},
+                 {"[::1]:7", "[::1]:7"},    {"host:0", NULL},
+                 {"host:port", NULL},       {"etcd://a:1,b:2", "etcd://a:1,b:2"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int rc = mc_master_address_init(&address, cases[i].given);
+        assert_int_equal(rc, cases[i].configured == NULL ? MC_ERR_INVALID_PARAMS : 0);
+        if (rc == 0)
+            assert_string_equal(address.configured, cases[i].configured);
+        mc_master_address_free(&address);
+    }
+    memset(long_one, 'a', sizeof(long_one) - 1);
+    memcpy(long_one, "etcd://", 7);
+    long_one[MC_MASTER_ADDRESS_MAX] = 0;
+    assert_int_equal(mc_master_address_init(&address, long_one), MC_ERR_INVALID_PARAMS);
+    mc_master_address_free(&address);
+    long_one[MC_MASTER_ADDRESS_MAX - 1] = 0;
+    assert_int_equal(mc_master_address_init(&address, long_one), 0);
+    mc_master_address_free(&address);
+}
+
 /* Who is refused may believe that no master runs; who has waited in vain may not, whatever failed before. */
 static void no_answer_in_time_is_no_refusal(void **state)
 {
@@ -250,6 +278,9 @@ static void no_answer_in_time_is_no_refusal(void **state)
     }
     close(listener);
     errno = 0;
+    assert_int_equal(mc_master_open(&master, mc_clock_ns() + 5 * SECOND_NS, used), MC_ERR_RPC_FAIL);
+    assert_int_equal(atomic_load(&master.refused_ns), 0); /* no connection of ours was ended from there */
+    atomic_store(&master.has_ended, true);
     assert_int_equal(mc_master_open(&master, mc_clock_ns() + 5 * SECOND_NS, used), MC_ERR_RPC_FAIL);
     assert_true(atomic_load(&master.refused_ns) > 0);
 }
@@ -286,6 +317,7 @@ int main(void)
         cmocka_unit_test(without_a_leader_calls_end_and_the_election_is_spared),
         cmocka_unit_test(a_slow_election_holds_nobody_beyond_the_deadline),
         cmocka_unit_test(no_leader_at_the_start_is_an_error_in_time),
+        cmocka_unit_test(addresses_are_checked),
         cmocka_unit_test(no_answer_in_time_is_no_refusal),
         cmocka_unit_test(a_thread_that_may_wait_finds_it_too),
     };

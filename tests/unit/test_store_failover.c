@@ -783,6 +783,31 @@ static void known_objects_are_read_without_a_master(void **state)
     finish();
 }
 
+/* A firewall that refuses what is new, and drops the rest: the master lives, and may have given the owner up. */
+static void a_refusal_is_no_end_of_a_master_that_fell_silent(void **state)
+{
+    uint8_t back[SIZE];
+    (void)state;
+    start(400);
+    make_replicas(1);
+    assert_int_equal(get(back), SIZE);
+    fake_mute(&master, true, true);
+    fake_refuse(&master);
+    fake_hang_up(&master, MC_ROLE_CALL); /* as a master may that has no room */
+    for (unsigned i = 0; i < 50; i++) {  /* refused all the time, until the heartbeat thread is, too */
+        assert_int_equal(exist(), MC_ERR_RPC_FAIL);
+        usleep(100000);
+    }
+    assert_true(mc_master_is_away(store));
+    assert_int_equal(get(back), MC_ERR_RPC_FAIL);
+    fake_stop(&master);
+    master.mute = false;
+    fake_start(&master, EPOCH);
+    while (get(back) != SIZE)
+        usleep(1000);
+    finish();
+}
+
 static void a_removed_object_is_not_read_without_a_master(void **state)
 {
     uint8_t back[SIZE];
@@ -880,34 +905,6 @@ static void rotten_bytes_are_read_twice_and_told(void **state)
 
 /* ---- addresses ---- */
 
-static void addresses_are_checked(void **state)
-{
-    struct mc_master_address address;
-    char long_one[MC_MASTER_ADDRESS_MAX + 8];
-    (void)state;
-    static const struct {
-        const char *given, *configured; /* NULL: refused */
-    } cases[] = {{NULL, "127.0.0.1:50051"}, {"", "127.0.0.1:50051"},
-                 {"host", "host:50051"},    {"host:1", "host:1"},
-                 {"[::1]:7", "[::1]:7"},    {"host:0", NULL},
-                 {"host:port", NULL},       {"etcd://a:1,b:2", "etcd://a:1,b:2"}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        int rc = mc_master_address_init(&address, cases[i].given);
-        assert_int_equal(rc, cases[i].configured == NULL ? MC_ERR_INVALID_PARAMS : 0);
-        if (rc == 0)
-            assert_string_equal(address.configured, cases[i].configured);
-        mc_master_address_free(&address);
-    }
-    memset(long_one, 'a', sizeof(long_one) - 1);
-    memcpy(long_one, "etcd://", 7);
-    long_one[MC_MASTER_ADDRESS_MAX] = 0;
-    assert_int_equal(mc_master_address_init(&address, long_one), MC_ERR_INVALID_PARAMS);
-    mc_master_address_free(&address);
-    long_one[MC_MASTER_ADDRESS_MAX - 1] = 0;
-    assert_int_equal(mc_master_address_init(&address, long_one), 0);
-    mc_master_address_free(&address);
-}
-
 static void a_name_is_resolved_and_an_unknown_one_ends_in_time(void **state)
 {
     struct mc_master_address address;
@@ -976,11 +973,11 @@ int main(void)
         cmocka_unit_test(a_put_whose_answer_was_lost_asks_again),
         cmocka_unit_test(a_put_that_is_not_confirmed_makes_a_suspect),
         cmocka_unit_test(known_objects_are_read_without_a_master),
+        cmocka_unit_test(a_refusal_is_no_end_of_a_master_that_fell_silent),
         cmocka_unit_test(a_removed_object_is_not_read_without_a_master),
         cmocka_unit_test(nothing_of_an_older_epoch_is_read),
         cmocka_unit_test(memory_is_asked_for_once),
         cmocka_unit_test(rotten_bytes_are_read_twice_and_told),
-        cmocka_unit_test(addresses_are_checked),
         cmocka_unit_test(a_name_is_resolved_and_an_unknown_one_ends_in_time),
         cmocka_unit_test(a_close_meets_a_thread_that_asks),
     };

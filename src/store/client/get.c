@@ -445,8 +445,8 @@ static bool is_read(const struct get_work *work, const struct get_one *one)
 
 /* A master that we cannot reach may act on the departure of an owner that it cannot reach either, depart_ms after their
  * last contact; then what we know is of the past. How long ago that contact may be so that nothing was done, 0 when
- * there is no such time: we must have heard of the master a moment ago, or it is the only one and its machine says that
- * it does not run; then it acted before it was refused for the first time. */
+ * there is no such time: we must have heard of the master a moment ago, or it is the only one, has ended its connection
+ * to us, and its machine says that it does not run; then it acted before it was refused for the first time. */
 static uint32_t contact_age_max_ms(struct mc_store *store)
 {
     uint64_t refused_ns = atomic_load(&store->master.refused_ns), since_ns = atomic_load(&store->master.refusing_ns);

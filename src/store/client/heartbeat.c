@@ -13,6 +13,7 @@
 #include "store/client/threads.h"
 #include "store/wire/stream.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -142,6 +143,15 @@ static struct beat write_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buf
     return (struct beat){.owner = owner, .has_segment = has_segment, .segment = own.segment};
 }
 
+/* The connection is of no use any more. With that errno the master's machine has ended it, and did not just fall
+ * silent. */
+static int beat_failed(struct mc_heartbeat *heartbeat, int rc)
+{
+    if (rc == MC_ERR_RPC_FAIL && (errno == ECONNRESET || errno == EPIPE))
+        mc_master_ended(heartbeat->store, heartbeat->epoch);
+    return rc;
+}
+
 /* Sends what was written and waits for a frame, which lies in `in`. */
 static int exchange_heartbeat(struct mc_heartbeat *heartbeat, struct beat *beat, const struct mc_buffer *out,
                               struct mc_buffer *in, struct mc_frame *frame)
@@ -153,13 +163,13 @@ static int exchange_heartbeat(struct mc_heartbeat *heartbeat, struct beat *beat,
     beat->sent_ms = mc_clock_boot_ms();
     int rc = mc_socket_send(fd, &part, 1, deadline_ns);
     if (rc < 0)
-        return rc;
+        return beat_failed(heartbeat, rc);
     in->length = 0;
     if (silent_ns < deadline_ns && mc_socket_wait_read(fd, silent_ns, NULL) == MC_ERR_RPC_TIMEOUT &&
         !atomic_exchange(&heartbeat->store->is_beat_missed, true))
         mc_log(WARNING, "the master at %s is silent", heartbeat->store->master.configured);
     int64_t used = mc_socket_receive_frame(fd, in, frame, deadline_ns, NULL);
-    return used < 0 ? (int)used : 0;
+    return used < 0 ? beat_failed(heartbeat, (int)used) : 0;
 }
 
 /* What the master says of each segment. False: it does not hold our memory's; one that has given it up says nothing of

@@ -107,6 +107,7 @@ static int met_master(struct mc_store *store, const char *address, const struct 
         pthread_mutex_unlock(&store->lock);
         return MC_ERR_NOT_PERMITTED;
     }
+    atomic_store(&store->master.has_ended, false);
     store->master_node = reply->node;
     store->disks_told = said->disks;
     mc_epoch_proof_keep(&store->epoch_proof, reply->epoch, mc_epoch_proof_of(&said->proof, reply->epoch));

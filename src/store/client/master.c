@@ -52,6 +52,14 @@ void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t
         rise_to(&store->acted_ns, sent_ns);
 }
 
+void mc_master_ended(struct mc_store *store, uint64_t epoch)
+{
+    pthread_mutex_lock(&store->lock);
+    if (atomic_load(&store->epoch) == epoch)
+        atomic_store(&store->master.has_ended, true);
+    pthread_mutex_unlock(&store->lock);
+}
+
 void mc_master_proof_told(struct mc_store *store, uint64_t epoch, struct mc_span proof)
 {
     pthread_mutex_lock(&store->lock);

@@ -20,6 +20,8 @@ uint64_t mc_master_silent_ms(const struct mc_store *store);
 bool mc_master_is_away(const struct mc_store *store);
 /* A frame of that time came from the master of that epoch. */
 void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t frame_time);
+/* The heartbeat's connection to that master was ended from there, not given up for silence. */
+void mc_master_ended(struct mc_store *store, uint64_t epoch);
 /* It said its age, asked at that time. Before what came with it is heard. */
 void mc_master_age_told(struct mc_store *store, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms);
 /* It gave that for its epoch; empty: nothing. */

@@ -209,9 +209,12 @@ static int look_or_wait(struct mc_master_address *master, uint64_t deadline_ns)
     return 0;
 }
 
-/* A master that ran in between, longer than the break, could have acted. */
+/* A firewall refuses in the name of a master that runs; it lets no one hear that a process has ended. A master that ran
+ * in between, longer than the break, could have acted. */
 static void refused(struct mc_master_address *master)
 {
+    if (!atomic_load(&master->has_ended))
+        return;
     uint64_t now_ns = mc_clock_boot_ns(), before_ns = atomic_load(&master->refused_ns);
     if (before_ns == 0 || now_ns - before_ns >= MC_LOCATIONS_TRUST_MS * 1000000ull)
         atomic_store(&master->refusing_ns, now_ns);

@@ -21,6 +21,9 @@ struct mc_master_address {
     /* When the only master's machine last said that nobody listens there, and since when it says so without a break of
      * MC_LOCATIONS_TRUST_MS; 0 = never. */
     _Atomic uint64_t refused_ns, refusing_ns;
+    /* From there the heartbeat's connection was ended, as those of a process are that ends, and nobody was met since.
+     * Without that a refusal does not count. */
+    _Atomic bool has_ended;
     bool is_election;
     char leader[MC_ADDRESS_MAX]; /* as the election said last; empty: ask it */
     bool looking;                /* one thread asks, the others wait for what it finds */
