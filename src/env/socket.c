@@ -469,16 +469,17 @@ int mc_unix_connect(const char *path, uint64_t deadline_ns)
     return fd;
 }
 
-static int open_listener(const char *host, uint16_t *port, bool listens)
+/* is_both: of IPv4, too. */
+static int open_listener_at(const char *host, bool is_both, uint16_t *port, bool listens)
 {
     char port_text[8];
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_PASSIVE}, *found = NULL;
     snprintf(port_text, sizeof(port_text), "%u", (unsigned)*port);
-    if (getaddrinfo(host[0] == 0 ? NULL : host, port_text, &hints, &found) != 0) {
+    if (getaddrinfo(host, port_text, &hints, &found) != 0) {
         errno = EADDRNOTAVAIL;
         return MC_ERR_INVALID_PARAMS;
     }
-    int on = 1, error = EADDRNOTAVAIL, fd = -1;
+    int on = 1, off = 0, error = EADDRNOTAVAIL, fd = -1;
     for (struct addrinfo *one = found; one != NULL && fd < 0; one = one->ai_next) {
         fd = socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
         if (fd < 0) {
@@ -486,7 +487,8 @@ static int open_listener(const char *host, uint16_t *port, bool listens)
             continue;
         }
         (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-        if (bind(fd, one->ai_addr, one->ai_addrlen) != 0 || (listens && listen(fd, BACKLOG) != 0)) {
+        if ((is_both && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) != 0) ||
+            bind(fd, one->ai_addr, one->ai_addrlen) != 0 || (listens && listen(fd, BACKLOG) != 0)) {
             error = errno;
             close(fd);
             fd = -1;
@@ -500,6 +502,16 @@ static int open_listener(const char *host, uint16_t *port, bool listens)
     char name[INET6_ADDRSTRLEN];
     (void)mc_socket_name(fd, MC_SOCKET_OURS, name, sizeof(name), port); /* a bound socket has a name */
     return fd;
+}
+
+/* A host without IPv6 listens to IPv4 alone. */
+static int open_listener(const char *host, uint16_t *port, bool listens)
+{
+    if (host[0] != 0)
+        return open_listener_at(host, false, port, listens);
+    int fd = open_listener_at("::", true, port, listens);
+    bool is_settled = fd >= 0 || errno == EADDRINUSE || errno == EACCES;
+    return is_settled ? fd : open_listener_at("0.0.0.0", false, port, listens);
 }
 
 int mc_tcp_bind(const char *host, uint16_t *port)
@@ -594,9 +606,11 @@ bool mc_socket_name(int fd, enum mc_socket_end end, char *host, size_t host_size
     int rc = end == MC_SOCKET_OURS ? getsockname(fd, &name.any, &length) : getpeername(fd, &name.any, &length);
     if (rc != 0 || (name.any.sa_family != AF_INET && name.any.sa_family != AF_INET6))
         return false;
-    bool is_v6 = name.any.sa_family == AF_INET6;
-    const void *address = is_v6 ? (const void *)&name.v6.sin6_addr : (const void *)&name.v4.sin_addr;
-    if (inet_ntop(name.any.sa_family, address, host, (socklen_t)host_size) == NULL)
+    bool is_v6 = name.any.sa_family == AF_INET6, is_mapped = is_v6 && IN6_IS_ADDR_V4MAPPED(&name.v6.sin6_addr);
+    const void *address = is_mapped ? (const void *)&name.v6.sin6_addr.s6_addr[12]
+                          : is_v6   ? (const void *)&name.v6.sin6_addr
+                                    : (const void *)&name.v4.sin_addr;
+    if (inet_ntop(is_mapped ? AF_INET : name.any.sa_family, address, host, (socklen_t)host_size) == NULL)
         return false;
     *port = ntohs(is_v6 ? name.v6.sin6_port : name.v4.sin_port);
     return true;

@@ -68,8 +68,8 @@ int mc_tcp_connect_any(const struct mc_tcp_address *peers, uint32_t count, uint6
  * (unix: a code of mc_socket_code, or MC_ERR_RPC_TIMEOUT). */
 int mc_tcp_connect(const char *address, uint64_t deadline_ns);
 int mc_unix_connect(const char *path, uint64_t deadline_ns);
-/* port 0: the kernel chooses; *port is the one bound. SO_REUSEADDR is set. Error -EADDRINUSE etc. as MC_ERR_RPC_FAIL
- * with errno kept. */
+/* host "": every address of this machine. port 0: the kernel chooses; *port is the one bound. SO_REUSEADDR is set.
+ * Error -EADDRINUSE etc. as MC_ERR_RPC_FAIL with errno kept. */
 int mc_tcp_listen(const char *host, uint16_t *port);
 /* The same, but nobody can connect yet; MC_ERR_INVALID_PARAMS: no such host. */
 int mc_tcp_bind(const char *host, uint16_t *port);
@@ -99,7 +99,8 @@ bool mc_socket_reset_at_close(int fd);
 bool mc_socket_is_silent(int fd);
 /* The peer has ended it, and nothing is left to be read. */
 bool mc_socket_has_ended(int fd);
-/* The numeric host and the port of one end of a tcp connection. False: it is none, or not connected. */
+/* The numeric host (IPv4 as such, also on a socket of IPv6) and the port of one end of a tcp connection. False: it is
+ * none, or not connected. */
 enum mc_socket_end { MC_SOCKET_OURS, MC_SOCKET_PEERS };
 bool mc_socket_name(int fd, enum mc_socket_end end, char *host, size_t host_size, uint16_t *port);
 /* The other end, for a log: "host:port", or that it is a process of this machine. */

@@ -299,6 +299,35 @@ static void a_lost_first_packet_costs_little(void **state)
     close(listener);
 }
 
+static bool is_reached(const char *host, uint16_t port)
+{
+    char address[MC_ADDRESS_MAX];
+    mc_address_join(address, sizeof(address), host, port);
+    int fd = mc_tcp_connect(address, in_ms(5000));
+    mc_fd_close(fd);
+    return fd >= 0;
+}
+
+/* Of either family, as a name may be of one here and of the other elsewhere. */
+static void every_address_is_listened_to(void **state)
+{
+    char host[INET6_ADDRSTRLEN];
+    uint16_t port = 0, sixth = 0;
+    (void)state;
+    int listener = mc_tcp_listen("", &port), six = mc_tcp_listen("::1", &sixth);
+    assert_true(listener >= 0 && port != 0);
+    assert_true(is_reached("127.0.0.1", port));
+    int fd = mc_socket_accept(listener);
+    assert_true(mc_socket_name(fd, MC_SOCKET_PEERS, host, sizeof(host), &sixth));
+    assert_string_equal(host, "127.0.0.1"); /* as it is known elsewhere */
+    close(fd);
+    assert_true(is_reached("127.0.1.1", port));
+    if (six >= 0)
+        assert_true(is_reached("::1", port));
+    close(listener);
+    mc_fd_close(six);
+}
+
 /* A host whose first address leads nowhere: the second is tried beside it, and the first gets its connection if it
  * answers after all. */
 static void addresses_are_tried_side_by_side(void **state)
@@ -460,6 +489,7 @@ int main(void)
         cmocka_unit_test(connect_says_what_is_wrong),
         cmocka_unit_test(the_way_is_known),
         cmocka_unit_test(a_lost_first_packet_costs_little),
+        cmocka_unit_test(every_address_is_listened_to),
         cmocka_unit_test(addresses_are_tried_side_by_side),
         cmocka_unit_test(a_forked_child_has_no_connection_on_its_way),
         cmocka_unit_test(receive_keeps_its_deadline),

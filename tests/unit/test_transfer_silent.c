@@ -12,6 +12,7 @@
 #include "transfer/wire/tcp_wire.h"
 #include "transfer_world.h"
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
@@ -86,10 +87,12 @@ static void test_a_thousand_stop_at_once(void **state)
 
 static unsigned member_of(int fd)
 {
-    struct sockaddr_in own;
-    socklen_t size = sizeof(own);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &size), 0);
-    uint32_t address = ntohl(own.sin_addr.s_addr);
+    char host[INET6_ADDRSTRLEN];
+    uint16_t port;
+    struct in_addr own;
+    assert_true(mc_socket_name(fd, MC_SOCKET_OURS, host, sizeof(host), &port));
+    assert_int_equal(inet_pton(AF_INET, host, &own), 1);
+    uint32_t address = ntohl(own.s_addr);
     return (address >> 8 & 255) * 200 + (address & 255) - 1;
 }
 
