@@ -156,7 +156,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                      .node = game.node,
                                      .incarnation = 9,
                                      .advertise_host = "127.0.0.1",
-                                     .bind_host = "127.0.0.1",
                                      .unix_allowed = true,
                                      .capacity = CAPACITY};
     game.hostile.in = mc_reader(data + 1, size - 1);

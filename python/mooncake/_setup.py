@@ -178,7 +178,8 @@ def setup(self, local_hostname, metadata_server, global_segment_size, local_buff
     """Joins a cluster; also setup(config) with one dict of the same names.
 
     local_hostname       "host" or "host:port" under which others reach this store; no port: a free one from 12300 to 14300
-                         (environment MC_STORE_CLIENT_MIN_PORT, MC_STORE_CLIENT_MAX_PORT).
+                         (environment MC_STORE_CLIENT_MIN_PORT, MC_STORE_CLIENT_MAX_PORT). An address is listened to alone,
+                         and "localhost" on this machine alone; with another name it listens on all addresses.
     metadata_server      accepted ("P2PHANDSHAKE", "http://..."); nothing is asked there.
     global_segment_size  bytes lent to the cluster; 0: none, a pure client.
     local_buffer_size    bytes; 0: a pure server, whose puts and gets return -600.

@@ -85,8 +85,8 @@ void mc_check_host_name(struct mc_doctor *doctor)
     else if (mc_address_is_loopback(text))
         mc_doctor_say(
             doctor, MC_VERDICT_NOTE, "host name", 0,
-            "a peer that is told this name may look for us on its own machine: give engines and store nodes an address "
-            "as local_hostname, or correct /etc/hosts",
+            "good as local_hostname if other machines find another address under this name, as engines and store nodes "
+            "then listen on all of ours: else give them an address",
             "%s is %s here", name, text);
     else
         mc_doctor_say(doctor, MC_VERDICT_FINE, "host name", 0, NULL, "%s is %s", name, text);

@@ -1,6 +1,7 @@
 /* Stream sockets with deadlines. */
 #include "env/socket.h"
 
+#include "base/address.h"
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/pace.h"
@@ -467,6 +468,15 @@ int mc_unix_connect(const char *path, uint64_t deadline_ns)
         return rc;
     }
     return fd;
+}
+
+const char *mc_tcp_listen_host(const char *host)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV}, *found = NULL;
+    if (getaddrinfo(host, "1", &hints, &found) != 0)
+        return mc_address_is_loopback(host) ? "127.0.0.1" : "";
+    freeaddrinfo(found);
+    return host;
 }
 
 /* is_both: of IPv4, too. */

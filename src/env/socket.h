@@ -68,6 +68,10 @@ int mc_tcp_connect_any(const struct mc_tcp_address *peers, uint32_t count, uint6
  * (unix: a code of mc_socket_code, or MC_ERR_RPC_TIMEOUT). */
 int mc_tcp_connect(const char *address, uint64_t deadline_ns);
 int mc_unix_connect(const char *path, uint64_t deadline_ns);
+/* Where to listen, for who tells others this host: an address itself; "localhost", that of this machine alone; any
+ * other name, everywhere. What a name is here, as /etc/hosts may say, it need not be for others; and no name server is
+ * asked. */
+const char *mc_tcp_listen_host(const char *host);
 /* host "": every address of this machine. port 0: the kernel chooses; *port is the one bound. SO_REUSEADDR is set.
  * Error -EADDRINUSE etc. as MC_ERR_RPC_FAIL with errno kept. */
 int mc_tcp_listen(const char *host, uint16_t *port);

@@ -118,30 +118,66 @@ def test_an_hour_of_requests():
     lab("--load", "replay", "--loss", "0.1%", "--minutes", 3)
 
 
-def test_an_address_that_others_cannot_reach_is_named(make_lab, tmp_path):
+@pytest.fixture
+def children(tmp_path):
+    """start(host, name, *words), whose log is of that name; said(name, text), in that log."""
+    started = []
+
+    def start(host, name, *words, **more):
+        with open(tmp_path / name, "wb") as log:
+            started.append(host.popen(words, stdout=log, stderr=log, **{"stdin": subprocess.DEVNULL, **more}))
+
+    def said(name, text):
+        return text in (tmp_path / name).read_text(errors="replace")
+    yield start, said
+    for child in started:
+        child.kill()
+        child.wait()
+
+
+def test_an_address_that_others_cannot_reach_is_named(make_lab, children, tmp_path):
     """A node beside its master, at the loopback address; then a client on another host."""
     lab = make_lab()
     near, far = lab.host("near"), lab.host("far")
     build = laboratory.harness.BUILD
-    children = []
+    start, said = children
+    start(near, "master", build / "mooncake_master", "--rpc_address=0.0.0.0")
+    laboratory.wait_for(lambda: said("master", "Master service started"), 30, "a master")
+    start(near, "node", build / "mooncake_bench", "node", "--master", "127.0.0.1:50051", "--host", "127.0.0.1", "--segment", "16MiB")
+    laboratory.wait_for(lambda: said("node", "node ready"), 30, "a node")
+    start(far, "client", sys.executable, "-B", HERE / "load.py", "client", "--master", "near:50051", "--host", "far", stdin=subprocess.PIPE)
+    laboratory.wait_for(lambda: said("client", "ready"), 30, "a client")
+    laboratory.wait_for(lambda: said("master", "which only its own host reaches, and a client is on another"), 10, "the master's warning")
+    laboratory.wait_for(lambda: said("node", "local_hostname must be a name or address of this host"), 10, "the node's warning")
+    assert "(127.0.0.1:" in (tmp_path / "master").read_text()
 
-    def start(host, name, *words, **more):
-        log = open(tmp_path / name, "wb")
-        children.append(host.popen(words, stdout=log, stderr=log, **{"stdin": subprocess.DEVNULL, **more}))
 
-    def said(name, text):
-        return text in (tmp_path / name).read_text(errors="replace")
-    try:
-        start(near, "master", build / "mooncake_master", "--rpc_address=0.0.0.0")
-        laboratory.wait_for(lambda: said("master", "Master service started"), 30, "a master")
-        start(near, "node", build / "mooncake_bench", "node", "--master", "127.0.0.1:50051", "--host", "127.0.0.1", "--segment", "16MiB")
-        laboratory.wait_for(lambda: said("node", "node ready"), 30, "a node")
-        start(far, "client", sys.executable, "-B", HERE / "load.py", "client", "--master", "near:50051", "--host", "far", stdin=subprocess.PIPE)
-        laboratory.wait_for(lambda: said("client", "ready"), 30, "a client")
-        laboratory.wait_for(lambda: said("master", "which only its own host reaches, and a client is on another"), 10, "the master's warning")
-        laboratory.wait_for(lambda: said("node", "local_hostname must be a name or address of this host"), 10, "the node's warning")
-        assert "(127.0.0.1:" in (tmp_path / "master").read_text()
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
+STRANGER = """
+import os, sys
+sys.path.insert(0, os.environ["MC_PYTHONPATH"])
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+assert store.setup("far", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", sys.argv[1]) == 0
+assert store.put("key", b"value" * 1000) == 0
+assert store.get("key") == b"value" * 1000
+store.close()
+"""
+
+
+@pytest.mark.parametrize("names", ["well", "silent"])
+def test_a_name_that_is_loopback_at_home_is_reached(make_lab, children, names):
+    """As Debian enters it. And no name server is needed for listening, where there is no such entry."""
+    lab = make_lab()
+    master, near, far = lab.host("master"), lab.host("near"), lab.host("far")
+    build = laboratory.harness.BUILD
+    start, said = children
+    if names == "well":
+        (near.folder / "hosts").write_text("127.0.0.1 localhost\n127.0.1.1 near\n", encoding="ascii")
+    lab.resolver.mode(near, names)
+    address = f"{master.address}:50051"
+    start(master, "master", build / "mooncake_master", "--rpc_address=0.0.0.0")
+    laboratory.wait_for(lambda: said("master", "Master service started"), 30, "a master")
+    start(near, "node", build / "mooncake_bench", "node", "--master", address, "--host", "near", "--segment", "16MiB")
+    laboratory.wait_for(lambda: said("node", "node ready"), 30, "a node")
+    far.run([sys.executable, "-B", "-c", STRANGER, address])
+    assert not said("master", "SUSPECT") and not said("master", "suspect")

@@ -44,7 +44,6 @@ static inline struct mc_owner_config config_of(struct rig *rig)
                                     .node = rig->node,
                                     .incarnation = 99,
                                     .advertise_host = "127.0.0.1",
-                                    .bind_host = "127.0.0.1",
                                     .unix_allowed = true,
                                     .capacity = CAPACITY};
 }

@@ -450,6 +450,30 @@ static void test_garbage(void **state)
     rig_stop(&rig);
 }
 
+/* Others are told that host: do we listen at an address of this machine that it does not name? */
+static void test_where_it_listens(void **state)
+{
+    static const struct {
+        const char *host;
+        bool everywhere;
+    } cases[] = {{"store.example", true}, {"localhost", false}, {"127.0.1.1", false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig rig;
+        char address[MC_ADDRESS_MAX];
+        rig_prepare(&rig);
+        struct mc_owner_config config = config_of(&rig);
+        config.advertise_host = cases[i].host;
+        assert_int_equal(mc_owner_create(&config, &rig.owner), 0);
+        rig_accept(&rig);
+        mc_address_join(address, sizeof(address), "127.0.0.7", mc_owner_port(rig.owner));
+        int fd = mc_tcp_connect(address, soon());
+        assert_int_equal(fd >= 0, cases[i].everywhere);
+        mc_fd_close(fd);
+        rig_stop(&rig);
+    }
+}
+
 static void test_create(void **state)
 {
     (void)state;
@@ -469,14 +493,13 @@ static void test_create(void **state)
     mc_owner_close(rig.owner);
     close(holder);
     config.port = 0;
-    config.bind_host = "192.0.2.1"; /* nobody has it */
-    config.advertise_host = "store.example";
+    config.advertise_host = "192.0.2.1"; /* nobody has it */
     assert_int_equal(mc_owner_create(&config, &rig.owner), 0);
     rig_accept(&rig);
     answer_hello(&rig, 0);
     (void)rig_expect_mount(&rig);
     char name[MC_ADDRESS_MAX];
-    mc_address_join(name, sizeof(name), "store.example", mc_owner_port(rig.owner));
+    mc_address_join(name, sizeof(name), "192.0.2.1", mc_owner_port(rig.owner));
     assert_string_equal(rig.tcp_address, name);
     rig_stop(&rig);
 }
@@ -555,6 +578,7 @@ int main(void)
         cmocka_unit_test(test_another_leads),
         cmocka_unit_test(test_stale),
         cmocka_unit_test(test_garbage),
+        cmocka_unit_test(test_where_it_listens),
         cmocka_unit_test(test_create),
         cmocka_unit_test(test_life),
         cmocka_unit_test(test_move_behind_the_mover),

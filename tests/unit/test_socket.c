@@ -328,6 +328,17 @@ static void every_address_is_listened_to(void **state)
     mc_fd_close(six);
 }
 
+static void a_name_says_nothing_of_where_to_listen(void **state)
+{
+    static const char *const cases[][2] = {
+        {"10.0.0.1", "10.0.0.1"}, {"127.0.1.1", "127.0.1.1"}, {"127.1", "127.1"},         {"fe80::1%lo", "fe80::1%lo"},
+        {"::1", "::1"},           {"localhost", "127.0.0.1"}, {"LOCALHOST", "127.0.0.1"}, {"node7.example", ""},
+        {"localhost7", ""}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        assert_string_equal(mc_tcp_listen_host(cases[i][0]), cases[i][1]);
+}
+
 /* A host whose first address leads nowhere: the second is tried beside it, and the first gets its connection if it
  * answers after all. */
 static void addresses_are_tried_side_by_side(void **state)
@@ -490,6 +501,7 @@ int main(void)
         cmocka_unit_test(the_way_is_known),
         cmocka_unit_test(a_lost_first_packet_costs_little),
         cmocka_unit_test(every_address_is_listened_to),
+        cmocka_unit_test(a_name_says_nothing_of_where_to_listen),
         cmocka_unit_test(addresses_are_tried_side_by_side),
         cmocka_unit_test(a_forked_child_has_no_connection_on_its_way),
         cmocka_unit_test(receive_keeps_its_deadline),

@@ -298,7 +298,6 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
                                      .node = store->node,
                                      .incarnation = store->incarnation,
                                      .advertise_host = advertise,
-                                     .bind_host = advertise,
                                      .port = port,
                                      .unix_allowed = (allowed & MC_PATH_SHM) != 0,
                                      .capacity = capacity,

@@ -82,7 +82,7 @@ static int serve_make(struct mc_owner *owner, const struct mc_owner_config *conf
 {
     struct mc_serve_hooks hooks = {
         .context = owner, .committed = mc_owner_on_committed, .flush = mc_owner_on_flush, .missed = mc_owner_on_missed};
-    const char *host = config->bind_host;
+    const char *host = mc_tcp_listen_host(config->advertise_host);
     struct ports ports = ports_read();
     uint16_t port = config->port != 0 ? config->port : port_draw(&ports, config->node.low);
     for (unsigned tries = 0; tries < PORT_TRIES + 3; tries++) {

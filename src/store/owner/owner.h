@@ -31,7 +31,6 @@ struct mc_owner_config {
     struct mc_id node;
     uint64_t incarnation;
     const char *advertise_host; /* others reach us here; the segment's name is advertise_host:port */
-    const char *bind_host;      /* falls back to every interface when it is not an address of this machine */
     uint16_t port;              /* 0: one of MC_OWNER_PORT_*; one that is taken: the same, with one log line */
     bool unix_allowed;
     uint64_t capacity;                  /* bytes, already limited */

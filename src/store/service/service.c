@@ -64,7 +64,7 @@ static void avoid_used_port(struct join *join)
     const char *wanted = join->config->local_hostname;
     if (mc_address_split(wanted, join->host, sizeof(join->host), &port) < 0 || port == 0)
         return;
-    int fd = mc_tcp_listen(join->host, &port);
+    int fd = mc_tcp_listen(mc_tcp_listen_host(join->host), &port);
     if (fd >= 0) {
         close(fd);
     } else if (errno == EADDRINUSE && join->store_config.local_hostname != join->host) {
