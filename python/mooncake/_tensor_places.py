@@ -68,13 +68,19 @@ class ParallelAxis:
             raise TypeError("kind is a str")
         self.__dict__["kind"] = value
 
+    def _copy(self):
+        copy = ParallelAxis()
+        copy.__dict__.update(self.__dict__)
+        return copy
+
     def __repr__(self):
         fields = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items() if value is not None)
         return f"ParallelAxis({fields})"
 
 
 class TensorParallelism:
-    """Where a shard lies: one ParallelAxis for each kind of parallelism. Reading `axes` gives a copy: assign the list."""
+    """Where a shard lies: one ParallelAxis for each kind of parallelism. `axes` is copied when it is assigned; what is read is a list of
+    its own, of the axes themselves: assign the list, or an axis's fields."""
 
     def __init__(self):
         self._axes = []
@@ -89,7 +95,12 @@ class TensorParallelism:
         value = list(value)
         if not all(isinstance(axis, ParallelAxis) for axis in value):
             raise TypeError("axes is a list of ParallelAxis")
-        self._axes = value
+        self._axes = [axis._copy() for axis in value]
+
+    def _copy(self):
+        copy = TensorParallelism()
+        copy.axes = self._axes
+        return copy
 
     def __repr__(self):
         return f"TensorParallelism({self._axes!r})"
@@ -118,14 +129,14 @@ class ReadTarget:
 
     @property
     def parallelism(self):
-        """The reader's place, or None: the tensor under the key itself."""
+        """The reader's place, copied when it is assigned; or None: the tensor under the key itself."""
         return self._parallelism
 
     @parallelism.setter
     def parallelism(self, value):
         if value is not None and not isinstance(value, TensorParallelism):
             raise TypeError("parallelism is a TensorParallelism or None")
-        self._parallelism = value
+        self._parallelism = None if value is None else value._copy()
 
 
 class Place(NamedTuple):

@@ -161,6 +161,24 @@ def test_fields_take_what_they_mean():
         module.TensorParallelism().axes = [TP]
 
 
+def test_what_is_assigned_is_copied():
+    """As in the original: one axis may be used for many places. What is read of a place is that place's own."""
+    one, places = axis(kind="tp", split_dim=0), []
+    for rank in range(4):
+        one.rank, one.size = rank, 4
+        places.append(module.TensorParallelism())
+        places[-1].axes = [one]
+    assert [parallel._place(each).key("k") for each in places] == [f"k_tp_{rank}" for rank in range(4)]
+    target = module.ReadTarget()
+    target.parallelism = places[0]
+    places[0].axes = []
+    assert parallel._place(target.parallelism).key("k") == "k_tp_0"
+    target.parallelism.axes[0].rank = 3
+    assert parallel._place(target.parallelism).key("k") == "k_tp_3" and one.rank == 3 and target.parallelism is target.parallelism
+    target.parallelism = None
+    assert target.parallelism is None
+
+
 def test_a_manifest_comes_back_or_is_refused():
     meant = parallel.Manifest(12, 1, 4, (6, 8))
     data = meant.pack()
