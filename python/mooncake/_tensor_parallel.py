@@ -379,8 +379,10 @@ class Request(NamedTuple):
 def _request(target):
     if target is None:
         return Request("as_stored", None)
-    if not isinstance(target, ReadTarget):
-        log.error("a ReadTarget is needed, not %s", type(target).__name__)
+    try:
+        target = ReadTarget._of(target)
+    except (AttributeError, TypeError, RuntimeError) as error:
+        log.error("a ReadTarget is needed, not %s: %s", type(target).__name__, error)
         return None
     if target.parallelism is None:
         return None if target.mode == "shard" else Request(target.mode, None)

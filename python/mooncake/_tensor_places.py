@@ -68,9 +68,13 @@ class ParallelAxis:
             raise TypeError("kind is a str")
         self.__dict__["kind"] = value
 
-    def _copy(self):
-        copy = ParallelAxis()
-        copy.__dict__.update(self.__dict__)
+    @classmethod
+    def _of(cls, axis):
+        """A copy of what has an axis's attributes, checked. AttributeError, TypeError."""
+        copy = cls()
+        copy.kind, copy.rank, copy.size = axis.kind, axis.rank, axis.size
+        for name in ("split_dim", "expert_id", "stage_id"):
+            setattr(copy, name, getattr(axis, name, None))
         return copy
 
     def __repr__(self):
@@ -95,11 +99,13 @@ class TensorParallelism:
         value = list(value)
         if not all(isinstance(axis, ParallelAxis) for axis in value):
             raise TypeError("axes is a list of ParallelAxis")
-        self._axes = [axis._copy() for axis in value]
+        self._axes = [ParallelAxis._of(axis) for axis in value]
 
-    def _copy(self):
-        copy = TensorParallelism()
-        copy.axes = self._axes
+    @classmethod
+    def _of(cls, place):
+        """A copy of what has a place's attributes, checked. AttributeError, TypeError."""
+        copy = cls()
+        copy.axes = [ParallelAxis._of(axis) for axis in place.axes]
         return copy
 
     def __repr__(self):
@@ -136,7 +142,14 @@ class ReadTarget:
     def parallelism(self, value):
         if value is not None and not isinstance(value, TensorParallelism):
             raise TypeError("parallelism is a TensorParallelism or None")
-        self._parallelism = None if value is None else value._copy()
+        self._parallelism = None if value is None else TensorParallelism._of(value)
+
+    @classmethod
+    def _of(cls, target):
+        """A copy of what has a target's attributes, checked. AttributeError, TypeError, RuntimeError."""
+        copy, place = cls(), target.parallelism
+        copy.mode, copy.parallelism = target.mode, None if place is None else TensorParallelism._of(place)
+        return copy
 
 
 class Place(NamedTuple):
@@ -189,11 +202,15 @@ def _checked_axis(index, axis):
 
 
 def _place(parallelism):
-    """A Place, or None for what describes none."""
-    if not isinstance(parallelism, TensorParallelism) or not 1 <= len(parallelism.axes) <= AXES_MAX:
+    """A Place, or None for what describes none. Whatever has the attributes of a TensorParallelism may, as in the original."""
+    try:
+        given = TensorParallelism._of(parallelism).axes
+    except (AttributeError, TypeError):
+        given = []
+    if not 1 <= len(given) <= AXES_MAX:
         log.error("a TensorParallelism with 1 to %d axes is needed, not %r", AXES_MAX, parallelism)
         return None
-    axes = [_checked_axis(index, axis) for index, axis in enumerate(parallelism.axes)]
+    axes = [_checked_axis(index, axis) for index, axis in enumerate(given)]
     if None in axes or len({axis.kind for axis in axes}) < len(axes):
         log.error("not a place in a parallel program: %r", parallelism)
         return None

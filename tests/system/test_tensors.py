@@ -179,6 +179,33 @@ def test_what_is_assigned_is_copied():
     assert target.parallelism is None
 
 
+class Rank:
+    """Whatever a program keeps its places in."""
+
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+
+
+class Index:
+    def __index__(self):
+        return 1
+
+
+def test_places_of_the_callers_own_types():
+    """Their attributes count, as in the original."""
+    every = dict(split_dim=None, expert_id=None, stage_id=None)
+    rank = Rank(axes=(Rank(**dict(every, **TP)), Rank(kind="pp", rank=Index(), size=4, stage_id=2), axis(**EP)))
+    assert parallel._place(rank).key("k") == "k__tp_1of2_sd1__ep_0of2_eid3__pp_1of4_sid2"
+    assert parallel._request(Rank(mode="SHARD", parallelism=rank)) == parallel.Request("shard", parallel._place(rank))
+    assert parallel._request(Rank(mode="full", parallelism=None)) == parallel.Request("full", None)
+    for wrong in (Rank(), Rank(axes=None), Rank(axes=5), Rank(axes=[]), Rank(axes=[5]), Rank(axes=[Rank(kind="tp")]), Rank(axes=[Rank(**dict(TP, rank="1"))]),
+                  Rank(axes=[Rank(**dict(TP, kind=5))]), Rank(axes=[Rank(**dict(TP, size=1 << 31))])):
+        assert parallel._place(wrong) is None
+        assert parallel._request(Rank(mode="shard", parallelism=wrong)) is None
+    for wrong in (5, Rank(mode="full"), Rank(parallelism=None), Rank(mode="all", parallelism=None), Rank(mode=5, parallelism=None), Rank(mode="shard", parallelism=None)):
+        assert parallel._request(wrong) is None
+
+
 def test_a_manifest_comes_back_or_is_refused():
     meant = parallel.Manifest(12, 1, 4, (6, 8))
     data = meant.pack()
