@@ -72,7 +72,7 @@ struct mc_transfer_config {
      * "redis://host:port" (MC_REDIS_USERNAME, MC_REDIS_PASSWORD, MC_REDIS_DB_INDEX) */
     const char *metadata_server;
     const char *protocol; /* "rdma" or "tcp": tcp, and RDMA wherever both sides have it (tcp: see MC_RDMA_WITH_TCP);
-                           * "": tcp */
+                           * "": tcp; else, but for "xgmi", it is said, and taken for "tcp" */
     /* RDMA devices to use, separated by commas; "": all. MC_TE_FILTERS and MC_CUSTOM_TOPO_JSON, too, say which */
     const char *device_name;
 };

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
@@ -48,8 +49,13 @@ static uint8_t *map_buffer(uint64_t size, bool is_huge)
 int mc_engine_side_open(struct mc_engine_side *side, const struct mc_transfer_config *config, uint64_t size,
                         enum mc_engine_memory memory)
 {
+    const char *protocol = config->protocol;
     *side = (struct mc_engine_side){.memory = memory};
-    int rc = mc_transfer_open(config, &side->engine);
+    /* The engine takes any other for tcp: that is not what was to be measured. */
+    bool is_known = protocol[0] == 0 || strcasecmp(protocol, "rdma") == 0 || strcasecmp(protocol, "tcp") == 0;
+    int rc = is_known ? mc_transfer_open(config, &side->engine) : MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    if (!is_known)
+        return mc_bench_fail(rc, "protocol '%s' is not in this build: rdma or tcp can be measured", protocol);
     if (rc < 0)
         return mc_bench_fail(rc, "the transfer engine does not start: %s", mc_transfer_error_text(rc));
     size = (size + 4095) & ~(uint64_t)4095;

@@ -466,6 +466,17 @@ def test_arguments(monkeypatch):
     assert near.engine.send_probe("127.0.0.1:1") == -102 and near.engine.send_probe(peer_server_name=me) == 0
 
 
+def test_any_protocol_is_taken_but_one():
+    """As by the original's wheel, in which only the one called xgmi fails. What there is not is said once."""
+    program = "import sys; from mooncake.engine import TransferEngine; print(TransferEngine().initialize('127.0.0.1', 'P2PHANDSHAKE', sys.argv[1], ''))"
+    for protocol, code, said in (("RDMA", 0, None), ("Tcp", 0, None), ("efa", 0, "taken for tcp"), ("nvlink", 0, "taken for tcp"), ("xgmi", -1, "expected")):
+        done = subprocess.run([sys.executable, "-c", program, protocol], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "PYTHONPATH": os.environ["MC_PYTHONPATH"]})
+        assert done.stdout == f"{code}\n", (protocol, done.stderr)
+        lines = [line for line in done.stderr.splitlines() if f"'{protocol}'" in line]
+        assert len(lines) == (said is not None) and all(said in line for line in lines), done.stderr
+
+
 def test_every_method_is_documented_and_stubbed():
     stub = ast.parse((pathlib.Path(os.environ["MC_PYTHONPATH"]) / "mooncake" / "engine.pyi").read_text()).body
     classes = {node.name: node for node in stub if isinstance(node, ast.ClassDef)}

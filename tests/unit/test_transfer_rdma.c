@@ -560,7 +560,9 @@ static void test_tcp_takes_rdma(void **state)
         bool has_rdma;
     } rows[] = {{"tcp", "MC_RDMA_WITH_TCP", "", true},    {"tcp", "MC_RDMA_WITH_TCP", "yes", true},
                 {"tcp", "MC_RDMA_WITH_TCP", "no", false}, {"tcp", "MC_FORCE_TCP", "1", false},
-                {"rdma", "MC_RDMA_WITH_TCP", "no", true}, {"", "MC_RDMA_WITH_TCP", "yes", false}};
+                {"rdma", "MC_RDMA_WITH_TCP", "no", true}, {"", "MC_RDMA_WITH_TCP", "yes", false},
+                {"RDMA", "MC_RDMA_WITH_TCP", "no", true}, {"TCP", "MC_RDMA_WITH_TCP", "no", false},
+                {"efa", "MC_RDMA_WITH_TCP", "no", false}, {"nvlink", "MC_RDMA_WITH_TCP", "yes", true}};
     const struct fake_device_config device = fake_roce(0);
     (void)state;
     fake_reset(&device, 1);

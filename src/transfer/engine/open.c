@@ -26,6 +26,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -154,14 +155,25 @@ int mc_transfer_start_rdma(struct mc_transfer_engine *engine, const char *device
     return mc_memory_pin_all(engine) == 0 ? 0 : MC_ERR_NO_MEMORY;
 }
 
-/* As in the original the protocol does not choose the way: who says tcp has RDMA, too, where there is some, unless a
- * setting is against it. Who says nothing has none until it is asked for. */
-static bool may_use_rdma(const char *protocol)
+/* As in the original the protocol does not choose the way: who says tcp, or what there is not in this build, has RDMA,
+ * too, where there is some, unless a setting is against it. Who says nothing has none until it is asked for. */
+static bool may_use_rdma(const char *protocol, bool is_asked)
 {
     const char *with_tcp = mc_variable(MC_RDMA_WITH_TCP);
     bool is_off = with_tcp != NULL && (strcmp(with_tcp, "no") == 0 || strcmp(with_tcp, "0") == 0);
-    bool is_asked = strcmp(protocol, "rdma") == 0 || mc_variable(MC_FORCE_HCA) != NULL;
-    return mc_variable(MC_FORCE_TCP) == NULL && (is_asked || (strcmp(protocol, "tcp") == 0 && !is_off));
+    return mc_variable(MC_FORCE_TCP) == NULL && (is_asked || (protocol[0] != 0 && !is_off));
+}
+
+/* The original takes any word, too, but this one. */
+static bool is_protocol(const char *protocol)
+{
+    if (strcasecmp(protocol, "xgmi") == 0) {
+        mc_log(ERROR, "protocol '%.40s': tcp or rdma is expected", protocol);
+        return false;
+    }
+    if (protocol[0] != 0 && strcasecmp(protocol, "tcp") != 0 && strcasecmp(protocol, "rdma") != 0)
+        mc_log(WARNING, "protocol '%.40s' is not in this build: it is taken for tcp", protocol);
+    return true;
 }
 
 /* Where there is no device tcp does it, and only who has asked for RDMA is told. */
@@ -188,15 +200,13 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
         mc_log(ERROR, "%s", error);
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     }
-    if (protocol[0] != 0 && strcmp(protocol, "tcp") != 0 && strcmp(protocol, "rdma") != 0) {
-        mc_log(ERROR, "protocol '%.40s': tcp or rdma is expected", protocol);
+    if (!is_protocol(protocol))
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
-    }
     struct mc_transfer_engine *engine = allocate();
     if (engine == NULL)
         return MC_TRANSFER_ERR_MEMORY;
-    bool is_asked = strcmp(protocol, "rdma") == 0 || mc_variable(MC_FORCE_HCA) != NULL;
-    if (may_use_rdma(protocol))
+    bool is_asked = strcasecmp(protocol, "rdma") == 0 || mc_variable(MC_FORCE_HCA) != NULL;
+    if (may_use_rdma(protocol, is_asked))
         start_rdma(engine, text_of(config->device_name), is_asked);
     int rc = mc_metadata_init(&engine->metadata, text_of(config->metadata_server));
     if (rc == 0)
