@@ -5,7 +5,7 @@ import operator
 import os
 
 from mooncake._record import checked
-from mooncake._store import _allocate, _number, _release
+from mooncake._store import _allocate, _number, _prefer_node, _release
 
 _addresses = set()  # of all allocators: tensors often outlive the allocator they came from
 
@@ -36,13 +36,16 @@ class MooncakeHostMemAllocator:
         return 0
 
 
-def bind_to_numa_node(node, /):
-    """Moves the calling thread to the processors of a NUMA node, as far as they exist and are allowed. Never raises."""
+def bind_to_numa_node(node):
+    """Moves the calling thread to the processors of a NUMA node, as far as they exist and are allowed, and lets its memory come from there
+    while there is some. Never raises."""
     try:
-        with open(f"/sys/devices/system/node/node{operator.index(node)}/cpulist") as file:
+        node = operator.index(node)
+        _prefer_node(node)  # also where the node has memory only
+        with open(f"/sys/devices/system/node/node{node}/cpulist") as file:
             spans = [span.split("-") for span in file.read().split(",")]
         wanted = {processor for span in spans for processor in range(int(span[0]), int(span[-1]) + 1)} & os.sched_getaffinity(0)
         if wanted:
-            os.sched_setaffinity(0, wanted)  # new memory then comes from the node by itself
+            os.sched_setaffinity(0, wanted)
     except Exception:
         pass  # a wish, not a promise

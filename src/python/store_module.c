@@ -144,6 +144,7 @@ static PyMethodDef module_methods[] = {
     {"_log_to", mc_py_log_to, METH_O, NULL},
     {"_allocate", mc_py_allocate, METH_O, NULL},
     {"_release", mc_py_release, METH_O, NULL},
+    {"_prefer_node", mc_py_prefer_node, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

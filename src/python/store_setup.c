@@ -11,12 +11,16 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define DAEMON_ANSWER_MS 5000u
 #define DAEMON_LINE_MAX 512
 #define DAEMON_WORD "mooncake_client "
 #define PAGE 4096u
+#define NODES_MAX 1024u
+#define BITS (8 * sizeof(unsigned long))
+#define POLICY_PREFERRED 1 /* of linux/mempolicy.h */
 
 /* ---- memory for others ---- */
 
@@ -55,6 +59,20 @@ PyObject *mc_py_release(PyObject *Py_UNUSED(module), PyObject *address)
         return NULL;
     host_free((void *)(uintptr_t)memory);
     Py_RETURN_NONE;
+}
+
+/* New memory of the calling thread comes from the node, while it has some. False: there is no such node, or no leave. */
+PyObject *mc_py_prefer_node(PyObject *Py_UNUSED(module), PyObject *node)
+{
+    unsigned long nodes[NODES_MAX / BITS] = {0};
+    uint64_t number;
+    if (mc_py_u64(node, &number) < 0)
+        return NULL;
+    if (number >= NODES_MAX)
+        Py_RETURN_FALSE;
+    nodes[number / BITS] = 1ul << number % BITS;
+    /* The kernel takes one bit less than it is told. */
+    return PyBool_FromLong(syscall(SYS_set_mempolicy, POLICY_PREFERRED, nodes, NODES_MAX + 1ul) == 0);
 }
 
 PyObject *mc_py_alloc_address(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))

@@ -8,6 +8,7 @@
 
 PyObject *mc_py_allocate(PyObject *module, PyObject *size);
 PyObject *mc_py_release(PyObject *module, PyObject *address);
+PyObject *mc_py_prefer_node(PyObject *module, PyObject *node);
 PyObject *mc_py_alloc_address(PyObject *module, PyObject *unused);
 PyObject *mc_py_free_address(PyObject *module, PyObject *unused);
 PyObject *mc_py_store_open(PyObject *object, PyObject *args);

@@ -97,7 +97,7 @@ def test_arguments_are_the_originals(found):
                 if mine is None:
                     different[f"{name}.{member}"] = "ours tells nothing"
                     continue
-                plain = [(one, is_needed) for one, is_needed, kind in mine if kind in ("POSITIONAL_OR_KEYWORD", "POSITIONAL_ONLY", "KEYWORD_ONLY")]
+                plain = [(one if kind != "POSITIONAL_ONLY" else None, is_needed) for one, is_needed, kind in mine if not kind.startswith("VAR_")]
                 theirs = [(one, is_needed) for one, is_needed in wanted if not one.startswith("*")]
                 same = len(plain) >= len(theirs) and not any(is_needed for _, is_needed in plain[len(theirs):])
                 for (ours, is_needed), (original, was_needed) in zip(plain, theirs):

@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -835,6 +836,15 @@ def test_bind_to_numa_node_never_raises():
         assert module.bind_to_numa_node(node) is None
     assert os.sched_getaffinity(0) <= before
     os.sched_setaffinity(0, before)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/numa_maps"), reason="this kernel knows no NUMA nodes")
+def test_bind_to_numa_node_asks_for_its_memory():
+    """In a process of its own, which it is over with then."""
+    script = "from mooncake.store import bind_to_numa_node\nbind_to_numa_node(node=0)\nprint(open('/proc/thread-self/numa_maps').readline())"
+    done = subprocess.run([sys.executable, "-c", script], env=dict(os.environ, PYTHONPATH=os.environ["MC_PYTHONPATH"]), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[1].startswith("prefer") and done.stdout.split()[1].endswith(":0")
 
 
 def test_every_method_is_documented_and_stubbed():
