@@ -4,8 +4,14 @@
 Import what you need: ``from mooncake.store import MooncakeDistributedStore, ReplicateConfig``.
 """
 
+from importlib import import_module
+from pkgutil import extend_path
+
+__path__ = extend_path(__path__, __name__)  # other parts of the package may lie elsewhere, as with the original
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what reads types sees what __getattr__ gives
+    from mooncake import buffer_pool, engine, store
     from mooncake.store import BufferPool, RegisteredBufferPool, __version__
 
 __all__ = ["BufferPool", "RegisteredBufferPool"]
@@ -17,6 +23,8 @@ def __dir__():
 
 def __getattr__(name):
     # Not at import: `import mooncake` must not load the extension.
+    if name in ("buffer_pool", "engine", "store"):
+        return import_module(f"{__name__}.{name}")
     if name in ("__version__", *__all__):
         from mooncake import store
 

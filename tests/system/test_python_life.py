@@ -431,6 +431,25 @@ def test_import_of_the_package_is_light():
     assert ended.stdout.strip() == module.__version__, ended.stderr
 
 
+@pytest.mark.parametrize("name", ["store", "buffer_pool", "engine"])
+def test_modules_that_are_attributes_of_the_package(name):
+    script = f"import mooncake, sys; assert 'mooncake._store' not in sys.modules; print(mooncake.{name}.__name__, hasattr(mooncake, 'ep'))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20 * SLOW,
+                           env=dict(os.environ, PYTHONPATH=os.environ["MC_PYTHONPATH"]))
+    assert ended.stdout == f"mooncake.{name} False\n", ended.stderr
+
+
+def test_parts_of_the_package_may_lie_elsewhere(tmp_path):
+    """And ours come first."""
+    (tmp_path / "mooncake").mkdir()
+    for name in ("__init__", "elsewhere", "mooncake_config"):
+        (tmp_path / "mooncake" / f"{name}.py").write_text("WHERE = 'elsewhere'\n")
+    script = "import mooncake.elsewhere, mooncake.mooncake_config as ours; print(mooncake.elsewhere.WHERE, hasattr(ours, 'WHERE'))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20 * SLOW,
+                           env=dict(os.environ, PYTHONPATH=f"{os.environ['MC_PYTHONPATH']}:{tmp_path}"))
+    assert ended.stdout == "elsewhere False\n", ended.stderr
+
+
 def test_a_dead_master_is_an_error_within_the_deadline(monkeypatch):
     monkeypatch.setenv("MC_RPC_TIMEOUT_MS", "500")
     with cluster.Master() as own:
