@@ -2,15 +2,14 @@
 """The small types of mooncake.engine: the extension takes those in __all__ over, makes and reads them."""
 
 import operator
-from enum import IntEnum
 
-from mooncake._record import Final, Record, absent, field, made
+from mooncake._record import Constant, Final, Record, absent, field, made
 from mooncake._shared_segment import SharedSegment  # noqa: F401
 
 __all__ = """CoroRPCInterface InnerTransferEngine Read ReceivedData ReceivedTensor RpcInterface SUPPORT_CUDA SUPPORT_EFA SUPPORT_HIP
 SUPPORT_INTRA_NVLINK SUPPORT_MNNVL SUPPORT_MUSA SharedSegment TransferNotify TransferOpcode Write""".split()
 _MODULE = "mooncake.engine"
-TransferOpcode = IntEnum("TransferOpcode", {"Read": 0, "Write": 1, "READ": 0, "WRITE": 1}, module=_MODULE)
+TransferOpcode = Constant("TransferOpcode", {"Read": 0, "Write": 1, "READ": 0, "WRITE": 1}, module=_MODULE)
 Read, Write = TransferOpcode.Read, TransferOpcode.Write
 SUPPORT_CUDA = SUPPORT_EFA = SUPPORT_HIP = SUPPORT_INTRA_NVLINK = SUPPORT_MNNVL = SUPPORT_MUSA = False
 

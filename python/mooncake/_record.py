@@ -2,10 +2,21 @@
 """What makes types and methods that are written in Python look as those of an extension do."""
 
 import functools
+from enum import IntEnum
 
 
 def full_name(cls):
     return f"{cls.__module__}.{cls.__name__}"
+
+
+class Constant(IntEnum):
+    """An enum whose members show their names, whatever the version of Python."""
+
+    def __str__(self):
+        return f"{type(self).__name__}.{self.name}"
+
+    def __format__(self, form):
+        return int.__format__(self, form) if form else str(self)
 
 
 class Small:

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The small types of mooncake.store: ReplicateConfig, what tells of replicas and tasks, the enums. The extension makes and reads them."""
 
-from enum import IntEnum
-
-from mooncake._record import Record, Small, absent, field, made
+from mooncake._record import Constant, Record, Small, absent, field, made
 from mooncake._store import _number, _snapshot
 
 __all__ = ["Descriptor", "DiskDescriptor", "EngramStore", "EngramStoreConfig", "MemoryDescriptor", "MooncakeDistributedNoFRegister", "QueryTaskResponse",
@@ -12,7 +10,7 @@ _MODULE = "mooncake.store"
 
 
 def _enum(name, names, exported=True):
-    enum = IntEnum(name, names, module=_MODULE, start=0)
+    enum = Constant(name, names, module=_MODULE, start=0)
     members = enum.__members__ if exported else {}
     globals().update({name: enum}, **members)  # of equal names the last one stays, as in the original
     __all__.extend([name, *members])

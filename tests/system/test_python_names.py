@@ -1,5 +1,6 @@
 """Every name of the original's mooncake.store below the tensors is there: it works, or says that it does not."""
 import ctypes
+import pickle
 import socket
 import threading
 
@@ -8,7 +9,7 @@ import pytest
 import cluster
 from ports import free_port
 from python_cluster import joined, master, node, pattern, store  # noqa: F401
-from mooncake import store as module
+from mooncake import engine, store as module
 from mooncake.store import MooncakeDistributedStore
 
 MEMBERS = {
@@ -23,6 +24,15 @@ MEMBERS = {
 def test_members_are_names_of_the_module(enum, names):
     for name in names.split():
         assert getattr(module, name) is getattr(enum, name)
+
+
+@pytest.mark.parametrize("enum", [*MEMBERS, module.SoftPinAction, engine.TransferOpcode], ids=lambda enum: enum.__name__)
+def test_members_show_their_names(enum):
+    """As in the original, and not as each version of Python would have it."""
+    for one in enum:
+        name = f"{enum.__name__}.{one.name}"
+        assert (str(one), f"{one}", "%s" % one, repr(one)) == (name, name, name, f"<{name}: {int(one)}>")
+        assert f"{one:d}" == "%d" % one == str(int(one)) and pickle.loads(pickle.dumps(one)) is one
 
 
 def test_values_of_the_task_enums():
