@@ -175,9 +175,6 @@ class Packed:
     def sizes(self):
         return [HEADER_SIZE, self.size]
 
-    def parts(self):
-        return (self._bytes.raw, memory(self.address, self.size)) if self.size else (self._bytes.raw,)
-
 
 class Raw:
     """Bytes that go beside tensors in one batch."""
@@ -192,9 +189,6 @@ class Raw:
 
     def sizes(self):
         return [len(self._bytes)]
-
-    def parts(self):
-        return (self._bytes.raw,)
 
 
 def memory(address, size, flags=_READ):
@@ -353,29 +347,13 @@ def write(store, groups, config, upsert):
     items = [item for group in groups for item in group or ()]
     if not items:
         return results
-    config = _for_items(config, owners)
-    keys = [key for key, _ in items]
-    if upsert:
-        codes = _upsert(store, items, config)
-    else:
-        codes = store.batch_put_from_multi_buffers(
-            keys, [each.addresses() for _, each in items], [each.sizes() for _, each in items], config
-        )
+    call = store._batch_upsert_from_multi_buffers if upsert else store.batch_put_from_multi_buffers
+    codes = call([key for key, _ in items], [each.addresses() for _, each in items], [each.sizes() for _, each in items],
+                 _for_items(config, owners))  # fmt: skip
     for owner, code in zip(owners, codes):
         if results[owner] == 0:
             results[owner] = code
     return results
-
-
-def _upsert(store, items, config):
-    groups = None if config is None else config.group_ids
-    codes = []
-    for i, (key, each) in enumerate(items):
-        own = config
-        if groups:
-            own = _for_items(config, [i])
-        codes.append(store.upsert_parts(key, *each.parts(), config=own))
-    return codes
 
 
 def _named(key, packed):

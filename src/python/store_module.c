@@ -17,6 +17,7 @@
 #define METHODS(X) \
     X(put) X(put_parts) X(put_batch) X(put_from) X(batch_put_from) X(batch_put_from_multi_buffers) \
     X(put_from_with_metadata) X(upsert) X(upsert_parts) X(upsert_batch) X(upsert_from) X(batch_upsert_from) \
+    X(_batch_upsert_from_multi_buffers) \
     X(get) X(get_batch) X(get_buffer) X(batch_get_buffer) X(get_into) X(batch_get_into) \
     X(batch_get_into_multi_buffers) X(get_into_ranges) \
     X(batch_get_session_start) X(batch_get_into_multi_buffer_ranges) X(batch_get_session_end) \

@@ -391,3 +391,6 @@ MC_PY_STORE_CALL(batch_put_from_multi_buffers, 3, "keys, all_buffer_ptrs, all_si
                  put_lists(self, "batch_put_from_multi_buffers", values, MC_PY_PUT_MULTI, false),
                  "Gathers object i from the pieces (all_buffer_ptrs[i][j], all_sizes[i][j]), in order.\n\n"
                  "Returns a list of int as long as keys: 0 or a negative code each; -200: no room; -600: no bytes.")
+MC_PY_STORE_CALL(_batch_upsert_from_multi_buffers, 3, "keys, all_buffer_ptrs, all_sizes, config=None",
+                 put_lists(self, "_batch_upsert_from_multi_buffers", values, MC_PY_PUT_MULTI, true),
+                 "batch_put_from_multi_buffers that replaces values which the keys may have: what upserts of tensors are.")

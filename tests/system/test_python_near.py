@@ -23,6 +23,9 @@ def test_the_same_node(small, tmp_path):
         wait_until(lambda: store.put("large", bytes(100 << 20)) == 0)
         wait_until(lambda: store.remove_all(True) >= 0)
         assert all(put(f"near{batch}-", near) == {here} for batch in range(10))
+        for _ in range(10):  # and what upserts of tensors are
+            assert store._batch_upsert_from_multi_buffers(["upserted"], [[at, at + 7]], [[7, 1000]], near) == [0]
+            assert store.get_replica_desc("upserted")[0].get_memory_descriptor().buffer_descriptor.transport_endpoint_ == here
         others = set().union(*(put(f"any{batch}-", with_fields()) for batch in range(10))) - {here}
         assert len(others) == 1
         named = with_fields(prefer_alloc_in_same_node=True, preferred_segments=list(others))

@@ -267,6 +267,16 @@ def test_upserts(store):
     assert torch.equal(store.get_tensor_with_tp("cut", 1, 2), (WHOLE + 1)[6:])
 
 
+@upserts
+def test_upserts_near_the_writer(store):
+    near = with_fields(prefer_alloc_in_same_node=True)
+    for version in range(2):
+        assert store.upsert_pub_tensor("key", WHOLE + version, near) == 0 and torch.equal(store.get_tensor("key"), WHOLE + version)
+        assert store.batch_upsert_pub_tensor(["key", "other"], [WHOLE - version, None], near) == [0, -600]
+        assert torch.equal(store.get_tensor("key"), WHOLE - version)
+    assert store.upsert_pub_tensor("key", WHOLE, with_fields(prefer_alloc_in_same_node=True, replica_num=2)) == -600
+
+
 def test_nothing_is_possible_on_a_store_that_is_not_set_up(unset):
     memory, start = room()
     header = module._serialize_tensor(WHOLE)[0]
@@ -678,7 +688,7 @@ def test_an_older_releases_shards_are_read_and_replaced(store):
             own = parallel._place(place(tp(rank, size)))
             packed = parallel._local_shard(torch.full((16 // size, 8), version), 8, own)
             for name, item in parallel._with_manifest("key", own, [(own, packed)]):
-                assert store.upsert_parts(name, *item.parts()) == 0
+                assert parallel.write(store, [[(name, item)]], None, True) == [0]
         for readers in (1, 2, 4, 8):
             got = reads_of(store, "key", readers)
             assert all(each in ({version}, None) for each in got) and got[0] == got[-1] == {version}
