@@ -31,7 +31,6 @@ log = logging.getLogger("mooncake.store")
 
 INVALID_PARAMS = -600
 FILE_NOT_FOUND = -1100
-FILE_WRITE_FAIL = -1103
 
 HEADER_SIZE = 304
 DIMENSIONS_MAX = 8
@@ -459,29 +458,32 @@ class TensorCalls:
     def save_tensor_to_safetensor(self, key, file_name=None):
         """Writes the tensor under a key to a safetensors file, under the key's name. Without a file name the key is one.
 
-        Returns 0; -1100 without such a tensor; -1103 when the file cannot be written."""
-        files = _need_safetensors()
+        Returns 0; -1100 without such a tensor; -600 when the file cannot be written, or there is no safetensors."""
         tensor = self.get_tensor(key)
         if tensor is None:
-            return FILE_NOT_FOUND
+            return FILE_NOT_FOUND if self.get_hostname() else INVALID_PARAMS
         try:
+            import safetensors.torch as files
+
             files.save_file({str(key): tensor}, str(key if file_name is None else file_name))
-        except Exception as error:  # the library's own error, an OSError, or a dtype that it does not know
+        except Exception as error:  # the library's own error, an OSError, a dtype that it does not know, or no library
             log.error("cannot write %r: %s", file_name or key, error)
-            return FILE_WRITE_FAIL
+            return INVALID_PARAMS
         return 0
 
     def load_tensor_from_safetensor(self, key=None, file_name=None):
         """Reads a tensor from a safetensors file, puts it under the key (default: the file's name) and returns it; None on failure.
 
         The file's tensor of that name, else its first one."""
-        files = _need_safetensors()
+        need_torch()
         if file_name is None:
             raise TypeError("load_tensor_from_safetensor() needs file_name")
         name = str(file_name if key is None else key)
         try:
+            import safetensors.torch as files
+
             tensors = files.load_file(str(file_name))
-        except Exception as error:  # no file, not readable, or not of this format
+        except Exception as error:  # no file, not readable, not of this format, or no library
             log.error("cannot read %r: %s", file_name, error)
             return None
         if not tensors:
@@ -503,12 +505,3 @@ def _from_buffers(call, keys, buffer_ptrs, sizes):
         for i, code in zip(good, codes):
             results[i] = code
     return results
-
-
-def _need_safetensors():
-    need_torch()
-    try:
-        import safetensors.torch as files
-    except ImportError as error:
-        raise ImportError(f"safetensors files need the package safetensors, which cannot be imported: {error}") from error
-    return files

@@ -288,6 +288,7 @@ def test_nothing_is_possible_on_a_store_that_is_not_set_up(unset):
     assert unset.get_tensor("k") is None and unset.batch_get_tensor(["a", "b"]) == [None, None]
     assert unset.get_tensor_into("k", start, size) is None and unset.get_tensor_with_tp("k", 0, 2) is None
     assert unset.get_tensor_with_parallelism("k", target("full", tp(0, 2))) is None
+    assert unset.save_tensor_to_safetensor("k") == -600
 
 
 def test_gpus_are_not_there(store):
@@ -818,12 +819,15 @@ def test_safetensors(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert store.save_tensor_to_safetensor("key") == 0 and (tmp_path / "key").exists()
     assert store.save_tensor_to_safetensor("none", path) == -1100
-    assert store.save_tensor_to_safetensor("key", str(tmp_path / "no" / "folder")) == -1103
+    assert store.save_tensor_to_safetensor("key", str(tmp_path / "no" / "folder")) == -600
     (tmp_path / "noise").write_bytes(pattern(500))
     assert store.load_tensor_from_safetensor("x", str(tmp_path / "noise")) is None
     assert store.load_tensor_from_safetensor("x", str(tmp_path / "none")) is None and store.is_exist("x") == 0
     with pytest.raises(TypeError):
         store.load_tensor_from_safetensor("x")
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    assert store.save_tensor_to_safetensor("key", path) == -600 and store.save_tensor_to_safetensor("none", path) == -1100
+    assert store.load_tensor_from_safetensor("x", path) is None
 
 
 # ---- the original ----
