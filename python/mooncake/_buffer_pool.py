@@ -133,8 +133,9 @@ class BufferPool:
 
     In a forked child acquire() is a RuntimeError, and what was lent before is a copy of the child's own.
 
-    max_bytes and max_regions limit what the pool holds (0 and None: no limit). When nothing more can be had, acquire waits, unless
-    block_on_exhaustion is False. Buffers larger than max_size_class are not kept when they come back."""
+    max_bytes and max_regions limit what the pool holds (0 and None: no limit); max_bytes is not less than the store's local_buffer_size.
+    When nothing more can be had, acquire waits, unless block_on_exhaustion is False. Buffers larger than max_size_class are not kept when
+    they come back."""
 
     def __init__(
         self, store, max_bytes=0, min_size_class=65536, max_size_class=None, alignment=8388608, block_on_exhaustion=True,
@@ -154,7 +155,8 @@ class BufferPool:
             raise RuntimeError("MooncakeDistributedStore is not initialized")
         self._store = store
         self._process = os.getpid()
-        self._max_bytes = max_bytes or _SIZE_MAX
+        local_buffer = getattr(store, "__dict__", {}).get("_local_buffer", 0)
+        self._max_bytes = max(max_bytes, local_buffer) if max_bytes else _SIZE_MAX
         self._max_regions = _SIZE_MAX if max_regions is None else max_regions
         self._min_class = min_size_class
         self._max_class = _CLASS_DEFAULT_MAX if max_size_class is None else max_size_class
@@ -182,10 +184,10 @@ class BufferPool:
         granted = self._min_class
         while granted < size:
             granted *= 2
-        if granted > self._max_class:
+        if granted > min(self._max_class, self._max_bytes):
             granted = max(size, 1)
         page = mmap.PAGESIZE
-        return (granted + page - 1) // page * page
+        return max(size, min((granted + page - 1) // page * page, self._max_bytes))
 
     def _check_size(self, size):
         if isinstance(size, bool) or not hasattr(size, "__index__") or size.__index__() < 0:

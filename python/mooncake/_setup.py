@@ -147,6 +147,8 @@ def _join(store, values, from_dict):
         return INVALID_PARAMS
     _warn_ignored(values)
     code = store._open(*texts.values(), _disk_paths(values), *sizes.values())
+    if code == 0:
+        store._local_buffer = sizes["local_buffer_size"]
     if code == 0 and port >= 0:
         try:
             store._serve_health(port)

@@ -69,9 +69,9 @@ def arguments(master, segment=SEGMENT, buffer=BUFFER):
     return (cluster.OWN_NAME, "P2PHANDSHAKE", segment, buffer, "tcp", "", master.address)
 
 
-def joined(master, segment=SEGMENT):
+def joined(master, segment=SEGMENT, buffer=BUFFER):
     store = MooncakeDistributedStore()
-    assert store.setup(*arguments(master, segment)) == 0
+    assert store.setup(*arguments(master, segment, buffer)) == 0
     return store
 
 
@@ -87,12 +87,12 @@ def small():
 
 
 @pytest.fixture(scope="module")
-def node(master):
-    """A store with a segment that has room; in a laboratory the segment is on another host."""
+def node(master, request):
+    """A store with a segment that has room; in a laboratory the segment is on another host. Its local buffer is of the test's LOCAL_BUFFER."""
     with contextlib.ExitStack() as stack:
         if cluster.new_host:
             stack.enter_context(store_process.StoreProcess(master.address, SEGMENT))
-        store = joined(master, 0 if cluster.new_host else SEGMENT)
+        store = joined(master, 0 if cluster.new_host else SEGMENT, getattr(request.module, "LOCAL_BUFFER", BUFFER))
         wait_until(lambda: store.put("warm up", bytes(SEGMENT // 2)) == 0)
         yield store
         assert store.close() == 0

@@ -14,6 +14,7 @@ from mooncake import store as module
 from mooncake.store import BufferLease, BufferLeaseView, BufferPool
 
 CLASS = 65536
+LOCAL_BUFFER = CLASS  # a pool is not smaller
 
 
 @pytest.fixture
@@ -138,6 +139,19 @@ def test_free_buffers_of_other_sizes_make_room(pool):
     for lease in [pool.acquire(CLASS) for _ in range(4)]:
         lease.release()
     assert pool.acquire(4 * CLASS, block=False).size == 4 * CLASS
+
+
+def test_a_pool_is_not_smaller_than_the_local_buffer(master):
+    """As in the original; and a size that fits is not refused for its class, which would not."""
+    store = joined(master, 0, 3 * CLASS + 1)
+    with BufferPool(store, max_bytes=1, alignment=8, block_on_exhaustion=False) as pool:
+        with pool.acquire(3 * CLASS + 1) as lease:
+            assert lease.size == 3 * CLASS + 1
+            with pytest.raises(RuntimeError, match="exhausted"):
+                pool.acquire(1)
+        with pytest.raises(RuntimeError, match="capacity"):
+            pool.acquire(3 * CLASS + 2)
+    assert store.close() == 0
 
 
 def test_what_can_never_fit_is_refused_at_once(pool):
