@@ -37,6 +37,12 @@ def _text(name, value):
     return value
 
 
+def _name(name, value):
+    """A text; also a number, but not one that is written in several ways."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and -1 << 63 <= value < 1 << 63
+    return str(value) if is_whole else _text(name, value)
+
+
 def _size(name, value):
     """Bytes: a number, or text such as "50gb", "1.5 GB", "4096": powers of 1024."""
     wanted = 'bytes are expected, as a number or as text like "4096", "512mb", "50gb" (powers of 1024)'
@@ -105,15 +111,15 @@ _SETTINGS = (
     _Setting("global_segment_size", _size, DEFAULT_GLOBAL_SEGMENT_SIZE, (), ("MOONCAKE_GLOBAL_SEGMENT_SIZE",)),
     _Setting("local_buffer_size", _size, DEFAULT_LOCAL_BUFFER_SIZE, (), ("MOONCAKE_LOCAL_BUFFER_SIZE",)),
     _Setting("protocol", _text, "tcp", (), ("MOONCAKE_PROTOCOL",)),
-    _Setting("device_name", _text, "", ("rdma_devices", "device_names"), ("MOONCAKE_DEVICE", "MOONCAKE_RDMA_DEVICES"), True),
+    _Setting("device_name", _name, "", ("rdma_devices", "device_names"), ("MOONCAKE_DEVICE", "MOONCAKE_RDMA_DEVICES"), True),
     _Setting("master_server_address", _text, None, ("master_server_addr",), ("MOONCAKE_MASTER", "MOONCAKE_MASTER_SERVER_ADDR")),
     _Setting("enable_ssd_offload", _bool, False, ("enable_offload",), ("MOONCAKE_OFFLOAD_ENABLED", "MOONCAKE_ENABLE_SSD_OFFLOAD")),
-    _Setting("ssd_offload_path", _text, "", (), ("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH",), True),
-    _Setting("tenant_id", _text, "default", (), ("MOONCAKE_TENANT_ID",), True),
-    _Setting("stamp", _text, "", (), (), True),
+    _Setting("ssd_offload_path", _name, "", (), ("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH",), True),
+    _Setting("tenant_id", _name, "default", (), ("MOONCAKE_TENANT_ID",), True),
+    _Setting("stamp", _name, "", (), (), True),
     _Setting("enable_client_http_server", _bool, False, (), ("MOONCAKE_ENABLE_CLIENT_HTTP_SERVER",)),
     _Setting("client_http_port", _port, 9300, (), ("MOONCAKE_CLIENT_HTTP_PORT",)),
-    _Setting("auth_file", _text, "", (), ("MC_AUTH_FILE",), True),
+    _Setting("auth_file", _name, "", (), ("MC_AUTH_FILE",), True),
 )
 _REQUIRED = ("local_hostname", "metadata_server", "master_server_address")
 _BY_SPELLING = {spelling: setting for setting in _SETTINGS for spelling in (setting.name, *setting.spellings)}
@@ -169,7 +175,7 @@ class MooncakeConfig:
         except UnicodeDecodeError as error:
             raise ValueError(f"{file_path}: byte {error.start} is not UTF-8") from None
         except json.JSONDecodeError as error:
-            raise ValueError(f"{file_path}:{error.lineno}:{error.colno}: {error.msg}") from None
+            raise json.JSONDecodeError(f"{file_path}:{error.lineno}:{error.colno}: {error.msg}", error.doc, error.pos) from None
         except RecursionError:
             raise ValueError(f"{file_path}: nested too deep") from None
         if not isinstance(given, dict):

@@ -58,6 +58,7 @@ def written(tmp_path):
     (SGLANG, {"tenant_id": "default"}),
     ({**OWN, "enable_ssd_offload": "yes", "ssd_offload_path": None, "enable_client_http_server": 1, "client_http_port": "0"},
      {"enable_ssd_offload": True, "ssd_offload_path": "", "enable_client_http_server": True, "client_http_port": 0}),
+    ({**OWN, "tenant_id": 5, "device_name": 3, "ssd_offload_path": 0, "stamp": -7}, {"tenant_id": "5", "device_name": "3", "ssd_offload_path": "0", "stamp": "-7"}),
     ({**OWN, "enable_offload": "off", "global_segment_size": 1.9, "local_buffer_size": 0}, {"enable_ssd_offload": False, "global_segment_size": 1, "local_buffer_size": 0}),
 ])
 def test_files(written, monkeypatch, content, expected):
@@ -126,6 +127,8 @@ def test_bad_json_says_where(written, monkeypatch, content, place):
     with pytest.raises(ValueError) as raised:
         python(monkeypatch, lambda: MooncakeConfig.from_file(path))
     assert path + place in str(raised.value)
+    # As who knows the original's catches it; its own errors are other ones.
+    assert isinstance(raised.value, json.JSONDecodeError) == (place not in ("", ":1:1:"))
     ours, error = native("--config", path)
     assert ours is None and path + place in error and len(error.splitlines()) == 1
 
@@ -150,9 +153,9 @@ def test_required_fields(written, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name, value", [
-    ("local_hostname", 5), ("local_hostname", None), ("metadata_server", ["x"]), ("master_server_address", True), ("protocol", 1), ("protocol", ""), ("device_name", 3),
+    ("local_hostname", 5), ("local_hostname", None), ("metadata_server", ["x"]), ("master_server_address", True), ("protocol", 1), ("protocol", ""), ("device_name", True), ("stamp", 1.5),
     ("global_segment_size", True), ("global_segment_size", None), ("global_segment_size", []), ("global_segment_size", "many"), ("local_buffer_size", -1),
-    ("enable_ssd_offload", "perhaps"), ("enable_ssd_offload", {}), ("client_http_port", 70000), ("client_http_port", "x"), ("client_http_port", True), ("tenant_id", 5),
+    ("enable_ssd_offload", "perhaps"), ("enable_ssd_offload", {}), ("client_http_port", 70000), ("client_http_port", "x"), ("client_http_port", True), ("tenant_id", 1 << 63), ("tenant_id", ["x"]),
 ])
 def test_wrong_values_name_the_key(written, monkeypatch, name, value):
     path = written({**OWN, name: value})

@@ -326,7 +326,9 @@ static int set_json(struct mc_service_config *config, const struct setting *row,
         return set_text(config, row, value->kind == 't' ? "1" : "0", where, key, error, error_size);
     if (is_number && row->kind == BOOL)
         return set_text(config, row, number != 0 ? "1" : "0", where, key, error, error_size);
-    if ((is_whole && row->kind != TEXT) || (is_number && row->kind == SIZE)) {
+    /* A name may be a number, but not one that is written in several ways. */
+    bool is_name = row->kind == TEXT && row->is_null_initial;
+    if ((is_whole && (row->kind != TEXT || is_name)) || (is_number && row->kind == SIZE)) {
         snprintf(text, sizeof(text), "%.*s", (int)value->value.length, (const char *)value->value.data);
         return set_text(config, row, text, where, key, error, error_size);
     }
