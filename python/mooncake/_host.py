@@ -11,27 +11,29 @@ _addresses = set()  # of all allocators: tensors often outlive the allocator the
 
 
 class MooncakeHostMemAllocator:
-    """Host memory for buffers. It stays until free(), also when the allocator is gone."""
+    """Host memory for buffers, shared with children that are forked. It stays until free(), also when the allocator is gone."""
 
     __slots__ = ()
     __module__ = "mooncake.store"
 
     @checked
     def alloc(self, size):
-        """Address of size zeroed bytes at a page's start; 0 when there is no memory."""
-        address = _allocate(_number(size))
-        if address != 0:
-            _addresses.add(address)
+        """Address of size zeroed bytes at a page's start. RuntimeError when there is no memory, and for a size of 0."""
+        size = _number(size)
+        address = _allocate(size)
+        if address == 0:
+            raise RuntimeError(f"no memory of {size} bytes")
+        _addresses.add(address)
         return address
 
     @checked
     def free(self, ptr):
-        """Gives an address of alloc back. 0, or -600 when it is none."""
+        """Gives an address of alloc back. 0, or -1 when it is none."""
         address = _number(ptr)
         try:
             _addresses.remove(address)
         except KeyError:
-            return -600
+            return -1
         _release(address)
         return 0
 

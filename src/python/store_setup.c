@@ -25,16 +25,21 @@
 /* ---- memory for others ---- */
 
 /* Its length stands in a page before it, so that it can be given back by its address alone. */
-static void *host_alloc(size_t size)
+static void *host_map(size_t size, int sharing)
 {
     if (size == 0 || size > SIZE_MAX - PAGE)
         return NULL;
-    void *base = mmap(NULL, size + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *base = mmap(NULL, size + PAGE, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return NULL;
     size_t length = size + PAGE;
     memcpy(base, &length, sizeof(length));
     return (uint8_t *)base + PAGE;
+}
+
+static void *host_alloc(size_t size)
+{
+    return host_map(size, MAP_PRIVATE);
 }
 
 static void host_free(void *memory)
@@ -46,10 +51,11 @@ static void host_free(void *memory)
     (void)munmap((uint8_t *)memory - PAGE, length); /* a mapping as it was made */
 }
 
+/* Children that are forked see what is written, as the original's do. */
 PyObject *mc_py_allocate(PyObject *Py_UNUSED(module), PyObject *size)
 {
     uint64_t bytes;
-    return mc_py_u64(size, &bytes) < 0 ? NULL : PyLong_FromVoidPtr(host_alloc(bytes));
+    return mc_py_u64(size, &bytes) < 0 ? NULL : PyLong_FromVoidPtr(host_map(bytes, MAP_SHARED));
 }
 
 PyObject *mc_py_release(PyObject *Py_UNUSED(module), PyObject *address)

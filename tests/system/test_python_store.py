@@ -825,9 +825,16 @@ def test_host_memory():
     base = allocator.alloc(10_000)
     assert base % 4096 == 0 and ctypes.string_at(base, 10_000) == bytes(10_000)
     ctypes.memset(base, 7, 10_000)
-    assert allocator.alloc(0) == 0 and allocator.alloc(2**62) == 0
+    child = os.fork()
+    if child == 0:
+        ctypes.memset(base, 8, 10)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0 and ctypes.string_at(base, 11) == b"\x08" * 10 + b"\x07"
+    for size in (0, 2**62):
+        with pytest.raises(RuntimeError, match="no memory"):
+            allocator.alloc(size)
     assert module.MooncakeHostMemAllocator().free(base) == 0
-    assert allocator.free(base) == -600 and allocator.free(0) == -600 and allocator.free(4096) == -600
+    assert allocator.free(base) == -1 == allocator.free(0) == allocator.free(4096)
 
 
 def test_bind_to_numa_node_never_raises():
