@@ -17,17 +17,20 @@ _YES, _NO = ("true", "1", "yes", "on", "enable"), ("false", "0", "no", "off", "d
 _USUAL_PATH = "/data/file_storage"
 _SIZES = ("global_segment_size", "local_buffer_size")
 _OTHER_SPELLINGS = {"device_name": "rdma_devices", "master_server_address": "master_server_addr"}
-# "3gb", "16 MB", "1.5g", "1024". Units are powers of 1024.
-_SIZE = re.compile(r" *([0-9]*)(?:\.([0-9]*))? *(?:b|([kmgt])(?:b|ib)?)? *", re.ASCII | re.IGNORECASE)
+# "3gb", "16 MB", "1.5g", "1024", "1e9". Units are powers of 1024.
+_SIZE = re.compile(r" *([0-9]*)(?:\.([0-9]*))?(e[+-]?[0-9]{1,3})? *(?:b|([kmgt])(?:b|ib)?)? *", re.ASCII | re.IGNORECASE)
 
 
 def _parse_size(text):
     """Bytes, or None."""
     match = _SIZE.fullmatch(text)
-    whole, fraction, unit = match.groups("") if match else ("", "", "")
+    whole, fraction, exponent, unit = match.groups("") if match else ("", "", "", "")
     if not whole + fraction or len(whole.lstrip("0")) > 19:
         return None
     scale = 1 << 10 * ("kmgt".index(unit.lower()) + 1) if unit else 1
+    if exponent:
+        size = float(f"{whole or 0}.{fraction or 0}{exponent}") * scale
+        return int(size) if size < _INT64_MAX else None
     part, place = 0.0, 0.1
     for digit in fraction:
         part += place * int(digit)

@@ -137,7 +137,7 @@ def test_setup_by_keywords_of_the_original(master):
 
 
 @pytest.mark.parametrize("address_key, device_key", [("master_server_addr", "rdma_devices"), ("master_server_address", "device_name")])
-@pytest.mark.parametrize("size", ["0", 0, "3mb", "16 MB", "1.5mb", 1048576.0, "4194304"])
+@pytest.mark.parametrize("size", ["0", 0, "3mb", "16 MB", "1.5mb", 1048576.0, "4194304", "4e6", "1.5E+3 kb"])
 def test_setup_from_dict_takes_both_spellings_and_any_value(master, address_key, device_key, size):
     store = MooncakeDistributedStore()
     config = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "global_segment_size": size, "local_buffer_size": "16 MB"}
@@ -156,7 +156,7 @@ def test_setup_canonical_key_wins(master):
 
 
 @pytest.mark.parametrize("name", ["global_segment_size", "local_buffer_size"])
-@pytest.mark.parametrize("size", ["50%", "", "gb", "x", "-1", "1 2", "3 parsecs", "1e9", "inf", "99999999999999999999", "9000000 tb", "1..5", "\u0661", "3gb\0"])
+@pytest.mark.parametrize("size", ["50%", "", "gb", "x", "-1", "1 2", "3 parsecs", "1e", "e9", "1e19", "1e999", "inf", "99999999999999999999", "9000000 tb", "1..5", "\u0661", "3gb\0"])
 def test_setup_refuses_bad_sizes(master, name, size):
     store = MooncakeDistributedStore()
     config = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "master_server_addr": master.address, name: size}
