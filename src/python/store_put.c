@@ -393,4 +393,4 @@ MC_PY_STORE_CALL(batch_put_from_multi_buffers, 3, "keys, all_buffer_ptrs, all_si
                  "Returns a list of int as long as keys: 0 or a negative code each; -200: no room; -600: no bytes.")
 MC_PY_STORE_CALL(_batch_upsert_from_multi_buffers, 3, "keys, all_buffer_ptrs, all_sizes, config=None",
                  put_lists(self, "_batch_upsert_from_multi_buffers", values, MC_PY_PUT_MULTI, true),
-                 "batch_put_from_multi_buffers that replaces values which the keys may have: what upserts of tensors are.")
+                 "batch_put_from_multi_buffers that replaces values which the keys may have: upserts of tensors.")

@@ -67,7 +67,7 @@ PyObject *mc_py_release(PyObject *Py_UNUSED(module), PyObject *address)
     Py_RETURN_NONE;
 }
 
-/* New memory of the calling thread comes from the node, while it has some. False: there is no such node, or no leave. */
+/* New memory of the calling thread comes from the node, while it has some. False: no such node, or no leave. */
 PyObject *mc_py_prefer_node(PyObject *Py_UNUSED(module), PyObject *node)
 {
     unsigned long nodes[NODES_MAX / BITS] = {0};
