@@ -7,10 +7,15 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define PARALLEL_MIN ((uint64_t)64 << 20) /* less is registered faster than a thread starts */
 #define PIECE_UNIT ((uint64_t)2 << 20)    /* pieces end at borders of huge pages, where limits allow */
+#define OF_NODE 1ul                       /* MPOL_F_NODE and MPOL_F_ADDR of get_mempolicy(2): where an address lies */
+#define OF_ADDRESS 2ul
 
 /* Of a GPU: as an exported descriptor, or by address, if the kernel has a module for it. Of the host: by address. */
 enum register_kind { BY_ADDRESS, BY_DMABUF };
@@ -45,6 +50,22 @@ static uint64_t piece_bytes(const struct mc_rdma *rdma)
     return most > PIECE_UNIT ? most - most % PIECE_UNIT : most;
 }
 
+/* The NUMA node of a page that is there; -1: unknown. */
+static int node_of(uintptr_t address)
+{
+    int node = -1;
+    return syscall(SYS_get_mempolicy, &node, NULL, 0ul, (void *)address, OF_NODE | OF_ADDRESS) == 0 ? node : -1;
+}
+
+/* The devices near a piece of the range. */
+static uint32_t near_piece(struct mc_rdma *rdma, const struct mc_rdma_range *range, uint64_t offset)
+{
+    struct mc_rdma_range piece = *range;
+    if (piece.numa_node == MC_RDMA_NODE_SOUGHT)
+        piece.numa_node = node_of((uintptr_t)range->address + offset);
+    return mc_rdma_near(rdma, &piece);
+}
+
 static struct mc_rdma_memory *memory_make(struct mc_rdma *rdma, const struct mc_rdma_range *range)
 {
     uint64_t piece = piece_bytes(rdma), count = range->length / piece + (range->length % piece != 0);
@@ -66,12 +87,11 @@ static struct mc_rdma_memory *memory_make(struct mc_rdma *rdma, const struct mc_
                                       .remote = chunks + count,
                                       .regions = regions};
     memory->range.location = memory->range.bus_id = NULL; /* the caller's */
-    uint32_t preferred = mc_rdma_near(rdma, range);
     for (uint64_t i = 0; i < count; i++) {
         uint64_t offset = i * piece, left = range->length - offset;
         chunks[i] = (struct mc_rdma_chunk){.address = (uintptr_t)range->address + offset,
                                            .length = left < piece ? left : piece,
-                                           .preferred = preferred,
+                                           .preferred = near_piece(rdma, range, offset),
                                            .is_gpu = range->is_gpu};
         chunks[count + i] = chunks[i];
     }

@@ -49,6 +49,7 @@
 #define MC_RDMA_SERVED_MAX 16384u /* serving halves of one mc_rdma */
 #define MC_RDMA_TEXT_MAX 65536u   /* bytes of an offer, an answer, a list of devices */
 #define MC_RDMA_REASON_MAX 160u
+#define MC_RDMA_NODE_SOUGHT (-2)
 
 struct mc_verbs;       /* verbs.h */
 struct mc_rdma;        /* device.h */
@@ -153,7 +154,7 @@ struct mc_rdma_range {
     int dmabuf_fd;          /* -1: none. Stays the caller's; may be closed after the call */
     uint64_t dmabuf_offset; /* of address within it */
     bool is_remote_readable, is_remote_writable; /* neither: only we use it, on the local side of requests */
-    int numa_node;                               /* where it lies; -1: unknown, all devices alike */
+    int numa_node; /* where it lies; -1: unknown, all devices alike; MC_RDMA_NODE_SOUGHT: each piece is looked for */
     const char *location; /* "cpu:0", "cuda:1" as the topology names it; NULL, "" or "*": "cpu:<numa_node>" */
     const char *bus_id;   /* of the GPU at that location; NULL: not known */
 };

@@ -500,12 +500,12 @@ void mc_serve_pin(struct mc_serve *serve, struct mc_segment_memory *memory)
                                  .dmabuf_fd = -1,
                                  .is_remote_readable = true,
                                  .is_remote_writable = true,
-                                 .numa_node = -1};
+                                 .numa_node = MC_RDMA_NODE_SOUGHT};
     struct mc_rdma_range index = {.address = (void *)(uintptr_t)mc_segment_memory_slots(memory),
                                   .length = mc_segment_memory_slot_count(memory) * sizeof(struct mc_slot),
                                   .dmabuf_fd = -1,
                                   .is_remote_readable = true,
-                                  .numa_node = -1};
+                                  .numa_node = MC_RDMA_NODE_SOUGHT};
     struct pinned *pinned = calloc(1, sizeof(*pinned));
     if (serve->server.rdma == NULL || pinned == NULL) {
         free(pinned);

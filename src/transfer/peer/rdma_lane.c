@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define SETUP_MS 2000u    /* for a link to be made */
@@ -34,8 +33,6 @@
 #define HEAR_MAX 3u /* reads for what is said unasked; others wait meanwhile */
 #define END_MS 500u /* for the end of a connection to come by itself, before the peer is asked */
 #define PACKET_LIFE_MS 120000u
-#define MPOL_F_NODE 1ul /* of get_mempolicy(2): the node where an address lies */
-#define MPOL_F_ADDR 2ul
 
 /* ---- devices and memory ---- */
 
@@ -62,15 +59,6 @@ int mc_rdma_start(const char *device_name, const char *matrix, struct mc_rdma **
     return mc_rdma_open(&options, rdma);
 }
 
-/* The NUMA node of a page that is there; -1: unknown. */
-static int node_of(uint64_t address)
-{
-    int node = -1;
-    return syscall(SYS_get_mempolicy, &node, NULL, 0ul, (void *)(uintptr_t)address, MPOL_F_NODE | MPOL_F_ADDR) == 0
-               ? node
-               : -1;
-}
-
 bool mc_rdma_whole_pages(uint64_t address, uint64_t length, uint64_t page, uint64_t *from, uint64_t *size)
 {
     uint64_t rest = (page - (address + length) % page) % page;
@@ -90,18 +78,15 @@ static int dmabuf_of(uint64_t address, uint64_t length, uint64_t *from)
     return fd;
 }
 
-/* Where the memory lies, for the topology: what is said, else the GPU, else the NUMA node of its first page. */
+/* Where the memory lies, for the topology: what is said, else the GPU, else where its pages are found. */
 static void locate(struct mc_rdma_range *range, struct mc_gpu_place place, const char *location, char *gpu,
                    size_t gpu_size, char *bus_id, size_t bus_id_size)
 {
     bool is_said = location[0] != 0 && strcmp(location, "*") != 0;
-    range->numa_node = -1;
+    range->numa_node = is_said || range->is_gpu ? -1 : MC_RDMA_NODE_SOUGHT;
     range->location = is_said ? location : NULL;
-    if (!range->is_gpu) {
-        if (!is_said)
-            range->numa_node = node_of((uintptr_t)range->address);
+    if (!range->is_gpu)
         return;
-    }
     snprintf(gpu, gpu_size, "cuda:%d", place.number);
     if (is_said && strcmp(location, gpu) != 0)
         return;
