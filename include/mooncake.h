@@ -351,9 +351,12 @@ struct mc_replica_description {
 MC_API int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct mc_replica_description *descriptions,
                              size_t capacity);
 
-/* Registered memory: kept for API compatibility and checks (tcp and shared memory need none). Parts, here and in all
- * calls, may lie in a GPU's memory (CUDA), if the process has loaded the driver: register such memory first, or a
- * second after the driver was loaded. What the driver refuses is MC_ERR_INVALID_PARAMS, of a put MC_ERR_TRANSFER_FAIL.
+/* Registered memory: RDMA devices read and write it in place, so that no processor copies what a put or get of 4 KiB
+ * and more moves; register_buffer then takes about a second for 4 GiB, and memory that no device takes is copied (the
+ * log says so). By tcp and shared memory none is needed. unregister_buffer waits for calls that use the memory. Parts,
+ * here and in all calls, may lie in a GPU's memory (CUDA), if the process has loaded the driver: register such memory
+ * first, or a second after the driver was loaded. What the driver refuses is MC_ERR_INVALID_PARAMS, of a put
+ * MC_ERR_TRANSFER_FAIL.
  * The same base twice, a base that is not registered, NULL or size 0: MC_ERR_INVALID_PARAMS. */
 MC_API int mc_store_register_buffer(struct mc_store *store, void *base, size_t size);
 MC_API int mc_store_unregister_buffer(struct mc_store *store, void *base);
@@ -378,7 +381,7 @@ struct mc_store_call_times {
 /* Counters since open. */
 struct mc_store_statistics {
     uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses;
-    uint64_t path_bytes[4];                       /* local, shm, tcp, reserved */
+    uint64_t path_bytes[4];                       /* local, shm, tcp, rdma */
     uint64_t checksum_errors, retries, fallbacks; /* fallbacks: a faster path was tried and failed */
     uint64_t segment_capacity, segment_populated;
     uint64_t scrubbed_bytes, rotten_slots; /* what lies in the segment, read and compared in the background; rotten ones
@@ -389,6 +392,7 @@ struct mc_store_statistics {
     uint64_t hot_hits;     /* gets of what lies elsewhere that were served from a copy in this process, */
     uint64_t hot_bytes;    /* and the bytes of the copies now. MC_STORE_LOCAL_HOT_CACHE_SIZE (0), 0 = none is kept */
     struct mc_store_call_times put_times, get_times, exist_times; /* put: and upsert; get: whole values and ranges */
+    uint64_t rdma_copied_bytes; /* of path_bytes by rdma: between memory that is not registered and the device's */
 };
 MC_API void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *statistics);
 

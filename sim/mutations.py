@@ -68,7 +68,7 @@ MUTATIONS = [
     # Copies
     ("reader_believes_without_checksum", PATH + "gather.c", "return rc < 0 ? rc : crc == slot->crc ? 0 : MC_ERR_CHECKSUM_MISMATCH;", "return rc < 0 ? rc : 0;"),
     ("reader_looks_no_second_time_nor_at_checksum", PATH + "gather.c", "if (rc == 0 || rc == MC_ERR_CHECKSUM_MISMATCH)", "if (rc == MC_ERR_CHECKSUM_MISMATCH)\n        rc = 0;\n    if (0)"),
-    ("writer_sums_before_the_end", PATH + "gather.c", "crc = copy_crc(target + at, source, taken, crc, stream);\n            at += taken;", "crc = copy_crc(target + at, source, taken - (taken > 100), crc, stream);\n            at += taken;"),
+    ("writer_sums_before_the_end", PATH + "gather.c", ": copy_crc(target + at, source, taken, crc, stream);\n            at += taken;", ": copy_crc(target + at, source, taken - (taken > 100), crc, stream);\n            at += taken;"),
     # Writers that may still be at work
     ("cut_waits_for_nobody", SEGMENT + "memory_writers.c", "    return found;\n}\n\nbool mc_segment_memory_is_written(", "    return found && 0;\n}\n\nbool mc_segment_memory_is_written("),
     # What data threads store is announced, and is waited for by who clears.

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "store/path/path.h"
 #include "store/path/paths.h"
+#include "store/path/rdma_buffers.h"
 #include "store/path/rdma_stage.h"
 #include "rdma/link.h"
 #include "rdma/remote.h"
@@ -31,6 +32,26 @@ struct mc_rdma_stages *mc_rdma_stages_create(struct mc_rdma *rdma)
 void mc_rdma_stages_free(struct mc_rdma_stages *stages)
 {
     mc_assert(stages == NULL);
+}
+struct mc_rdma_buffers *mc_rdma_buffers_create(struct mc_rdma *rdma)
+{
+    (void)rdma;
+    return NULL;
+}
+void mc_rdma_buffers_free(struct mc_rdma_buffers *buffers)
+{
+    mc_assert(buffers == NULL);
+}
+int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, void *base, uint64_t size)
+{
+    (void)buffers, (void)base, (void)size;
+    mc_assert(false);
+    return 0;
+}
+void mc_rdma_buffers_remove(struct mc_rdma_buffers *buffers, const void *base)
+{
+    (void)base;
+    mc_assert(buffers == NULL);
 }
 
 /* ---- of devices, which nobody has ---- */

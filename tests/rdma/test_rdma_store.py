@@ -1,4 +1,7 @@
 """mooncake_master and mooncake.store with protocol rdma: this process has rxe0 and rxe1 and no segment, the owner is a process with rxe2 and rxe3."""
+import os
+import pathlib
+import subprocess
 import threading
 import time
 
@@ -10,6 +13,7 @@ from python_cluster import pattern, wait_until
 from store_process import StoreProcess
 
 pytestmark = pytest.mark.skipif(cables.COUNT < 4, reason="two devices for each side")
+PROGRAM = pathlib.Path(os.environ["MC_BUILD"]) / "tests" / "store_check"
 MINE, THEIRS = "rxe0,rxe1", "rxe2,rxe3"
 SETTINGS = {"MC_PATHS": "rdma,tcp", "MC_RDMA_RAIL_PAUSE_SECONDS": "2"}
 LARGE = 8 << 20
@@ -89,6 +93,15 @@ def test_spread(store):
     assert store.get("spread") == data
     by = moved(before)
     assert min(by) > sum(by) // 20 and sum(by[:2]) > 2 * LARGE, by
+
+
+def test_registered_memory_is_not_copied(master, owner):
+    """In a process of its own, whose counters say so; the cable of each device carried its part."""
+    before = cables.carried_by_all()
+    done = subprocess.run([PROGRAM, master.address, MINE], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=170, stdin=subprocess.DEVNULL, text=True)
+    assert done.returncode == 0 and "store_check: good" in done.stdout, done.stdout[-4000:]
+    by = moved(before)
+    assert min(by) > sum(by) // 20, by
 
 
 def test_cable_pulled(store):

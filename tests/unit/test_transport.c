@@ -63,8 +63,15 @@ static int setup_rdma(void **state)
     *state = &rig;
     return 0;
 }
+/* The same in place: the caller's memory is registered. */
+static int setup_direct(void **state)
+{
+    rig_registers = true;
+    return setup_rdma(state);
+}
 static int teardown(void **state)
 {
+    rig_registers = false;
     rig_stop(*state);
     return 0;
 }
@@ -876,6 +883,7 @@ static void shm_peer_stopped(void **state)
 #define EACH(test)                                                                                                     \
     {"local " #test, test, setup_local, teardown, NULL}, {"shm " #test, test, setup_shm, teardown, NULL},              \
         {"rdma " #test, test, setup_rdma, teardown, NULL},                                                             \
+        {"rdma in place " #test, test, setup_direct, teardown, NULL},                                                  \
     {                                                                                                                  \
         "tcp " #test, test, setup_tcp, teardown, NULL                                                                  \
     }

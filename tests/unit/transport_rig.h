@@ -213,20 +213,43 @@ static inline struct mc_transfer rig_transfer(enum mc_transfer_kind kind, uint32
         .result = 12345};
 }
 
+static bool rig_registers; /* the callers' parts, for the time of a run */
+
+/* Registers, or lets go of, the memory around all parts of the transfers. */
+static inline void rig_register(struct rig *rig, const struct mc_transfer *transfers, size_t count, bool is_wanted)
+{
+    uintptr_t start = UINTPTR_MAX, end = 0;
+    for (size_t i = 0; i < count && rig_registers; i++) {
+        for (size_t j = 0; j < transfers[i].part_count; j++) {
+            uintptr_t from = (uintptr_t)transfers[i].parts[j].iov_base, to = from + transfers[i].parts[j].iov_len;
+            start = from < to && from < start ? from : start;
+            end = from < to && to > end ? to : end;
+        }
+    }
+    if (end > start && is_wanted)
+        (void)mc_paths_register(rig->paths, (void *)start, end - start);
+    else if (end > start)
+        mc_paths_unregister(rig->paths, (const void *)start);
+}
+
 static inline void rig_run(struct rig *rig, struct mc_transfer *transfers, size_t count, uint64_t timeout_ms)
 {
-    struct mc_run run = {.deadline_ns = rig_deadline(timeout_ms)};
     struct mc_transfer **list = malloc(count * sizeof(*list));
     for (size_t i = 0; i < count; i++)
         list[i] = &transfers[i];
+    rig_register(rig, transfers, count, true);
+    struct mc_run run = {.deadline_ns = rig_deadline(timeout_ms)};
     mc_path_run(rig->path, list, count, &run);
+    rig_register(rig, transfers, count, false);
     free(list);
 }
 
 static inline int rig_run_one(struct rig *rig, struct mc_transfer *transfer, uint64_t timeout_ms)
 {
+    rig_register(rig, transfer, 1, true);
     struct mc_run run = {.deadline_ns = rig_deadline(timeout_ms)};
     mc_path_run(rig->path, &transfer, 1, &run);
+    rig_register(rig, transfer, 1, false);
     return transfer->result;
 }
 

@@ -1,4 +1,4 @@
-/* Registered buffers. */
+/* Registered buffers: the RDMA devices read and write them in place. */
 #include "store/client/state.h"
 
 #include <stdlib.h>
@@ -27,8 +27,8 @@ int mc_store_register_buffer(struct mc_store *store, void *base, size_t size)
     if (rc == 0)
         store->registered[store->registered_count++] = (struct mc_registered){base, size};
     pthread_mutex_unlock(&store->lock);
-    if (rc == 0)
-        (void)mc_gpu_note(base, size);
+    if (rc == 0 && mc_gpu_note(base, size).kind == MC_GPU_HOST)
+        (void)mc_paths_register(store->paths, base, size); /* what devices refuse is copied */
     mc_store_leave(store);
     return rc;
 }
@@ -48,8 +48,10 @@ int mc_store_unregister_buffer(struct mc_store *store, void *base)
         }
     }
     pthread_mutex_unlock(&store->lock);
-    if (rc == 0)
+    if (rc == 0) {
+        mc_paths_unregister(store->paths, base);
         mc_gpu_forget(base);
+    }
     mc_store_leave(store);
     return rc;
 }

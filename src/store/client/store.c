@@ -77,6 +77,7 @@ void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *sta
                                                .get_loads = atomic_load(&store->get_loads),
                                                .hot_hits = atomic_load(&store->hot_hits),
                                                .hot_bytes = store->hot == NULL ? 0 : mc_hot_bytes(store->hot),
+                                               .rdma_copied_bytes = atomic_load(&counters->rdma_copied_bytes),
                                                .checksum_errors = atomic_load(&counters->checksum_errors),
                                                .fallbacks = atomic_load(&counters->fallbacks)};
     statistics->put_times = mc_call_times_seen(&store->put_times);

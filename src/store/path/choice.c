@@ -1,6 +1,7 @@
 /* Paths to segments: which is best, opened once, remembered, tried again. */
 #include "store/path/path.h"
 #include "store/path/paths.h"
+#include "store/path/rdma_buffers.h"
 #include "store/path/rdma_stage.h"
 
 #include "base/error.h"
@@ -395,7 +396,9 @@ void mc_paths_end(struct mc_paths *paths)
 {
     paths_clear(paths);
     mc_rdma_stages_free(paths->stages);
+    mc_rdma_buffers_free(paths->buffers);
     paths->stages = NULL;
+    paths->buffers = NULL;
 }
 
 void mc_paths_destroy(struct mc_paths *paths)

@@ -124,7 +124,7 @@ static inline uint32_t copy_crc(void *target, const void *source, size_t length,
 }
 
 struct reading {
-    const uint8_t *data; /* of the object */
+    const uint8_t *data; /* of the object. NULL: it is in the parts already, and is summed there */
     struct mc_cursor *cursor;
     struct mc_motion *motion;
     bool stream;
@@ -134,12 +134,14 @@ struct reading {
  * wanted proves that part: what was copied goes into the sum as it is in the copy. */
 static int piece_read(struct reading *reading, uint64_t from, uint64_t to, uint64_t start, uint64_t end, uint32_t *crc)
 {
-    *crc = mc_crc32c(0, reading->data + from, (size_t)(start - from));
+    *crc = start == from ? 0 : mc_crc32c(0, reading->data + from, (size_t)(start - from));
     while (start < end) {
         size_t length;
         uint8_t *target =
             mc_cursor_take(reading->cursor, end - start < MC_LOOK_BYTES ? end - start : MC_LOOK_BYTES, &length);
-        if (reading->motion->verify)
+        if (reading->data == NULL)
+            *crc = mc_crc32c(*crc, target, length);
+        else if (reading->motion->verify)
             *crc = copy_crc(target, reading->data + start, length, *crc, reading->stream);
         else
             memcpy(target, reading->data + start, length);
@@ -148,8 +150,15 @@ static int piece_read(struct reading *reading, uint64_t from, uint64_t to, uint6
         if (rc < 0)
             return rc;
     }
-    *crc = mc_crc32c(*crc, reading->data + end, (size_t)(to - end));
+    if (end < to)
+        *crc = mc_crc32c(*crc, reading->data + end, (size_t)(to - end));
     return 0;
+}
+
+int mc_extent_check(const struct mc_slot *slot, const uint8_t *table, uint64_t start, uint64_t end,
+                    struct mc_cursor *cursor, struct mc_motion *motion)
+{
+    return motion->verify ? mc_extent_read(slot, NULL, table, start, end, cursor, motion) : 0;
 }
 
 int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_t *table, uint64_t start, uint64_t end,
@@ -184,7 +193,8 @@ int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_
     return 0;
 }
 
-/* [from, to) of the object, from the beginning of a block on, with the sum of each block at its place in sums. */
+/* [from, to) of the object, from the beginning of a block on, with the sum of each block at its place in sums. Without
+ * a target only the sums are taken. */
 static int blocks_write(const struct mc_transfer *transfer, uint8_t *target, uint64_t from, uint64_t to,
                         struct mc_cursor *cursor, struct mc_motion *motion, uint32_t *sums)
 {
@@ -198,7 +208,7 @@ static int blocks_write(const struct mc_transfer *transfer, uint8_t *target, uin
             size_t taken;
             const uint8_t *source =
                 mc_cursor_read(cursor, transfer, end - at < MC_LOOK_BYTES ? end - at : MC_LOOK_BYTES, &taken);
-            crc = copy_crc(target + at, source, taken, crc, stream);
+            crc = target == NULL ? mc_crc32c(crc, source, taken) : copy_crc(target + at, source, taken, crc, stream);
             at += taken;
             int rc = mc_motion_moved(motion, taken);
             if (rc < 0)
@@ -219,7 +229,7 @@ struct large_object {
     uint64_t start, end, piece_bytes;
     const struct mc_slot *slot;  /* of a read, with */
     const uint8_t *data, *table; /* where its bytes lie */
-    uint8_t *target;             /* of a write, with */
+    uint8_t *target;             /* of a write (NULL: it is not copied), with */
     uint32_t *sums;              /* its block table */
     _Atomic int result;          /* of the first piece that failed */
 };
@@ -372,10 +382,12 @@ void mc_commit_fill(struct mc_wire_commit_item *commit, const struct mc_transfer
                                            .tag = transfer->place.tag};
 }
 
-/* Its blocks, by several threads if that is worth it, and their table. *crc: of the one block, or of the table. */
-static int object_write(uint8_t *target, const struct mc_transfer *transfer, struct mc_motion *motion, uint32_t *crc)
+/* Its blocks, by several threads if that is worth it, and their table, as it lies behind the object. *crc: of the one
+ * block, or of the table. */
+static int object_write(uint8_t *target, uint8_t *behind, const struct mc_transfer *transfer, struct mc_motion *motion,
+                        uint32_t *crc)
 {
-    const uint64_t length = transfer->object_length, table_offset = mc_table_offset(length);
+    const uint64_t length = transfer->object_length;
     const uint8_t shift = mc_block_shift(length);
     const uint32_t blocks = mc_block_count(length, shift);
     if (blocks <= 1) {
@@ -393,22 +405,35 @@ static int object_write(uint8_t *target, const struct mc_transfer *transfer, str
                                            : blocks_write(transfer, target, 0, length, &cursor, motion, sums);
     if (rc < 0)
         return rc;
-    memcpy(target + table_offset, sums, mc_table_length(length, shift));
+    memcpy(behind + (mc_table_offset(length) - length), sums, mc_table_length(length, shift));
     *crc = mc_crc32c(0, sums, mc_table_length(length, shift));
     return 0;
+}
+
+/* target: where the object is copied to, or NULL; behind: where what follows it in the extent is put. */
+static int extent_write(uint8_t *target, uint8_t *behind, const struct mc_transfer *transfer, struct mc_motion *motion,
+                        struct mc_wire_commit_item *commit)
+{
+    uint64_t length = transfer->object_length;
+    uint32_t crc = 0;
+    int rc = object_write(target, behind, transfer, motion, &crc);
+    if (rc < 0)
+        return rc;
+    memset(behind, 0, (size_t)(mc_table_offset(length) - length));
+    memcpy(behind + (mc_key_offset(length) - length), transfer->key.data, transfer->key.length);
+    mc_commit_fill(commit, transfer, crc);
+    return mc_source_result(transfer);
 }
 
 int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc_motion *motion,
                     struct mc_wire_commit_item *commit)
 {
-    uint64_t length = transfer->object_length;
     uint8_t *target = data + transfer->place.offset;
-    uint32_t crc = 0;
-    int rc = object_write(target, transfer, motion, &crc);
-    if (rc < 0)
-        return rc;
-    memset(target + length, 0, (size_t)(mc_table_offset(length) - length));
-    memcpy(target + mc_key_offset(length), transfer->key.data, transfer->key.length);
-    mc_commit_fill(commit, transfer, crc);
-    return mc_source_result(transfer);
+    return extent_write(target, target + transfer->object_length, transfer, motion, commit);
+}
+
+int mc_extent_describe(uint8_t *behind, const struct mc_transfer *transfer, struct mc_motion *motion,
+                       struct mc_wire_commit_item *commit)
+{
+    return extent_write(NULL, behind, transfer, motion, commit);
 }

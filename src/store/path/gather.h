@@ -82,10 +82,16 @@ int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t da
  * byte would lie (only the blocks that are touched are read); table: its block table, if it has one. */
 int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_t *table, uint64_t start, uint64_t end,
                    struct mc_cursor *cursor, struct mc_motion *motion);
+/* The same of bytes that are in the parts already: nothing is copied. Of whole blocks, but for the object's last. */
+int mc_extent_check(const struct mc_slot *slot, const uint8_t *table, uint64_t start, uint64_t end,
+                    struct mc_cursor *cursor, struct mc_motion *motion);
 /* Copies an object with block table and key into its extent and fills *commit. 0, MC_ERR_RPC_TIMEOUT,
  * or what its source says. */
 int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc_motion *motion,
                     struct mc_wire_commit_item *commit);
+/* The same without the copy: what lies behind the object in its extent, table and key, is put at `behind`. */
+int mc_extent_describe(uint8_t *behind, const struct mc_transfer *transfer, struct mc_motion *motion,
+                       struct mc_wire_commit_item *commit);
 void mc_commit_fill(struct mc_wire_commit_item *commit, const struct mc_transfer *transfer, uint32_t crc);
 
 #endif

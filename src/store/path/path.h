@@ -53,6 +53,7 @@ struct mc_paths {
     struct mc_crew *crew; /* helps with large copies; NULL: nobody */
     struct mc_rdma *rdma; /* NULL: none */
     struct mc_rdma_stages *stages;
+    struct mc_rdma_buffers *buffers; /* of the caller's; NULL: none */
     struct mc_pace openings; /* connections to owners: what is opened because others are late is paid for here */
 
     pthread_mutex_t lock;  /* guards what follows, up to the descriptors */

@@ -6,6 +6,7 @@
 #include "env/thread.h"
 #include "store/path/path.h"
 #include "store/path/paths.h"
+#include "store/path/rdma_buffers.h"
 #include "store/path/rdma_stage.h"
 #include "store/segment/memory.h"
 
@@ -46,6 +47,18 @@ void mc_paths_set_rdma(struct mc_paths *paths, struct mc_rdma *rdma)
 {
     paths->stages = mc_rdma_stages_create(rdma);
     paths->rdma = paths->stages == NULL ? NULL : rdma;
+    paths->buffers = paths->rdma == NULL ? NULL : mc_rdma_buffers_create(rdma);
+}
+
+int mc_paths_register(struct mc_paths *paths, void *base, uint64_t size)
+{
+    return paths->buffers == NULL ? 0 : mc_rdma_buffers_add(paths->buffers, base, size);
+}
+
+void mc_paths_unregister(struct mc_paths *paths, const void *base)
+{
+    if (paths->buffers != NULL)
+        mc_rdma_buffers_remove(paths->buffers, base);
 }
 
 void mc_paths_set_cluster(struct mc_paths *paths, struct mc_id cluster)

@@ -3,9 +3,8 @@
  * extent and says COMMIT on the connection over which the link was set up. The owner cannot refuse what a device
  * writes; so it closes that connection, and the link with it, when a grant of this node is cut (serve_lane.c).
  *
- * A link and its connection are used by one batch at a time. Objects pass through registered memory of our own, where
- * their checksums are taken. */
-#include "store/path/rdma_stage.h"
+ * A link and its connection are used by one batch at a time. How its bytes move: rdma_group.h. */
+#include "store/path/rdma_group.h"
 #include "store/path/tcp_lane.h"
 #include "rdma/link.h"
 #include "rdma/remote.h"
@@ -13,20 +12,15 @@
 #include "env/clock.h"
 #include "store/wire/stream.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 
 #define IDLE_MAX 8u
-#define GROUP_BYTES (4u << 20) /* of objects that are moved together */
-#define GROUP_MAX 128u
 #define SETUP_NS 2000000000ull /* for a link to be made */
 #define SETUP_LOOK_MS 2
 #define SETUP_WAIT_MS 20u     /* for the answer: the thread that gives it serves others, too */
 #define REPAIR_WAIT_MS 1u     /* at once: the owner goes on by itself, and says later what came of it */
 #define REPAIR_NS 50000000ull /* for pairs of a link that works without them */
-#define CUT_NS 50000000ull    /* for the owner to say that nothing arrives any more */
 #define SLOT_BYTES sizeof(struct mc_slot)
 
 struct rdma_lane {
@@ -222,25 +216,6 @@ static void lane_give(struct rdma_path *rdma, struct rdma_lane *lane)
         lane_close(rdma, lane);
 }
 
-/* Waits for the owner's end of the connection: it closes its half of the link before that. */
-static bool is_cut(const struct rdma_lane *lane)
-{
-    char thrown_away[64];
-    uint64_t until_ns = mc_clock_ns() + CUT_NS;
-    (void)shutdown(lane->control->fd, SHUT_WR);
-    for (;;) {
-        ssize_t got = recv(lane->control->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
-        if (got == 0 || (got < 0 && (errno == ECONNRESET || errno == EPIPE)))
-            return true;
-        if (got > 0 || errno == EINTR)
-            continue;
-        if (errno != EAGAIN || mc_clock_ns() >= until_ns)
-            return false;
-        struct pollfd looked = {.fd = lane->control->fd, .events = POLLIN};
-        (void)poll(&looked, 1, 5);
-    }
-}
-
 /* ---- a path ---- */
 
 static void rdma_close(struct mc_path *path)
@@ -290,273 +265,6 @@ static bool rdma_is_ended(struct mc_path *path)
     return is_ended;
 }
 
-/* ---- a group of transfers ---- */
-
-struct stage_piece { /* of one transfer, on its way through the stage */
-    struct mc_transfer *transfer;
-    uint64_t offset;          /* of the extent in the segment */
-    uint64_t start, end;      /* READ: of the object, wanted */
-    uint64_t from, to;        /* READ: whole blocks around that; WRITE: the extent */
-    uint64_t at, table, slot; /* in the stage */
-    struct mc_cursor cursor;  /* READ: where it goes */
-    bool is_split;            /* READ: the table does not lie right behind the blocks */
-};
-
-struct move_group {
-    struct rdma_path *rdma;
-    struct rdma_lane *lane;
-    struct mc_rdma_stage *stage;
-    struct mc_motion *motion;
-    struct stage_piece pieces[GROUP_MAX];
-    size_t count;
-    uint64_t bytes;
-    struct mc_rdma_request requests[2 * GROUP_MAX];
-    size_t request_count;
-    bool is_unsure;
-};
-
-static uint64_t aligned(uint64_t bytes)
-{
-    return (bytes + 63) & ~63ull;
-}
-
-/* Places it in the stage. Returns how much it takes there. */
-static uint64_t place_read(struct stage_piece *piece, bool verify)
-{
-    uint64_t length = piece->transfer->object_length, block = 1ull << mc_block_shift(length);
-    piece->from = verify ? piece->start & ~(block - 1) : piece->start;
-    piece->to = verify ? (piece->end + block - 1) & ~(block - 1) : piece->end;
-    piece->to = piece->to < length ? piece->to : length;
-    piece->is_split = piece->to != length;
-    /* The bytes up to the table are read along when the blocks end there. */
-    piece->table =
-        piece->at + (piece->is_split ? aligned(piece->to - piece->from) : mc_table_offset(length) - piece->from);
-    piece->slot = aligned(piece->table + mc_table_length(length, mc_block_shift(length)));
-    return piece->slot + SLOT_BYTES - piece->at;
-}
-
-/* Adds what comes next of the transfer: of a large READ at most about GROUP_BYTES, from *start on. False: the group is
- * full. */
-static bool group_add(struct move_group *group, struct mc_transfer *transfer, struct mc_cursor *cursor, uint64_t *start)
-{
-    struct stage_piece piece = {.transfer = transfer, .at = group->bytes, .offset = transfer->place.offset};
-    uint64_t need, end = transfer->offset + transfer->length;
-    if (transfer->kind == MC_TRANSFER_WRITE) {
-        piece.to = need = mc_extent_size(transfer->object_length, transfer->key.length);
-        piece.end = end;
-    } else {
-        uint64_t window_end = (*start + GROUP_BYTES) & ~((1ull << mc_block_shift(transfer->object_length)) - 1);
-        piece.start = *start;
-        piece.end = window_end > *start && window_end < end ? window_end : end;
-        piece.cursor = *cursor;
-        need = place_read(&piece, group->motion->verify);
-    }
-    if (group->count > 0 && (group->count == GROUP_MAX || group->bytes + need > 2 * GROUP_BYTES))
-        return false;
-    if (transfer->kind == MC_TRANSFER_READ)
-        mc_cursor_skip(cursor, piece.end - piece.start);
-    *start = piece.end;
-    group->pieces[group->count++] = piece;
-    group->bytes += aligned(need);
-    return true;
-}
-
-static bool ask_for(struct move_group *group, enum mc_rdma_opcode opcode, uint64_t at, uint64_t remote, uint64_t length)
-{
-    struct mc_rdma_request request = {.opcode = opcode,
-                                      .local = group->stage->bytes + at,
-                                      .remote = remote,
-                                      .length = length,
-                                      .local_chunks = mc_rdma_memory_local(group->stage->memory)};
-    if (length > 0 && !mc_rdma_remote_find(group->rdma->remote, remote, length, &request.remote_chunks))
-        return false;
-    group->requests[group->request_count++] = request;
-    return true;
-}
-
-/* Moves what was asked for. 0 or negative: then nothing is known of any of it. */
-static int group_move(struct move_group *group)
-{
-    const struct mc_run *run = group->motion->run;
-    struct mc_rdma_run move = {
-        .deadline_ns = run->deadline_ns, .stall_ns = MC_STALL_NS, .tick = run->tick, .context = run->context};
-    int rc = mc_rdma_link_run(group->lane->link, group->requests, group->request_count, &move);
-    group->is_unsure |= move.is_unsure;
-    group->request_count = 0;
-    if (rc == 0 || rc == MC_ERR_RPC_TIMEOUT)
-        return rc;
-    return MC_ERR_TRANSFER_FAIL;
-}
-
-static void piece_end(struct stage_piece *piece, int code)
-{
-    if (piece->transfer->result == 0)
-        piece->transfer->result = code;
-}
-
-static void group_fail(struct move_group *group, int code)
-{
-    for (size_t i = 0; i < group->count; i++)
-        piece_end(&group->pieces[i], code);
-}
-
-static bool ask_bytes(struct move_group *group, const struct stage_piece *piece)
-{
-    uint64_t length = piece->transfer->object_length, object = group->rdma->data + piece->offset;
-    uint32_t table = group->motion->verify ? mc_table_length(length, mc_block_shift(length)) : 0;
-    uint64_t end = piece->is_split || table == 0 ? piece->to : mc_table_offset(length) + table;
-    return ask_for(group, MC_RDMA_READ, piece->at, object + piece->from, end - piece->from) &&
-           (!piece->is_split || table == 0 ||
-            ask_for(group, MC_RDMA_READ, piece->table, object + mc_table_offset(length), table));
-}
-
-static bool ask_slot(struct move_group *group, const struct stage_piece *piece)
-{
-    uint64_t slot = group->rdma->index + piece->transfer->place.slot * SLOT_BYTES;
-    return ask_for(group, MC_RDMA_READ, piece->slot, slot, SLOT_BYTES);
-}
-
-/* The bytes of all, then the slots of all. */
-static int group_fetch(struct move_group *group)
-{
-    int rc = 0;
-    for (size_t i = 0; i < group->count && rc == 0; i++)
-        rc = ask_bytes(group, &group->pieces[i]) ? 0 : MC_ERR_INVALID_PARAMS;
-    if (rc == 0)
-        rc = group_move(group);
-    for (size_t i = 0; i < group->count && rc == 0; i++)
-        rc = ask_slot(group, &group->pieces[i]) ? 0 : MC_ERR_INVALID_PARAMS;
-    return rc == 0 ? group_move(group) : rc;
-}
-
-/* Is the slot that was read that of the wanted replica? */
-static int slot_code(const struct stage_piece *piece, const struct mc_slot *slot)
-{
-    const struct mc_transfer *transfer = piece->transfer;
-    if (slot->state != MC_SLOT_LIVE || slot->generation != transfer->place.generation ||
-        slot->length != transfer->object_length || slot->hash_low != transfer->hash_low ||
-        slot->hash_high != transfer->hash_high)
-        return MC_ERR_REPLICA_IS_GONE;
-    return slot->block_shift != mc_block_shift(slot->length) ? MC_ERR_CHECKSUM_MISMATCH : 0;
-}
-
-static int piece_read(struct move_group *group, struct stage_piece *piece)
-{
-    struct mc_slot slot;
-    memcpy(&slot, group->stage->bytes + piece->slot, SLOT_BYTES);
-    int rc = slot_code(piece, &slot);
-    if (rc < 0)
-        return rc;
-    /* Only the blocks between from and to are looked at. */
-    const uint8_t *data = (const uint8_t *)((uintptr_t)group->stage->bytes + piece->at - piece->from);
-    return mc_extent_read(&slot, data, group->stage->bytes + piece->table, piece->start, piece->end, &piece->cursor,
-                          group->motion);
-}
-
-/* The slot says that the extent lies elsewhere than the reader was told: read again there, once. */
-static int group_correct(struct move_group *group)
-{
-    struct mc_slot slot;
-    bool is_any = false;
-    for (size_t i = 0; i < group->count; i++) {
-        struct stage_piece *piece = &group->pieces[i];
-        memcpy(&slot, group->stage->bytes + piece->slot, SLOT_BYTES);
-        if (slot_code(piece, &slot) != 0 || slot.offset == piece->offset)
-            continue;
-        piece->offset = slot.offset;
-        is_any = true;
-    }
-    return is_any ? group_fetch(group) : 0;
-}
-
-static bool slot_has_changed(struct move_group *group, const struct stage_piece *piece)
-{
-    uint8_t seen[SLOT_BYTES];
-    memcpy(seen, group->stage->bytes + piece->slot, SLOT_BYTES);
-    return ask_slot(group, piece) && group_move(group) == 0 &&
-           memcmp(seen, group->stage->bytes + piece->slot, SLOT_BYTES) != 0;
-}
-
-/* The slot is read after the bytes: live with that generation, it was so all the time since the master named it. */
-static void group_read(struct move_group *group)
-{
-    int rc = group_fetch(group);
-    if (rc == 0)
-        rc = group_correct(group);
-    if (rc < 0) {
-        group_fail(group, rc);
-        return;
-    }
-    for (size_t i = 0; i < group->count; i++) {
-        struct stage_piece *piece = &group->pieces[i];
-        int code = piece_read(group, piece);
-        /* The slot may have been read in two halves, while it was taken by another object. */
-        if (code == MC_ERR_CHECKSUM_MISMATCH && slot_has_changed(group, piece))
-            code = MC_ERR_REPLICA_IS_GONE;
-        piece_end(piece, code);
-    }
-}
-
-static int commits_send(struct move_group *group, const struct mc_wire_commit_item *commits, size_t count)
-{
-    struct mc_scratch *scratch = mc_scratch_get();
-    if (scratch == NULL)
-        return MC_ERR_NO_MEMORY;
-    scratch->out.length = 0;
-    size_t frame = mc_frame_begin(&scratch->out, MC_MESSAGE_COMMIT, 0);
-    mc_wire_none_write(&scratch->out, &(struct mc_wire_none){0});
-    size_t list = mc_list_begin(&scratch->out);
-    for (size_t i = 0; i < count; i++)
-        mc_wire_commit_item_write(&scratch->out, &commits[i]);
-    mc_list_end(&scratch->out, list, count);
-    mc_frame_end(&scratch->out, frame);
-    struct iovec part = {scratch->out.data, scratch->out.length};
-    return mc_socket_send(group->lane->control->fd, &part, 1, group->motion->run->deadline_ns);
-}
-
-/* Copies the objects into the stage. What a source refuses fails alone: nothing of it is sent. Negative: all fail. */
-static int group_gather(struct move_group *group, struct mc_wire_commit_item *commits, size_t *count)
-{
-    for (size_t i = 0; i < group->count; i++) {
-        struct stage_piece *piece = &group->pieces[i];
-        uint64_t offset = piece->offset;
-        int rc = mc_memory_write((uint8_t *)((uintptr_t)group->stage->bytes + piece->at - offset), piece->transfer,
-                                 group->motion, &commits[*count]);
-        if (rc == MC_ERR_RPC_TIMEOUT)
-            return rc;
-        if (rc < 0)
-            piece_end(piece, rc);
-        else if (!ask_for(group, MC_RDMA_WRITE, piece->at, group->rdma->data + offset, piece->to))
-            return MC_ERR_INVALID_PARAMS;
-        else
-            (*count)++;
-    }
-    return 0;
-}
-
-static void group_write(struct move_group *group)
-{
-    struct mc_wire_commit_item commits[GROUP_MAX];
-    size_t count = 0;
-    /* What a commit is made with is there before anything is written. */
-    int rc = mc_scratch_get() == NULL ? MC_ERR_NO_MEMORY : group_gather(group, commits, &count);
-    if (rc == 0 && count > 0)
-        rc = group_move(group);
-    /* What was cut off and came again by another pair may still arrive a first time: nothing may go live before. */
-    if (group->is_unsure && is_cut(group->lane)) {
-        group->is_unsure = false;
-        rc = rc == 0 ? MC_ERR_TRANSFER_FAIL : rc; /* the connection for the commit is gone with the link */
-    } else if (group->is_unsure) {
-        rc = rc == 0 ? MC_ERR_TRANSFER_FAIL : rc;
-    }
-    if (rc == 0 && count > 0)
-        rc = commits_send(group, commits, count) == 0 ? 0 : MC_ERR_TRANSFER_FAIL;
-    for (size_t i = 0; i < group->count; i++) {
-        piece_end(&group->pieces[i], rc);
-        group->pieces[i].transfer->is_unsure = group->is_unsure;
-    }
-}
-
 /* ---- a batch ---- */
 
 static struct mc_path *tcp_of(struct rdma_path *rdma)
@@ -592,80 +300,37 @@ static void run_by_tcp(struct rdma_path *rdma, struct mc_transfer **transfers, s
     tcp->transport->run(tcp, transfers, count, run);
 }
 
-static void group_run(struct move_group *group, enum mc_transfer_kind kind)
+/* All but what a turn sets. */
+static void group_start(struct mc_rdma_group *group, const struct rdma_path *rdma, const struct rdma_lane *lane,
+                        struct mc_motion *motion)
 {
-    struct mc_rdma_stages *stages = group->rdma->path.paths->stages;
-    int code = mc_motion_look(group->motion);
-    group->stage = code < 0 ? NULL : mc_rdma_stage_take(stages, group->bytes);
-    if (group->stage == NULL) {
-        group_fail(group, code < 0 ? code : MC_ERR_NO_MEMORY);
-    } else {
-        if (kind == MC_TRANSFER_WRITE)
-            group_write(group);
-        else
-            group_read(group);
-        mc_rdma_stage_give(stages, group->stage);
-    }
-}
-
-/* TRANSFER_FAIL, RPC_TIMEOUT; 0: the link can be used for more. */
-static int path_failure(const struct move_group *group)
-{
-    for (size_t i = 0; i < group->count; i++) {
-        int result = group->pieces[i].transfer->result;
-        if (result == MC_ERR_TRANSFER_FAIL || result == MC_ERR_RPC_TIMEOUT)
-            return result;
-    }
-    return group->is_unsure ? MC_ERR_TRANSFER_FAIL : 0;
-}
-
-struct walk { /* through the transfers of a batch */
-    struct mc_transfer **transfers;
-    size_t count, next;
-    struct mc_cursor cursor; /* in the parts of the next one */
-    uint64_t start;          /* of it */
-};
-
-static void walk_to(struct walk *walk, size_t next)
-{
-    walk->next = next;
-    if (next == walk->count)
-        return;
-    const struct mc_transfer *transfer = walk->transfers[next];
-    walk->cursor = mc_cursor(transfer->parts, transfer->part_count);
-    walk->start = transfer->offset;
-}
-
-/* Fills a group with transfers of one kind; what of a large READ does not fit goes on in the next one. */
-static void group_fill(struct move_group *group, struct walk *walk, enum mc_transfer_kind kind)
-{
-    group->count = group->request_count = 0;
-    group->bytes = 0;
-    while (walk->next < walk->count && walk->transfers[walk->next]->kind == kind) {
-        struct mc_transfer *transfer = walk->transfers[walk->next];
-        if (transfer->result < 0 || walk->start == transfer->offset + transfer->length)
-            walk_to(walk, walk->next + 1);
-        else if (!group_add(group, transfer, &walk->cursor, &walk->start))
-            return;
-    }
+    struct mc_paths *paths = rdma->path.paths;
+    group->link = lane->link;
+    group->control_fd = lane->control->fd;
+    group->remote = rdma->remote;
+    group->data = rdma->data;
+    group->index = rdma->index;
+    group->stages = paths->stages;
+    group->buffers = paths->buffers;
+    group->motion = motion;
+    group->counters = &paths->counters;
+    group->is_unsure = false;
+    group->held_count = 0;
 }
 
 /* False: the link cannot be used for more. */
-static bool run_groups(struct move_group *group, struct mc_transfer **transfers, size_t count)
+static bool run_groups(const struct mc_endpoint *endpoint, struct mc_rdma_group *group, struct mc_transfer **transfers,
+                       size_t count)
 {
-    const struct mc_endpoint *endpoint = &group->rdma->path.endpoint;
-    struct walk walk = {.transfers = transfers, .count = count};
+    struct mc_rdma_walk walk = {.transfers = transfers, .count = count};
     for (size_t i = 0; i < count; i++)
         transfers[i]->result =
             mc_transfer_check(transfers[i], endpoint->capacity + MC_EXTENT_SLACK, endpoint->slot_count);
-    walk_to(&walk, 0);
+    mc_rdma_walk_to(&walk, 0);
     while (walk.next < count) {
         enum mc_transfer_kind kind = transfers[walk.next]->kind;
-        group_fill(group, &walk, kind);
-        if (group->count == 0)
-            continue;
-        group_run(group, kind);
-        int code = path_failure(group);
+        mc_rdma_group_fill(group, &walk, kind);
+        int code = group->count == 0 ? 0 : mc_rdma_group_run(group, kind);
         if (code == 0)
             continue;
         for (size_t i = walk.next; i < count; i++)
@@ -707,7 +372,7 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
         run_by_tcp(rdma, transfers, count, run);
         return;
     }
-    struct move_group *group = malloc(sizeof(*group));
+    struct mc_rdma_group *group = malloc(sizeof(*group)); /* large, and not cleared for each batch */
     int rc = group == NULL ? MC_ERR_NO_MEMORY : lane_take(rdma, run->deadline_ns, &lane);
     if (rc != 0) {
         free(group);
@@ -715,8 +380,8 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
         return;
     }
     mc_motion_start(&motion, run, path->paths->verify);
-    *group = (struct move_group){.rdma = rdma, .lane = lane, .motion = &motion};
-    if (run_groups(group, transfers, count))
+    group_start(group, rdma, lane, &motion);
+    if (run_groups(&path->endpoint, group, transfers, count))
         lane_give(rdma, lane);
     else
         lane_close(rdma, lane);

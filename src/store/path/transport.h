@@ -180,6 +180,7 @@ bool mc_staged_is_needed(struct mc_transfer *const *transfers, size_t count);
 
 struct mc_paths_counters {
     _Atomic uint64_t path_bytes[4];
+    _Atomic uint64_t rdma_copied_bytes; /* of path_bytes by rdma: that passed through memory of our own */
     _Atomic uint64_t checksum_errors, fallbacks;
     _Atomic uint64_t read_ns; /* when a read from an owner elsewhere last went well */
 };

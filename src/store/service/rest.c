@@ -507,6 +507,8 @@ static void metrics(struct mc_rest *rest, struct mc_web_request *request, size_t
         {"path_local_bytes_total", "counter", "Bytes moved within this process", now.path_bytes[0]},
         {"path_shm_bytes_total", "counter", "Bytes moved by shared memory", now.path_bytes[1]},
         {"path_tcp_bytes_total", "counter", "Bytes moved by tcp", now.path_bytes[2]},
+        {"path_rdma_bytes_total", "counter", "Bytes moved by RDMA", now.path_bytes[3]},
+        {"rdma_copied_bytes_total", "counter", "Of them, through memory of the store's own", now.rdma_copied_bytes},
         {"checksum_errors_total", "counter", "Blocks that did not match their checksum", now.checksum_errors},
         {"retries_total", "counter", "Calls that were tried again", now.retries},
         {"fallbacks_total", "counter", "Faster paths that failed", now.fallbacks},

@@ -1,0 +1,155 @@
+/* Memory of the caller's that is registered at the RDMA devices, in the order of its addresses. */
+#include "store/path/rdma_buffers.h"
+
+#include "base/error.h"
+#include "env/thread.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct mc_rdma_buffers {
+    struct mc_rdma *rdma;
+    pthread_mutex_t lock; /* guards all below */
+    pthread_cond_t given; /* one that is leaving has no user any more */
+    struct mc_rdma_buffer **list;
+    size_t count, capacity;
+};
+
+struct mc_rdma_buffers *mc_rdma_buffers_create(struct mc_rdma *rdma)
+{
+    struct mc_rdma_buffers *buffers = calloc(1, sizeof(*buffers));
+    if (buffers == NULL)
+        return NULL;
+    buffers->rdma = rdma;
+    mc_monitor_init(&buffers->lock, &buffers->given);
+    return buffers;
+}
+
+static void buffer_free(struct mc_rdma_buffer *buffer)
+{
+    mc_rdma_memory_unregister(buffer->memory);
+    free(buffer);
+}
+
+void mc_rdma_buffers_free(struct mc_rdma_buffers *buffers)
+{
+    if (buffers == NULL)
+        return;
+    for (size_t i = 0; i < buffers->count; i++)
+        buffer_free(buffers->list[i]);
+    mc_monitor_destroy(&buffers->lock, &buffers->given);
+    free(buffers->list);
+    free(buffers);
+}
+
+/* How many begin at that address or before it. */
+static size_t count_up_to(const struct mc_rdma_buffers *buffers, uintptr_t address)
+{
+    size_t low = 0, high = buffers->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (buffers->list[middle]->start <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void reach_again(struct mc_rdma_buffers *buffers, size_t from)
+{
+    for (size_t i = from; i < buffers->count; i++) {
+        uintptr_t before = i == 0 ? 0 : buffers->list[i - 1]->reach, end = buffers->list[i]->end;
+        buffers->list[i]->reach = end > before ? end : before;
+    }
+}
+
+static bool has_room(struct mc_rdma_buffers *buffers)
+{
+    if (buffers->count < buffers->capacity)
+        return true;
+    size_t capacity = buffers->capacity == 0 ? 64 : buffers->capacity * 2;
+    struct mc_rdma_buffer **grown = realloc(buffers->list, capacity * sizeof(struct mc_rdma_buffer *));
+    if (grown == NULL)
+        return false;
+    buffers->list = grown;
+    buffers->capacity = capacity;
+    return true;
+}
+
+int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, void *base, uint64_t size)
+{
+    struct mc_rdma_buffer *made = calloc(1, sizeof(*made));
+    if (made == NULL)
+        return MC_ERR_NO_MEMORY;
+    struct mc_rdma_range range = {.address = base, .length = size, .dmabuf_fd = -1, .numa_node = MC_RDMA_NODE_SOUGHT};
+    int rc = mc_rdma_memory_register(buffers->rdma, &range, &made->memory);
+    if (rc < 0) {
+        free(made);
+        return rc;
+    }
+    made->start = (uintptr_t)base;
+    made->end = made->start + size;
+    pthread_mutex_lock(&buffers->lock);
+    bool is_there = has_room(buffers);
+    if (is_there) {
+        size_t at = count_up_to(buffers, made->start);
+        memmove(buffers->list + at + 1, buffers->list + at, (buffers->count - at) * sizeof(struct mc_rdma_buffer *));
+        buffers->list[at] = made;
+        buffers->count++;
+        reach_again(buffers, at);
+    }
+    pthread_mutex_unlock(&buffers->lock);
+    if (!is_there)
+        buffer_free(made);
+    return is_there ? 0 : MC_ERR_NO_MEMORY;
+}
+
+void mc_rdma_buffers_remove(struct mc_rdma_buffers *buffers, const void *base)
+{
+    struct mc_rdma_buffer *gone = NULL;
+    pthread_mutex_lock(&buffers->lock);
+    size_t at = count_up_to(buffers, (uintptr_t)base);
+    if (at > 0 && buffers->list[at - 1]->start == (uintptr_t)base) {
+        gone = buffers->list[at - 1];
+        buffers->count--;
+        memmove(buffers->list + at - 1, buffers->list + at,
+                (buffers->count - at + 1) * sizeof(struct mc_rdma_buffer *));
+        reach_again(buffers, at - 1);
+        while (gone->users > 0)
+            pthread_cond_wait(&buffers->given, &buffers->lock);
+    }
+    pthread_mutex_unlock(&buffers->lock);
+    if (gone != NULL)
+        buffer_free(gone);
+}
+
+struct mc_rdma_buffer *mc_rdma_buffers_hold(struct mc_rdma_buffers *buffers, const void *address, uint64_t length)
+{
+    struct mc_rdma_buffer *found = NULL;
+    uintptr_t start = (uintptr_t)address, end = start + length;
+    if (end < start)
+        return NULL;
+    pthread_mutex_lock(&buffers->lock);
+    for (size_t i = count_up_to(buffers, start); found == NULL && i > 0 && buffers->list[i - 1]->reach >= end; i--)
+        if (buffers->list[i - 1]->end >= end)
+            found = buffers->list[i - 1];
+    if (found != NULL)
+        found->users++;
+    pthread_mutex_unlock(&buffers->lock);
+    return found;
+}
+
+void mc_rdma_buffers_give(struct mc_rdma_buffers *buffers, struct mc_rdma_buffer **held, size_t count)
+{
+    if (count == 0)
+        return;
+    bool is_last = false;
+    pthread_mutex_lock(&buffers->lock);
+    for (size_t i = 0; i < count; i++)
+        is_last |= --held[i]->users == 0;
+    if (is_last)
+        pthread_cond_broadcast(&buffers->given);
+    pthread_mutex_unlock(&buffers->lock);
+}

@@ -1,0 +1,30 @@
+/* Memory of the caller's that is registered at the RDMA devices (register_buffer): what lies there is read and written
+ * in place. Only our own device requests use it; no peer is told a key.
+ *
+ * Invariant: memory that is held stays registered. Any thread. */
+#ifndef MC_PATH_RDMA_BUFFERS_H
+#define MC_PATH_RDMA_BUFFERS_H
+
+#include "rdma/rdma.h"
+
+struct mc_rdma_buffers;
+
+struct mc_rdma_buffer { /* to be read while it is held */
+    uintptr_t start, end;
+    struct mc_rdma_memory *memory;
+    uint32_t users;  /* guarded by the list's lock */
+    uintptr_t reach; /* the greatest end of this one and of all before it in the list; guarded as well */
+};
+
+struct mc_rdma_buffers *mc_rdma_buffers_create(struct mc_rdma *rdma); /* NULL: out of memory */
+void mc_rdma_buffers_free(struct mc_rdma_buffers *buffers);           /* nothing is held; NULL is allowed */
+/* Registers it: a second for 4 GiB that nobody has touched yet. The base is not there yet. 0; MC_ERR_NO_MEMORY,
+ * MC_ERR_TRANSFER_FAIL as mc_rdma_memory_register: the log says why, and such memory is copied from and to. */
+int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, void *base, uint64_t size);
+/* Waits until nobody holds it: calls that use it end by their deadlines. One that is not there: does nothing. */
+void mc_rdma_buffers_remove(struct mc_rdma_buffers *buffers, const void *base);
+/* The memory that holds the whole range, or NULL. */
+struct mc_rdma_buffer *mc_rdma_buffers_hold(struct mc_rdma_buffers *buffers, const void *address, uint64_t length);
+void mc_rdma_buffers_give(struct mc_rdma_buffers *buffers, struct mc_rdma_buffer **held, size_t count);
+
+#endif
