@@ -29,6 +29,17 @@ struct mc_rdma_stages *mc_rdma_stages_create(struct mc_rdma *rdma)
     (void)rdma;
     return NULL;
 }
+struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, uint64_t size)
+{
+    (void)stages, (void)size;
+    mc_assert(false);
+    return NULL;
+}
+void mc_rdma_stage_give(struct mc_rdma_stages *stages, struct mc_rdma_stage *stage)
+{
+    (void)stages, (void)stage;
+    mc_assert(false);
+}
 void mc_rdma_stages_free(struct mc_rdma_stages *stages)
 {
     mc_assert(stages == NULL);

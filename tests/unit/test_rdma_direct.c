@@ -190,21 +190,83 @@ static void refused(void **state)
     struct rig rig;
     (void)state;
     start(&rig);
+    put(&rig, length); /* there is a stage */
     for (uint32_t i = 0; i < DEVICES; i++)
         fake_fail_registrations(i, 1, ENOMEM);
     assert_int_equal(mc_paths_register(rig.paths, room, sizeof(room)), MC_ERR_NO_MEMORY);
     put(&rig, length);
     assert_int_equal(read_parts(&rig, length, 0, length, &part, 1), 0);
     assert_memory_equal(room, expected, length);
-    assert_int_equal(copied(&rig), 2 * length);
+    assert_int_equal(copied(&rig), 3 * length);
     fake_fail_registrations(0, 1, ENOMEM); /* one of two: the other one moves it all */
     assert_int_equal(mc_paths_register(rig.paths, room, sizeof(room)), 0);
     uint64_t by_first = fake_counts().bytes[0];
     put(&rig, length);
     assert_int_equal(read_parts(&rig, length, 0, length, &part, 1), 0);
     assert_memory_equal(room, expected, length);
-    assert_int_equal(copied(&rig), 2 * length);
+    assert_int_equal(copied(&rig), 3 * length);
     assert_true(fake_counts().bytes[0] - by_first < length / 16);
+    rig_stop(&rig);
+}
+
+/* What callers have registered may be all that may be pinned: there is a stage before that. */
+static void pinned_by_callers(void **state)
+{
+    const uint64_t length = 1u << 20;
+    struct iovec part = {room, length};
+    struct rig rig;
+    (void)state;
+    start(&rig);
+    assert_int_equal(mc_paths_register(rig.paths, room, sizeof(room)), 0);
+    for (uint32_t i = 0; i < DEVICES; i++)
+        fake_fail_registrations(i, 1000, ENOMEM);
+    put(&rig, length);
+    assert_int_equal(read_parts(&rig, length, 0, length, &part, 1), 0);
+    assert_memory_equal(room, expected, length);
+    assert_int_equal(copied(&rig), 0);
+    rig_stop(&rig);
+}
+
+/* What no stage is large enough for goes by tcp, and so does what comes behind it. */
+static void some_without_stage(void **state)
+{
+    enum { COUNT = 4 };
+    static const uint64_t sizes[COUNT] = {50000, 12u << 20, 70000, 9u << 20};
+    static const char *const keys[COUNT] = {"a", "b", "c", "d"};
+    struct mc_transfer transfers[COUNT];
+    struct iovec parts[COUNT];
+    struct rig rig;
+    (void)state;
+    start(&rig);
+    put(&rig, 4096); /* has made one */
+    for (uint32_t i = 0; i < DEVICES; i++)
+        fake_fail_registrations(i, 1000, ENOMEM);
+    rig.paths->allowed_paths |= MC_PATH_TCP;
+    rig_fill(room, sizeof(room), 5);
+    memcpy(expected, room, sizeof(room));
+    uint64_t generation = ++rig.generation, by_rdma = moved(&rig), by_tcp = 0, all = 0;
+    for (unsigned turn = 0; turn < 2; turn++) {
+        for (size_t i = 0, at = 0; i < COUNT; at += sizes[i++]) {
+            parts[i] = (struct iovec){room + at, sizes[i]};
+            transfers[i] = rig_transfer(turn == 0 ? MC_TRANSFER_WRITE : MC_TRANSFER_READ, (uint32_t)i, generation,
+                                        i * (13u << 20), sizes[i], keys[i], &parts[i], 1);
+            all += sizes[i];
+        }
+        if (turn == 1)
+            memset(room, 0, sizes[0] + sizes[1] + sizes[2] + sizes[3]);
+        rig_run(&rig, transfers, COUNT, 10000);
+        mc_paths_nudge(rig.paths, RIG_SEGMENT, false);
+        for (size_t i = 0; i < COUNT; i++) {
+            assert_int_equal(transfers[i].result, 0);
+            assert_true(rig_wait_live(&rig, (uint32_t)i, generation));
+        }
+    }
+    assert_memory_equal(room, expected, sizeof(room));
+    by_rdma = moved(&rig) - by_rdma;
+    by_tcp = atomic_load(&mc_paths_counters(rig.paths)->path_bytes[2]);
+    assert_int_equal(by_rdma + by_tcp, all); /* each once */
+    assert_true(by_rdma >= sizes[0] && by_tcp >= sizes[1]);
+    assert_false(atomic_load(&rig.path->broken));
     rig_stop(&rig);
 }
 
@@ -374,11 +436,18 @@ static void batch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_objects), cmocka_unit_test(parts_of_all_sizes),
-        cmocka_unit_test(ranges),        cmocka_unit_test(what_is_registered),
-        cmocka_unit_test(refused),       cmocka_unit_test(wrong_bytes),
-        cmocka_unit_test(let_go_in_use), cmocka_unit_test(device_lost),
-        cmocka_unit_test(slot_only),     cmocka_unit_test(batch),
+        cmocka_unit_test(whole_objects),
+        cmocka_unit_test(parts_of_all_sizes),
+        cmocka_unit_test(ranges),
+        cmocka_unit_test(what_is_registered),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(wrong_bytes),
+        cmocka_unit_test(let_go_in_use),
+        cmocka_unit_test(device_lost),
+        cmocka_unit_test(slot_only),
+        cmocka_unit_test(batch),
+        cmocka_unit_test(pinned_by_callers),
+        cmocka_unit_test(some_without_stage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,14 @@ void mc_paths_set_rdma(struct mc_paths *paths, struct mc_rdma *rdma)
 
 int mc_paths_register(struct mc_paths *paths, void *base, uint64_t size)
 {
-    return paths->buffers == NULL ? 0 : mc_rdma_buffers_add(paths->buffers, base, size);
+    if (paths->buffers == NULL)
+        return 0;
+    /* What is moved in place needs a stage, too: the last of what may be pinned must not go to the caller's memory. */
+    struct mc_rdma_stage *stage = mc_rdma_stage_take(paths->stages, MC_RDMA_STAGE_BYTES);
+    if (stage == NULL)
+        return MC_ERR_NO_MEMORY;
+    mc_rdma_stage_give(paths->stages, stage);
+    return mc_rdma_buffers_add(paths->buffers, base, size);
 }
 
 void mc_paths_unregister(struct mc_paths *paths, const void *base)

@@ -276,7 +276,7 @@ static struct mc_path *tcp_of(struct rdma_path *rdma)
 }
 
 /* What a path needs the owner for: who has no master must not read what the owner would not vouch for. And what no link
- * can be had for. */
+ * can be had for, or no stage. */
 static void run_by_tcp(struct rdma_path *rdma, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
 {
     struct mc_path *made = NULL, *tcp = tcp_of(rdma);
@@ -318,17 +318,19 @@ static void group_start(struct mc_rdma_group *group, const struct rdma_path *rdm
     group->held_count = 0;
 }
 
-/* False: the link cannot be used for more. */
+/* False: the link cannot be used for more. *unstaged: from there on MC_ERR_NO_MEMORY says that there was no stage. */
 static bool run_groups(const struct mc_endpoint *endpoint, struct mc_rdma_group *group, struct mc_transfer **transfers,
-                       size_t count)
+                       size_t count, size_t *unstaged)
 {
     struct mc_rdma_walk walk = {.transfers = transfers, .count = count};
+    *unstaged = count;
     for (size_t i = 0; i < count; i++)
         transfers[i]->result =
             mc_transfer_check(transfers[i], endpoint->capacity + MC_EXTENT_SLACK, endpoint->slot_count);
     mc_rdma_walk_to(&walk, 0);
     while (walk.next < count) {
-        enum mc_transfer_kind kind = transfers[walk.next]->kind;
+        size_t first = walk.next;
+        enum mc_transfer_kind kind = transfers[first]->kind;
         mc_rdma_group_fill(group, &walk, kind);
         int code = group->count == 0 ? 0 : mc_rdma_group_run(group, kind);
         if (code == 0)
@@ -336,9 +338,24 @@ static bool run_groups(const struct mc_endpoint *endpoint, struct mc_rdma_group 
         for (size_t i = walk.next; i < count; i++)
             if (transfers[i]->result == 0)
                 transfers[i]->result = code;
-        return false;
+        *unstaged = code == MC_ERR_NO_MEMORY ? first : count;
+        return code == MC_ERR_NO_MEMORY;
     }
     return true;
+}
+
+/* What callers have registered may leave nothing that can be pinned for a stage. */
+static void run_unstaged(struct rdma_path *rdma, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
+{
+    if ((rdma->path.paths->allowed_paths & MC_PATH_TCP) == 0)
+        return;
+    for (size_t i = 0, behind; i < count; i = behind + 1) {
+        behind = i;
+        while (behind < count && transfers[behind]->result == MC_ERR_NO_MEMORY)
+            behind++;
+        if (behind > i)
+            run_by_tcp(rdma, transfers + i, behind - i, run);
+    }
 }
 
 /* There is no link for the batch. Our own trouble, or an owner that has no place for one more link just now, or devices
@@ -381,12 +398,14 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
     }
     mc_motion_start(&motion, run, path->paths->verify);
     group_start(group, rdma, lane, &motion);
-    if (run_groups(&path->endpoint, group, transfers, count))
+    size_t unstaged;
+    if (run_groups(&path->endpoint, group, transfers, count, &unstaged))
         lane_give(rdma, lane);
     else
         lane_close(rdma, lane);
     free(group);
     mc_path_account(path, transfers, count);
+    run_unstaged(rdma, transfers + unstaged, count - unstaged, run);
 }
 
 /* Commits of the batches that went by tcp. */

@@ -453,8 +453,9 @@ int mc_rdma_group_run(struct mc_rdma_group *group, enum mc_transfer_kind kind)
 {
     int code = mc_motion_look(group->motion);
     group->stage = code < 0 ? NULL : mc_rdma_stage_take(group->stages, group->bytes);
-    if (group->stage == NULL) {
-        group_fail(group, code < 0 ? code : MC_ERR_NO_MEMORY);
+    code = code == 0 && group->stage == NULL ? MC_ERR_NO_MEMORY : code;
+    if (code < 0) {
+        group_fail(group, code);
     } else {
         if (kind == MC_TRANSFER_WRITE)
             group_write(group);
@@ -465,5 +466,5 @@ int mc_rdma_group_run(struct mc_rdma_group *group, enum mc_transfer_kind kind)
     if (group->held_count > 0)
         mc_rdma_buffers_give(group->buffers, group->held, group->held_count);
     group->held_count = 0;
-    return path_failure(group);
+    return code < 0 ? code : path_failure(group);
 }

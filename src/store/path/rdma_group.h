@@ -68,7 +68,7 @@ void mc_rdma_walk_to(struct mc_rdma_walk *walk, size_t next);
 /* Fills it with transfers of one kind whose result is 0; what of a large READ does not fit goes on in the next one. */
 void mc_rdma_group_fill(struct mc_rdma_group *group, struct mc_rdma_walk *walk, enum mc_transfer_kind kind);
 /* Moves it; of what fails the results are set. 0: the link can be used for more; MC_ERR_TRANSFER_FAIL,
- * MC_ERR_RPC_TIMEOUT. */
+ * MC_ERR_RPC_TIMEOUT: it cannot. MC_ERR_NO_MEMORY: it can, but there is no stage, and nothing was moved. */
 int mc_rdma_group_run(struct mc_rdma_group *group, enum mc_transfer_kind kind);
 
 #endif

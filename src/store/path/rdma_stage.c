@@ -1,15 +1,20 @@
 /* Registered memory for objects on their way. */
 #include "store/path/rdma_stage.h"
 
+#include "env/clock.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+
+#define REFUSED_NS 1000000000ull /* to ask again takes milliseconds, of each batch */
 
 struct mc_rdma_stages {
     struct mc_rdma *rdma;
     pthread_mutex_t lock;
     struct mc_rdma_stage *idle;
     uint32_t idle_count;
+    uint64_t refused_bytes, refused_until_ns; /* none of so many bytes could be had: until then none is asked for */
 };
 
 struct mc_rdma_stages *mc_rdma_stages_create(struct mc_rdma *rdma)
@@ -68,6 +73,7 @@ struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, uint64_t
     struct mc_rdma_stage *stage = NULL;
     if (size > UINT64_MAX / 4)
         return NULL;
+    const uint64_t now_ns = mc_clock_ns();
     pthread_mutex_lock(&stages->lock);
     for (struct mc_rdma_stage **at = &stages->idle; *at != NULL; at = &(*at)->next) {
         if ((*at)->size < size)
@@ -77,8 +83,18 @@ struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, uint64_t
         stages->idle_count--;
         break;
     }
+    bool is_refused = now_ns < stages->refused_until_ns && size >= stages->refused_bytes;
     pthread_mutex_unlock(&stages->lock);
-    return stage != NULL ? stage : stage_make(stages->rdma, size);
+    if (stage != NULL || is_refused)
+        return stage;
+    stage = stage_make(stages->rdma, size);
+    if (stage == NULL) {
+        pthread_mutex_lock(&stages->lock);
+        stages->refused_bytes = size;
+        stages->refused_until_ns = now_ns + REFUSED_NS;
+        pthread_mutex_unlock(&stages->lock);
+    }
+    return stage;
 }
 
 void mc_rdma_stage_give(struct mc_rdma_stages *stages, struct mc_rdma_stage *stage)

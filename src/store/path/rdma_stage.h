@@ -20,7 +20,7 @@ struct mc_rdma_stage {
 
 struct mc_rdma_stages *mc_rdma_stages_create(struct mc_rdma *rdma); /* NULL: out of memory */
 void mc_rdma_stages_free(struct mc_rdma_stages *stages);            /* none is in use; NULL is allowed */
-/* Of at least so many bytes, or NULL. */
+/* Of at least so many bytes, or NULL; then none of that size is asked for within a second. */
 struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, uint64_t size);
 void mc_rdma_stage_give(struct mc_rdma_stages *stages, struct mc_rdma_stage *stage);
 
