@@ -126,6 +126,9 @@ int mc_rdma_near_open(struct mc_rdma *rdma, const char *filter, const char *matr
 bool mc_rdma_near_allows(const struct mc_rdma *rdma, const char *name);
 /* Once devices are open: without a matrix, what sysfs says of them. */
 void mc_rdma_near_find(struct mc_rdma *rdma);
+/* The NUMA node of a range, by some of its pages; -1: they lie on several, as interleaved ones do, or are unknown.
+ * node_of: of the page at an address; -1: unknown. */
+int mc_rdma_near_node(uintptr_t address, uint64_t length, int (*node_of)(uintptr_t address));
 /* The devices that are preferred for a range; 0: all alike. */
 uint32_t mc_rdma_near(struct mc_rdma *rdma, const struct mc_rdma_range *range);
 

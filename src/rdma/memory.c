@@ -57,13 +57,16 @@ static int node_of(uintptr_t address)
     return syscall(SYS_get_mempolicy, &node, NULL, 0ul, (void *)address, OF_NODE | OF_ADDRESS) == 0 ? node : -1;
 }
 
-/* The devices near a piece of the range. */
-static uint32_t near_piece(struct mc_rdma *rdma, const struct mc_rdma_range *range, uint64_t offset)
+/* The devices near each piece of the range; once it is registered, so that its pages are there. */
+static void find_near(struct mc_rdma_memory *memory, const struct mc_rdma_range *range)
 {
     struct mc_rdma_range piece = *range;
-    if (piece.numa_node == MC_RDMA_NODE_SOUGHT)
-        piece.numa_node = node_of((uintptr_t)range->address + offset);
-    return mc_rdma_near(rdma, &piece);
+    for (uint32_t i = 0; i < memory->chunk_count; i++) {
+        struct mc_rdma_chunk *chunk = &memory->local[i];
+        if (range->numa_node == MC_RDMA_NODE_SOUGHT)
+            piece.numa_node = mc_rdma_near_node((uintptr_t)chunk->address, chunk->length, node_of);
+        chunk->preferred = memory->remote[i].preferred = mc_rdma_near(memory->rdma, &piece);
+    }
 }
 
 static struct mc_rdma_memory *memory_make(struct mc_rdma *rdma, const struct mc_rdma_range *range)
@@ -91,7 +94,6 @@ static struct mc_rdma_memory *memory_make(struct mc_rdma *rdma, const struct mc_
         uint64_t offset = i * piece, left = range->length - offset;
         chunks[i] = (struct mc_rdma_chunk){.address = (uintptr_t)range->address + offset,
                                            .length = left < piece ? left : piece,
-                                           .preferred = near_piece(rdma, range, offset),
                                            .is_gpu = range->is_gpu};
         chunks[count + i] = chunks[i];
     }
@@ -237,6 +239,7 @@ int mc_rdma_memory_register(struct mc_rdma *rdma, const struct mc_rdma_range *ra
                : error == ENOMEM || error == EAGAIN ? MC_ERR_NO_MEMORY
                                                     : MC_ERR_TRANSFER_FAIL;
     }
+    find_near(made, range);
     take_keys(made, mask);
     *memory = made;
     return 0;

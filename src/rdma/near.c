@@ -8,6 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define PAGE_BYTES ((uintptr_t)4096) /* of the smallest */
+#define SAMPLES 16u                  /* pages whose node is asked for */
+#define GOLDEN_RATIO 0x9e3779b97f4a7c15u
+
 static const char *root_of(const struct mc_rdma *rdma)
 {
     return rdma->options.sysfs != NULL ? rdma->options.sysfs : "/sys";
@@ -46,6 +50,21 @@ void mc_rdma_near_find(struct mc_rdma *rdma)
     for (uint32_t i = 0; i < rdma->device_count; i++)
         known[i] = (struct mc_topology_known){rdma->devices[i].name, rdma->devices[i].numa_node};
     mc_topology_of(rdma->topology, root_of(rdma), known, rdma->device_count);
+}
+
+int mc_rdma_near_node(uintptr_t address, uint64_t length, int (*node_of)(uintptr_t address))
+{
+    const uintptr_t first = address / PAGE_BYTES;
+    const uint64_t pages = (address + (length - 1)) / PAGE_BYTES - first + 1;
+    const uint64_t count = pages < SAMPLES ? pages : SAMPLES;
+    const int node = node_of(first * PAGE_BYTES);
+    for (uint64_t i = 1; i < count && node >= 0; i++) {
+        /* Without a period: memory is interleaved by small pages, or by huge ones. */
+        uint64_t page = count == pages ? i : ((i * GOLDEN_RATIO) >> 32) * pages >> 32;
+        if (node_of((first + page) * PAGE_BYTES) != node)
+            return -1;
+    }
+    return node;
 }
 
 /* The devices that are preferred there, by our numbers. */

@@ -3,6 +3,8 @@
 
 #include "sysfs_tree.h"
 
+#include <sys/mman.h>
+
 static struct mc_rdma *open_with(const char *matrix, const char *filter, const char *sysfs)
 {
     struct mc_rdma_options options = {.verbs = fake_verbs(), .filter = filter, .matrix = matrix, .sysfs = sysfs};
@@ -170,12 +172,70 @@ static void test_down_at_first(void **state)
     mc_rdma_close(rdma);
 }
 
+/* Where memory lies is asked of pages that are there: to ask of others would make them, of zeros, and name any node. */
+static void test_untouched(void **state)
+{
+    (void)state;
+    const size_t length = 64u << 12;
+    unsigned char there[64] = {0};
+    devices(2);
+    struct mc_rdma *rdma = open_with(NULL, NULL, NULL);
+    void *bytes = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(bytes != MAP_FAILED);
+    struct mc_rdma_range range = {
+        .address = bytes, .length = length, .dmabuf_fd = -1, .numa_node = MC_RDMA_NODE_SOUGHT};
+    struct mc_rdma_memory *memory = NULL;
+    for (uint32_t i = 0; i < 2; i++)
+        fake_fail_registrations(i, 1, ENOMEM);
+    assert_int_equal(mc_rdma_memory_register(rdma, &range, &memory), MC_ERR_NO_MEMORY);
+    assert_int_equal(mincore(bytes, length, there), 0);
+    for (size_t i = 0; i < sizeof(there); i++)
+        assert_int_equal(there[i] & 1, 0);
+    munmap(bytes, length);
+    mc_rdma_close(rdma);
+}
+
+static unsigned node_count, pages_each; /* interleaved so */
+static uintptr_t lowest, highest;       /* what may be asked for */
+
+static int interleaved(uintptr_t address)
+{
+    assert_true(address + 4095 >= lowest && address <= highest);
+    return (int)(address / 4096 / pages_each % node_count);
+}
+
+/* A piece has a node when all that is asked of it has the same; pages that are dealt over several nodes have none. */
+static void test_nodes(void **state)
+{
+    static const unsigned grains[] = {1, 2, 16, 512};
+    (void)state;
+    for (uint64_t length = 4096; length <= 2ull << 30; length *= 2) {
+        for (unsigned grain = 0; grain < 4; grain++) {
+            for (node_count = 1; node_count <= 9; node_count++) {
+                pages_each = grains[grain];
+                lowest = (uintptr_t)5 << 30;
+                highest = lowest + length - 1;
+                bool is_one = node_count == 1 || length <= pages_each * 4096u;
+                int node = mc_rdma_near_node(lowest, length, interleaved);
+                assert_int_equal(node, is_one ? interleaved(lowest) : -1);
+            }
+        }
+    }
+    pages_each = node_count = 2;
+    lowest = 12287; /* a byte of page 2, on the second node, and one of page 4 */
+    highest = 16384;
+    assert_int_equal(mc_rdma_near_node(12287, 1, interleaved), 1);
+    assert_int_equal(mc_rdma_near_node(12287, 4097, interleaved), 1);
+    assert_int_equal(mc_rdma_near_node(12287, 4098, interleaved), -1);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(test_sysfs),       TEST(test_matrix),        TEST(test_matrix_of_no_use),
-        TEST(test_environment), TEST(test_down_at_first),
+        TEST(test_environment), TEST(test_down_at_first), TEST(test_untouched),
+        TEST(test_nodes),
     };
     settings_default();
     return cmocka_run_group_tests(tests, NULL, NULL);
