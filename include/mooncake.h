@@ -352,7 +352,7 @@ MC_API int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct
                              size_t capacity);
 
 /* Registered memory: RDMA devices read and write it in place, so that no processor copies what a put or get of 4 KiB
- * and more moves; register_buffer then takes about a second for 4 GiB, and memory that no device takes is copied (the
+ * and more moves; register_buffer then takes about a second for 4 GiB, and memory that a device refuses is copied (the
  * log says so). By tcp and shared memory none is needed. unregister_buffer waits for calls that use the memory. Parts,
  * here and in all calls, may lie in a GPU's memory (CUDA), if the process has loaded the driver: register such memory
  * first, or a second after the driver was loaded. What the driver refuses is MC_ERR_INVALID_PARAMS, of a put

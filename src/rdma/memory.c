@@ -252,6 +252,15 @@ void mc_rdma_memory_unregister(struct mc_rdma_memory *memory)
     memory_free(memory);
 }
 
+bool mc_rdma_memory_is_everywhere(const struct mc_rdma_memory *memory)
+{
+    const struct mc_rdma *rdma = memory->rdma;
+    for (uint32_t i = 0; i < rdma->device_count; i++)
+        if ((memory->local[0].valid >> i & 1) == 0 && !rdma->devices[i].is_lost)
+            return false;
+    return true;
+}
+
 struct mc_rdma_chunks mc_rdma_memory_local(const struct mc_rdma_memory *memory)
 {
     return (struct mc_rdma_chunks){memory->local, memory->chunk_count};

@@ -89,6 +89,10 @@ int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, void *base, uint64_t si
         free(made);
         return rc;
     }
+    if (!mc_rdma_memory_is_everywhere(made->memory)) { /* else all depended on the devices that took it */
+        buffer_free(made);
+        return MC_ERR_TRANSFER_FAIL;
+    }
     made->start = (uintptr_t)base;
     made->end = made->start + size;
     pthread_mutex_lock(&buffers->lock);

@@ -19,7 +19,8 @@ struct mc_rdma_buffer { /* to be read while it is held */
 struct mc_rdma_buffers *mc_rdma_buffers_create(struct mc_rdma *rdma); /* NULL: out of memory */
 void mc_rdma_buffers_free(struct mc_rdma_buffers *buffers);           /* nothing is held; NULL is allowed */
 /* Registers it: a second for 4 GiB that nobody has touched yet. The base is not there yet. 0; MC_ERR_NO_MEMORY,
- * MC_ERR_TRANSFER_FAIL as mc_rdma_memory_register: the log says why, and such memory is copied from and to. */
+ * MC_ERR_TRANSFER_FAIL as mc_rdma_memory_register, or a device that is there did not take it: the log says why, and
+ * such memory is copied from and to. */
 int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, void *base, uint64_t size);
 /* Waits until nobody holds it: calls that use it end by their deadlines. One that is not there: does nothing. */
 void mc_rdma_buffers_remove(struct mc_rdma_buffers *buffers, const void *base);
