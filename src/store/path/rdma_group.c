@@ -254,16 +254,16 @@ static bool ask_slot(struct mc_rdma_group *group, const struct mc_rdma_piece *pi
     return ask_stage(group, MC_RDMA_READ, piece->slot, slot, SLOT_BYTES);
 }
 
-/* The bytes of all, then the slots of all. */
-static int group_fetch(struct mc_rdma_group *group)
+/* The bytes of these, then their slots. */
+static int pieces_fetch(struct mc_rdma_group *group, const struct mc_rdma_piece *pieces, size_t count)
 {
     int rc = 0;
-    for (size_t i = 0; i < group->count && rc == 0; i++)
-        rc = ask_bytes(group, &group->pieces[i]) ? 0 : MC_ERR_INVALID_PARAMS;
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = ask_bytes(group, &pieces[i]) ? 0 : MC_ERR_INVALID_PARAMS;
     if (rc == 0)
         rc = group_move(group);
-    for (size_t i = 0; i < group->count && rc == 0; i++)
-        rc = ask_slot(group, &group->pieces[i]) ? 0 : MC_ERR_INVALID_PARAMS;
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = ask_slot(group, &pieces[i]) ? 0 : MC_ERR_INVALID_PARAMS;
     return rc == 0 ? group_move(group) : rc;
 }
 
@@ -278,7 +278,8 @@ static int slot_code(const struct mc_rdma_piece *piece, const struct mc_slot *sl
     return slot->block_shift != mc_block_shift(slot->length) ? MC_ERR_CHECKSUM_MISMATCH : 0;
 }
 
-static int piece_read(struct mc_rdma_group *group, struct mc_rdma_piece *piece)
+/* To the caller, or compares it there. */
+static int piece_take(struct mc_rdma_group *group, struct mc_rdma_piece *piece)
 {
     struct mc_slot slot;
     memcpy(&slot, group->stage->bytes + piece->slot, SLOT_BYTES);
@@ -295,19 +296,19 @@ static int piece_read(struct mc_rdma_group *group, struct mc_rdma_piece *piece)
 }
 
 /* The slot says that the extent lies elsewhere than the reader was told: read again there, once. */
-static int group_correct(struct mc_rdma_group *group)
+static int pieces_read(struct mc_rdma_group *group, struct mc_rdma_piece *pieces, size_t count)
 {
     struct mc_slot slot;
     bool is_any = false;
-    for (size_t i = 0; i < group->count; i++) {
-        struct mc_rdma_piece *piece = &group->pieces[i];
-        memcpy(&slot, group->stage->bytes + piece->slot, SLOT_BYTES);
-        if (slot_code(piece, &slot) != 0 || slot.offset == piece->offset)
+    int rc = pieces_fetch(group, pieces, count);
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        memcpy(&slot, group->stage->bytes + pieces[i].slot, SLOT_BYTES);
+        if (slot_code(&pieces[i], &slot) != 0 || slot.offset == pieces[i].offset)
             continue;
-        piece->offset = slot.offset;
+        pieces[i].offset = slot.offset;
         is_any = true;
     }
-    return is_any ? group_fetch(group) : 0;
+    return is_any ? pieces_fetch(group, pieces, count) : rc;
 }
 
 static bool slot_has_changed(struct mc_rdma_group *group, const struct mc_rdma_piece *piece)
@@ -319,23 +320,53 @@ static bool slot_has_changed(struct mc_rdma_group *group, const struct mc_rdma_p
 }
 
 /* The slot is read after the bytes: live with that generation, it was so all the time since the master named it. */
+static int piece_judge(struct mc_rdma_group *group, struct mc_rdma_piece *piece)
+{
+    int code = piece_take(group, piece);
+    /* The slot may have been read in two halves, while it was taken by another object. */
+    return code == MC_ERR_CHECKSUM_MISMATCH && slot_has_changed(group, piece) ? MC_ERR_REPLICA_IS_GONE : code;
+}
+
+/* Bytes in the caller's memory may be wrong by what was done there: two reads that end at one place, memory that was
+ * freed and is another's now. Only what is wrong in the stage, too, is the owner's fault. */
+static int piece_read_staged(struct mc_rdma_group *group, struct mc_rdma_piece *piece)
+{
+    piece->is_direct = false;
+    piece->at = 0; /* nothing else in the stage is needed any more */
+    const uint64_t need = place_read(piece, group->motion->verify);
+    if (need > group->stage->size) {
+        struct mc_rdma_stage *larger = mc_rdma_stage_take(group->stages, need);
+        if (larger == NULL)
+            return MC_ERR_NO_MEMORY;
+        mc_rdma_stage_give(group->stages, group->stage);
+        group->stage = larger;
+    }
+    int rc = pieces_read(group, piece, 1);
+    return rc < 0 ? rc : piece_judge(group, piece);
+}
+
 static void group_read(struct mc_rdma_group *group)
 {
-    int rc = group_fetch(group);
-    if (rc == 0)
-        rc = group_correct(group);
+    struct mc_rdma_piece *suspects[MC_RDMA_GROUP_MAX];
+    size_t suspect_count = 0;
+    int rc = pieces_read(group, group->pieces, group->count);
     if (rc < 0) {
         group_fail(group, rc);
         return;
     }
     for (size_t i = 0; i < group->count; i++) {
         struct mc_rdma_piece *piece = &group->pieces[i];
-        int code = piece_read(group, piece);
-        /* The slot may have been read in two halves, while it was taken by another object. */
-        if (code == MC_ERR_CHECKSUM_MISMATCH && slot_has_changed(group, piece))
-            code = MC_ERR_REPLICA_IS_GONE;
-        piece_end(piece, code);
+        const struct mc_cursor cursor = piece->cursor;
+        int code = piece_judge(group, piece);
+        if (code == MC_ERR_CHECKSUM_MISMATCH && piece->is_direct) {
+            piece->cursor = cursor;
+            suspects[suspect_count++] = piece;
+        } else {
+            piece_end(piece, code);
+        }
     }
+    for (size_t i = 0; i < suspect_count; i++)
+        piece_end(suspects[i], piece_read_staged(group, suspects[i]));
 }
 
 /* ---- WRITE ---- */
