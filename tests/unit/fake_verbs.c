@@ -213,6 +213,12 @@ static struct ibv_mr *region_add(struct ibv_pd *pd, void *address, size_t length
     struct fake_device *device = device_of(pd->context);
     struct fake_region *region = NULL;
     pthread_mutex_lock(&fake.lock);
+    for (fake.counts.registering++; fake.holds_registrations;) {
+        pthread_mutex_unlock(&fake.lock);
+        usleep(1000);
+        pthread_mutex_lock(&fake.lock);
+    }
+    fake.counts.registering--;
     int error = refused;
     if (device->failing_registrations > 0) {
         device->failing_registrations--;
@@ -801,6 +807,13 @@ void fake_fail_registrations(uint32_t device, uint32_t count, int error)
     pthread_mutex_unlock(&fake.lock);
 }
 
+void fake_hold_registrations(bool is_held)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.holds_registrations = is_held;
+    pthread_mutex_unlock(&fake.lock);
+}
+
 void fake_fail_qps(uint32_t device, int error)
 {
     pthread_mutex_lock(&fake.lock);
@@ -862,6 +875,7 @@ void fake_reset(const struct fake_device_config *devices, uint32_t count)
     memset(&fake.counts, 0, sizeof(fake.counts));
     memset(fake.devices, 0, sizeof(fake.devices));
     memset(fake.is_cut, 0, sizeof(fake.is_cut));
+    fake.holds_registrations = false;
     memset(fake.slow_ms, 0, sizeof(fake.slow_ms));
     fake.gpu = NULL;
     fake.gpu_length = 0;

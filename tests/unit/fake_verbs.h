@@ -39,7 +39,8 @@ void fake_port(uint32_t device, bool is_up);                                    
 void fake_set_gids(uint32_t device, const struct mc_gid_row *rows, uint32_t count); /* with its event */
 void fake_lose_device(uint32_t device);                                             /* IBV_EVENT_DEVICE_FATAL */
 void fake_fail_registrations(uint32_t device, uint32_t count, int error);
-void fake_fail_qps(uint32_t device, int error);                /* it makes none; 0: no more */
+void fake_hold_registrations(bool is_held);     /* at all devices, as the kernel does that pins many pages */
+void fake_fail_qps(uint32_t device, int error); /* it makes none; 0: no more */
 void fake_fail_rtr(uint32_t device, int gid_index, int error); /* 0: no more */
 /* Addresses of `peer` do not answer to that device: who tells a queue pair of one sleeps so long, and is given that
  * error; 0: none, it has answered late. ms 0: no more. */
@@ -56,6 +57,7 @@ struct fake_counts {
     uint64_t bytes[FAKE_DEVICES_MAX];                              /* moved by work of that device */
     uint32_t send_overflows, cq_overflows, bad_posts, late_events; /* our mistakes: always 0 */
     uint32_t biggest_mr_mib;
+    uint32_t registering;     /* calls that fake_hold_registrations holds */
     uint32_t qps_made, slept; /* in all; calls that slept */
     uint64_t heap; /* bytes that queues of all times have taken from the heap, so that a test can leave them out */
 };

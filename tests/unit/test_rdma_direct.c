@@ -1,6 +1,7 @@
 /* Memory that the caller has registered: path rdma reads and writes it in place, and copies only what it must. */
 #include "transport_rig.h"
 
+#include "store/client/state.h"
 #include "store/path/path.h"
 #include "store/path/paths.h"
 #include "fake_verbs.h"
@@ -411,6 +412,68 @@ static void let_go_in_use(void **state)
     rig_stop(&rig);
 }
 
+struct registrant {
+    struct mc_store *store;
+    _Atomic int result, has_ended;
+};
+
+static void *let_in(void *argument)
+{
+    struct registrant *registrant = argument;
+    registrant->result = mc_store_register_buffer(registrant->store, room, sizeof(room));
+    registrant->has_ended = 1;
+    return NULL;
+}
+
+static void *let_out(void *argument)
+{
+    struct registrant *registrant = argument;
+    registrant->result = mc_store_unregister_buffer(registrant->store, room);
+    registrant->has_ended = 1;
+    return NULL;
+}
+
+/* The kernel is still at work on what is let go of: nothing stays registered that nobody knows of. */
+static void let_go_while_registered(void **state)
+{
+    struct rig rig;
+    pthread_t threads[3];
+    (void)state;
+    start(&rig);
+    put(&rig, 4096); /* there is a stage */
+    struct mc_store *store = calloc(1, sizeof(*store));
+    store->paths = rig.paths;
+    mc_monitor_init(&store->lock, &store->registered_changed);
+    struct registrant comer = {.store = store}, leavers[2] = {{.store = store}, {.store = store}};
+    uint32_t mrs = fake_counts().mrs;
+    fake_hold_registrations(true);
+    assert_int_equal(pthread_create(&threads[0], NULL, let_in, &comer), 0);
+    for (unsigned wait = 0; fake_counts().registering == 0; wait++) {
+        assert_true(wait < 5000);
+        usleep(1000);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[1 + i], NULL, let_out, &leavers[i]), 0);
+    usleep(50000);
+    bool is_waiting = !comer.has_ended && !leavers[0].has_ended && !leavers[1].has_ended;
+    fake_hold_registrations(false);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    assert_true(is_waiting);
+    assert_int_equal(comer.result, 0);
+    assert_int_equal(leavers[0].result + leavers[1].result, MC_ERR_INVALID_PARAMS); /* of one of them */
+    assert_int_equal(fake_counts().mrs, mrs);
+    assert_int_equal(mc_store_registered_bytes(store, room), UINT64_MAX);
+    assert_int_equal(mc_store_register_buffer(store, room, sizeof(room)), 0);
+    assert_int_equal(fake_counts().mrs, mrs + DEVICES);
+    assert_int_equal(mc_store_unregister_buffer(store, room), 0);
+    assert_int_equal(fake_counts().mrs, mrs);
+    mc_monitor_destroy(&store->lock, &store->registered_changed);
+    free(store->registered);
+    free(store);
+    rig_stop(&rig);
+}
+
 /* Work that fails in the middle: the other device goes on, or the call fails. */
 static void device_lost(void **state)
 {
@@ -507,6 +570,7 @@ int main(void)
         cmocka_unit_test(slot_only),
         cmocka_unit_test(batch),
         cmocka_unit_test(refused_by_one),
+        cmocka_unit_test(let_go_while_registered),
         cmocka_unit_test(one_target),
         cmocka_unit_test(pinned_by_callers),
         cmocka_unit_test(some_without_stage),

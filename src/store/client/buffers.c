@@ -5,30 +5,64 @@
 
 #define REGISTERED_MAX 65536u
 
+/* `lock` is held. NULL: it is not there. */
+static struct mc_registered *find(const struct mc_store *store, const void *base)
+{
+    for (size_t i = 0; i < store->registered_count; i++)
+        if (store->registered[i].base == base)
+            return &store->registered[i];
+    return NULL;
+}
+
+/* The same once no call is at work on it. */
+static struct mc_registered *find_at_rest(struct mc_store *store, const void *base)
+{
+    struct mc_registered *found;
+    while ((found = find(store, base)) != NULL && found->is_busy)
+        pthread_cond_wait(&store->registered_changed, &store->lock);
+    return found;
+}
+
+static bool has_room(struct mc_store *store)
+{
+    if (store->registered_count < store->registered_capacity)
+        return true;
+    size_t capacity = store->registered_capacity == 0 ? 64 : store->registered_capacity * 2;
+    struct mc_registered *grown = realloc(store->registered, capacity * sizeof(*grown));
+    if (grown == NULL)
+        return false;
+    store->registered = grown;
+    store->registered_capacity = capacity;
+    return true;
+}
+
+/* `lock` is held. */
+static int note(struct mc_store *store, void *base, size_t size)
+{
+    if (base == NULL || size == 0 || find_at_rest(store, base) != NULL || store->registered_count >= REGISTERED_MAX)
+        return MC_ERR_INVALID_PARAMS;
+    if (!has_room(store))
+        return MC_ERR_NO_MEMORY;
+    store->registered[store->registered_count++] = (struct mc_registered){base, size, true};
+    return 0;
+}
+
 int mc_store_register_buffer(struct mc_store *store, void *base, size_t size)
 {
     int rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
     pthread_mutex_lock(&store->lock);
-    rc = base == NULL || size == 0 || store->registered_count >= REGISTERED_MAX ? MC_ERR_INVALID_PARAMS : 0;
-    for (size_t i = 0; rc == 0 && i < store->registered_count; i++)
-        rc = store->registered[i].base == base ? MC_ERR_INVALID_PARAMS : 0;
-    if (rc == 0 && store->registered_count == store->registered_capacity) {
-        size_t capacity = store->registered_capacity == 0 ? 64 : store->registered_capacity * 2;
-        struct mc_registered *grown = realloc(store->registered, capacity * sizeof(*grown));
-        if (grown == NULL) {
-            rc = MC_ERR_NO_MEMORY;
-        } else {
-            store->registered = grown;
-            store->registered_capacity = capacity;
-        }
-    }
-    if (rc == 0)
-        store->registered[store->registered_count++] = (struct mc_registered){base, size};
+    rc = note(store, base, size);
     pthread_mutex_unlock(&store->lock);
-    if (rc == 0 && mc_gpu_note(base, size).kind == MC_GPU_HOST)
-        (void)mc_paths_register(store->paths, base, size); /* what devices refuse is copied */
+    if (rc == 0) {
+        if (mc_gpu_note(base, size).kind == MC_GPU_HOST)
+            (void)mc_paths_register(store->paths, base, size); /* what devices refuse is copied */
+        pthread_mutex_lock(&store->lock);
+        find(store, base)->is_busy = false;
+        pthread_cond_broadcast(&store->registered_changed);
+        pthread_mutex_unlock(&store->lock);
+    }
     mc_store_leave(store);
     return rc;
 }
@@ -38,19 +72,20 @@ int mc_store_unregister_buffer(struct mc_store *store, void *base)
     int rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
-    rc = MC_ERR_INVALID_PARAMS;
     pthread_mutex_lock(&store->lock);
-    for (size_t i = 0; i < store->registered_count; i++) {
-        if (store->registered[i].base == base) {
-            store->registered[i] = store->registered[--store->registered_count];
-            rc = 0;
-            break;
-        }
-    }
+    struct mc_registered *found = find_at_rest(store, base);
+    rc = found == NULL ? MC_ERR_INVALID_PARAMS : 0;
+    if (rc == 0)
+        found->is_busy = true;
     pthread_mutex_unlock(&store->lock);
     if (rc == 0) {
         mc_paths_unregister(store->paths, base);
         mc_gpu_forget(base);
+        pthread_mutex_lock(&store->lock);
+        found = find(store, base); /* it may lie elsewhere now */
+        *found = store->registered[--store->registered_count];
+        pthread_cond_broadcast(&store->registered_changed);
+        pthread_mutex_unlock(&store->lock);
     }
     mc_store_leave(store);
     return rc;

@@ -365,7 +365,7 @@ static void store_free(struct mc_store *store)
         mc_gpu_forget(store->registered[i].base);
     free(store->registered);
     mc_monitor_destroy(&store->beat_lock, &store->beat_changed);
-    pthread_mutex_destroy(&store->lock);
+    mc_monitor_destroy(&store->lock, &store->registered_changed);
     free(store);
 }
 
@@ -397,7 +397,7 @@ int mc_life_begin(const struct mc_store_config *config, struct mc_store **made)
     struct mc_store *store = calloc(1, sizeof(*store));
     if (store == NULL)
         return MC_ERR_NO_MEMORY;
-    pthread_mutex_init(&store->lock, NULL);
+    mc_monitor_init(&store->lock, &store->registered_changed);
     mc_monitor_init(&store->beat_lock, &store->beat_changed);
     mc_gpu_look();
     int rc = keys_look();

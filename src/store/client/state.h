@@ -49,6 +49,7 @@ struct mc_call_times {
 struct mc_registered {
     void *base;
     size_t size;
+    bool is_busy; /* a call registers it at the devices, or lets go of it there: that waits for the kernel */
 };
 
 enum mc_avoid { MC_AVOID_SLOW = 1, MC_AVOID_FAILED }; /* others are preferred; nothing is asked of it */
@@ -105,6 +106,7 @@ struct mc_store {
     _Atomic bool has_untold;           /* of a failure, see mc_store_tell */
     struct mc_registered *registered;
     size_t registered_count, registered_capacity;
+    pthread_cond_t registered_changed; /* one is not busy any more */
 
     _Atomic uint32_t calls;
     _Atomic bool closing, forked;
