@@ -353,10 +353,12 @@ MC_API int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct
 
 /* Registered memory: RDMA devices read and write it in place, so that no processor copies what a put or get of 4 KiB
  * and more moves; register_buffer then takes about a second for 4 GiB, and memory that a device refuses is copied (the
- * log says so). By tcp and shared memory none is needed. unregister_buffer waits for calls that use the memory. Parts,
- * here and in all calls, may lie in a GPU's memory (CUDA), if the process has loaded the driver: register such memory
- * first, or a second after the driver was loaded. What the driver refuses is MC_ERR_INVALID_PARAMS, of a put
- * MC_ERR_TRANSFER_FAIL.
+ * log says so). By tcp and shared memory none is needed. Unregister memory before it is freed, mapped anew or discarded
+ * (madvise): the devices keep the pages that it had, and a put from there may store, and return 0, what no get takes.
+ * unregister_buffer waits for device requests that are under way there; the memory must stay until the calls that were
+ * given it have returned. Parts, here and in all calls, may lie in a GPU's memory (CUDA), if the process has loaded the
+ * driver: register such memory first, or a second after the driver was loaded. What the driver refuses is
+ * MC_ERR_INVALID_PARAMS, of a put MC_ERR_TRANSFER_FAIL.
  * The same base twice, a base that is not registered, NULL or size 0: MC_ERR_INVALID_PARAMS. */
 MC_API int mc_store_register_buffer(struct mc_store *store, void *base, size_t size);
 MC_API int mc_store_unregister_buffer(struct mc_store *store, void *base);

@@ -6,7 +6,7 @@ there are views of its buffer, and one that is dropped meanwhile comes back when
 Invariant: a pool lends in the process that made it only. A forked child (a DataLoader's worker) has a copy of its own of what was lent.
 
 Regions are private anonymous memory in classes of size (powers of two from min_size_class), each registered with the store. Nothing but
-this process reaches into them: the store copies, and its devices reach staging memory alone.
+this process and its store's devices reaches into them.
 """
 
 import collections

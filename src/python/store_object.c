@@ -350,6 +350,8 @@ static PyObject *register_buffer(struct mc_py_store *self, PyObject **values)
 
 MC_PY_STORE_CALL(register_buffer, 2, "buffer_ptr, size", register_buffer(self, values),
                  "Announces memory (address, bytes) for put_from and get_into.\n\n"
+                 "RDMA devices read and write it in place: unregister it before it is freed, mapped anew or "
+                 "discarded.\n"
                  "Returns 0; -600 for NULL, size 0, or a base that is registered already.")
 
 static PyObject *unregister_buffer(struct mc_py_store *self, PyObject **values)
@@ -363,6 +365,7 @@ static PyObject *unregister_buffer(struct mc_py_store *self, PyObject **values)
 }
 
 MC_PY_STORE_CALL(unregister_buffer, 1, "buffer_ptr", unregister_buffer(self, values),
+                 "To be called before the memory is freed; it must stay until calls that use it have returned.\n\n"
                  "Returns 0; -600 when this base is not registered.")
 
 static PyObject *get_hostname(struct mc_py_store *self)
