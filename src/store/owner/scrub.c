@@ -51,8 +51,8 @@ static bool look_on(struct mc_scrub *scrub, struct slot_check *look, uint64_t *b
     (void)mc_segment_memory_clear(scrub->memory, look->slot, look->generation); /* it was there a moment ago */
     atomic_fetch_add_explicit(&scrub->rotten, 1, memory_order_relaxed);
     mc_log(ERROR,
-           "slot %" PRIu32 " of our segment no longer matches its checksum and is dropped: faulty memory, or a process "
-           "that wrote where it must not",
+           "slot %" PRIu32 " of our segment no longer matches its checksum and is dropped: faulty memory, a process "
+           "that wrote where it must not, or a caller that changed memory while RDMA devices put it",
            look->slot);
     scrub->config.rotten(scrub->config.context, look->slot, look->generation);
     return true;
