@@ -6,7 +6,7 @@
 #define REGISTERED_MAX 65536u
 
 /* `lock` is held. NULL: it is not there. */
-static struct mc_registered *find(const struct mc_store *store, const void *base)
+static struct mc_registered *registered_at(const struct mc_store *store, const void *base)
 {
     for (size_t i = 0; i < store->registered_count; i++)
         if (store->registered[i].base == base)
@@ -15,10 +15,10 @@ static struct mc_registered *find(const struct mc_store *store, const void *base
 }
 
 /* The same once no call is at work on it. */
-static struct mc_registered *find_at_rest(struct mc_store *store, const void *base)
+static struct mc_registered *registered_at_rest(struct mc_store *store, const void *base)
 {
     struct mc_registered *found;
-    while ((found = find(store, base)) != NULL && found->is_busy)
+    while ((found = registered_at(store, base)) != NULL && found->is_busy)
         pthread_cond_wait(&store->registered_changed, &store->lock);
     return found;
 }
@@ -39,7 +39,8 @@ static bool has_room(struct mc_store *store)
 /* `lock` is held. */
 static int note(struct mc_store *store, void *base, size_t size)
 {
-    if (base == NULL || size == 0 || find_at_rest(store, base) != NULL || store->registered_count >= REGISTERED_MAX)
+    if (base == NULL || size == 0 || registered_at_rest(store, base) != NULL ||
+        store->registered_count >= REGISTERED_MAX)
         return MC_ERR_INVALID_PARAMS;
     if (!has_room(store))
         return MC_ERR_NO_MEMORY;
@@ -59,7 +60,7 @@ int mc_store_register_buffer(struct mc_store *store, void *base, size_t size)
         if (mc_gpu_note(base, size).kind == MC_GPU_HOST)
             (void)mc_paths_register(store->paths, base, size); /* what devices refuse is copied */
         pthread_mutex_lock(&store->lock);
-        find(store, base)->is_busy = false;
+        registered_at(store, base)->is_busy = false;
         pthread_cond_broadcast(&store->registered_changed);
         pthread_mutex_unlock(&store->lock);
     }
@@ -73,7 +74,7 @@ int mc_store_unregister_buffer(struct mc_store *store, void *base)
     if (rc < 0)
         return rc;
     pthread_mutex_lock(&store->lock);
-    struct mc_registered *found = find_at_rest(store, base);
+    struct mc_registered *found = registered_at_rest(store, base);
     rc = found == NULL ? MC_ERR_INVALID_PARAMS : 0;
     if (rc == 0)
         found->is_busy = true;
@@ -82,7 +83,7 @@ int mc_store_unregister_buffer(struct mc_store *store, void *base)
         mc_paths_unregister(store->paths, base);
         mc_gpu_forget(base);
         pthread_mutex_lock(&store->lock);
-        found = find(store, base); /* it may lie elsewhere now */
+        found = registered_at(store, base); /* it may lie elsewhere now */
         *found = store->registered[--store->registered_count];
         pthread_cond_broadcast(&store->registered_changed);
         pthread_mutex_unlock(&store->lock);

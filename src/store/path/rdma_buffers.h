@@ -22,7 +22,7 @@ void mc_rdma_buffers_free(struct mc_rdma_buffers *buffers);           /* nothing
  * MC_ERR_TRANSFER_FAIL as mc_rdma_memory_register, or a device that is there did not take it: the log says why, and
  * such memory is copied from and to. */
 int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, void *base, uint64_t size);
-/* Waits until nobody holds it: groups that use it end by their calls' deadlines. One that is not there: does nothing. */
+/* Waits until nobody holds it: groups that use it end by their calls' deadlines. Does nothing without one. */
 void mc_rdma_buffers_remove(struct mc_rdma_buffers *buffers, const void *base);
 /* The memory that holds the whole range, or NULL. */
 struct mc_rdma_buffer *mc_rdma_buffers_hold(struct mc_rdma_buffers *buffers, const void *address, uint64_t length);
