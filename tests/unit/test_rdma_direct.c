@@ -354,6 +354,38 @@ static void one_target(void **state)
     rig_stop(&rig);
 }
 
+static uint8_t old_pages[ROOM];
+
+static void *before_it_was_freed(uint64_t address)
+{
+    return old_pages + (address - (uintptr_t)room);
+}
+
+/* Memory that was freed and mapped anew, and registered all the while: devices reach the pages that it had. */
+static void not_unregistered(void **state)
+{
+    struct fake_device_config devices[DEVICES] = {fake_roce(0), fake_roce(1)};
+    struct mc_rdma_options options = {0};
+    const uint64_t length = (1u << 20) + 9;
+    struct iovec part = {room, length};
+    struct rig rig;
+    (void)state;
+    devices[0].has_peermem = devices[1].has_peermem = true; /* they take what the fake calls a GPU's */
+    fake_reset(devices, DEVICES);
+    options.verbs = fake_verbs();
+    assert_int_equal(mc_rdma_open(&options, &rig_rdma), 0);
+    assert_int_equal(rig_start(&rig, MC_PATH_RDMA, 2 * ROOM, false, false), 0);
+    put(&rig, length);
+    assert_int_equal(mc_paths_register(rig.paths, room, sizeof(room)), 0);
+    fake_gpu_memory(room, sizeof(room));
+    fake_gpu_reach(before_it_was_freed);
+    assert_int_equal(read_parts(&rig, length, 0, length, &part, 1), 0);
+    assert_memory_equal(room, expected, length);
+    assert_memory_equal(old_pages, expected, length);
+    assert_int_equal(atomic_load(&mc_paths_counters(rig.paths)->checksum_errors), 0);
+    rig_stop(&rig);
+}
+
 /* ---- memory that is being used ---- */
 
 struct user {
@@ -572,6 +604,7 @@ int main(void)
         cmocka_unit_test(refused_by_one),
         cmocka_unit_test(let_go_while_registered),
         cmocka_unit_test(one_target),
+        cmocka_unit_test(not_unregistered),
         cmocka_unit_test(pinned_by_callers),
         cmocka_unit_test(some_without_stage),
     };
