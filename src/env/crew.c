@@ -19,7 +19,7 @@ struct crew_run { /* one run, on the stack of its caller */
 
 struct mc_crew {
     pthread_mutex_t lock;
-    pthread_cond_t came, left; /* work; the last helper of a run */
+    pthread_cond_t came, left; /* work; the last helper of a run: callers of several runs may wait for theirs */
     struct crew_run *run;      /* NULL: none, or nobody else may enter it */
     uint64_t number;           /* of runs */
     bool is_ending;
@@ -51,7 +51,7 @@ static void *helper_run(void *argument)
         pieces_take(run, false);
         pthread_mutex_lock(&crew->lock);
         if (--run->inside == 0)
-            pthread_cond_signal(&crew->left);
+            pthread_cond_broadcast(&crew->left);
     }
     pthread_mutex_unlock(&crew->lock);
     return NULL;

@@ -5,6 +5,7 @@
 #include "env/clock.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -90,6 +91,64 @@ static void many_callers(void **state)
     }
     for (unsigned i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
+    mc_crew_free(crew, false);
+}
+
+/* A run of two pieces, of which the caller takes one and a helper the other; the helper stays in its own until it is
+ * let out. */
+struct held {
+    struct mc_crew *crew;
+    sem_t entered, out;
+    bool is_shared; /* a helper has come: else the crew had not seen the end of another run's pieces yet */
+};
+
+static void piece_held(void *context, uint32_t index, bool is_own)
+{
+    struct held *held = context;
+    (void)index;
+    if (is_own) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        held->is_shared = sem_timedwait(&held->entered, &until) == 0;
+        return;
+    }
+    sem_post(&held->entered);
+    while (sem_wait(&held->out) != 0)
+        continue;
+}
+
+static void *call_held(void *argument)
+{
+    struct held *held = argument;
+    while (!held->is_shared)
+        mc_crew_run(held->crew, 2, piece_held, held);
+    return NULL;
+}
+
+/* The helper of the later run is done first: both callers come back, whichever of them was woken first. */
+static void a_later_run_ends_first(void **state)
+{
+    struct mc_crew *crew = mc_crew_create(3);
+    struct held held[2];
+    pthread_t threads[2];
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        held[i] = (struct held){.crew = crew};
+        assert_int_equal(sem_init(&held[i].entered, 0, 0), 0);
+        assert_int_equal(sem_init(&held[i].out, 0, 0), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, call_held, &held[i]), 0);
+        usleep(100000); /* it waits for its helper */
+    }
+    struct timespec until;
+    for (unsigned i = 2; i-- > 0;) {
+        sem_post(&held[i].out);
+        usleep(100000);
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 10;
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(pthread_timedjoin_np(threads[i], NULL, &until), 0);
     mc_crew_free(crew, false);
 }
 
@@ -309,9 +368,13 @@ static void windows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_piece_once),        cmocka_unit_test(many_callers),
-        cmocka_unit_test(a_child_has_no_helpers), cmocka_unit_test(a_fault_is_the_programs),
-        cmocka_unit_test(objects_arrive_whole),   cmocka_unit_test(windows),
+        cmocka_unit_test(each_piece_once),
+        cmocka_unit_test(many_callers),
+        cmocka_unit_test(a_later_run_ends_first),
+        cmocka_unit_test(a_child_has_no_helpers),
+        cmocka_unit_test(a_fault_is_the_programs),
+        cmocka_unit_test(objects_arrive_whole),
+        cmocka_unit_test(windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
