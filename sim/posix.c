@@ -610,6 +610,8 @@ extern int sim_gpu_state;
 int sim_gpu_state;
 void sim_gpu_look(void);
 void sim_gpu_look(void) {}
+void sim_gpu_notice(void);
+void sim_gpu_notice(void) {}
 
 _Noreturn void sim_abort(void);
 #define WITHOUT_DEVICES(name)                                                                                          \

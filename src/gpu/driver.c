@@ -3,6 +3,7 @@
 #include "gpu/driver.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,14 @@ static void *load(void *library, const struct driver_symbol *entry)
     void *function = dlsym(library, entry->symbol);
     memcpy((char *)&mc_driver + entry->offset, &function, sizeof(function));
     return function;
+}
+
+/* Programs may load it as libcuda.so, libcuda.so.1, or by the name with its version, from wherever it lies. */
+void mc_driver_name(char name[MC_DRIVER_NAME_MAX])
+{
+    const char *path = mc_variable(MC_CUDA_LIBRARY), *slash = path == NULL ? NULL : strrchr(path, '/');
+    const char *file = slash != NULL ? slash + 1 : path;
+    snprintf(name, MC_DRIVER_NAME_MAX, "%s", file != NULL && file[0] != 0 ? file : "libcuda.so");
 }
 
 int mc_driver_find(const char **missing)

@@ -64,6 +64,9 @@ struct mc_gpu_table {
 
 extern struct mc_gpu_table mc_driver; /* may be read once mc_gpu_is_ready (lane.h) */
 
+#define MC_DRIVER_NAME_MAX 256
+/* How the name of its file begins. */
+void mc_driver_name(char name[MC_DRIVER_NAME_MAX]);
 /* The driver that is loaded in this process: MC_CUDA_LIBRARY (tests), else libcuda.so.1. 1: mc_driver is filled in;
  * 0: nobody has loaded it; negative: it is there, and *missing is the name of what it lacks. */
 int mc_driver_find(const char **missing);

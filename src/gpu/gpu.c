@@ -3,6 +3,7 @@
 #include "gpu/driver.h"
 
 #include "env/log.h"
+#include "env/thread.h"
 
 #include <link.h>
 #include <pthread.h>
@@ -15,6 +16,7 @@
 
 static pthread_mutex_t look_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t libraries_seen; /* libraries that were loaded by the last look that has ended, ever */
+static _Atomic bool is_looking;         /* a thread that was started for that */
 
 /* ---- the driver ---- */
 
@@ -25,20 +27,56 @@ static int count_libraries(struct dl_phdr_info *info, size_t size, void *count)
     return 1; /* it is the same for all */
 }
 
+static int is_driver(struct dl_phdr_info *info, size_t size, void *name)
+{
+    (void)size;
+    const char *slash = strrchr(info->dlpi_name, '/'), *file = slash == NULL ? info->dlpi_name : slash + 1;
+    return strncmp(file, name, strlen(name)) == 0; /* which ends the walk */
+}
+
 static void on_fork_in_child(void);
+
+static bool has_fork_handler;
+
+static void set_fork_handler(void)
+{
+    has_fork_handler = pthread_atfork(NULL, NULL, on_fork_in_child) == 0;
+}
+
+static bool can_fork(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, set_fork_handler);
+    return has_fork_handler;
+}
+
+/* Have libraries been loaded since the last look, and may the driver be one of them? By the list of what is loaded: the
+ * loader itself is not asked, since it answers nobody while another thread's import goes on, however long. */
+static bool may_be_new(uint64_t *count)
+{
+    char name[MC_DRIVER_NAME_MAX];
+    *count = 0;
+    if (mc_gpu_is_there())
+        return false;
+    (void)dl_iterate_phdr(count_libraries, count);
+    if (atomic_load_explicit(&libraries_seen, memory_order_acquire) == *count)
+        return false;
+    mc_driver_name(name);
+    if (dl_iterate_phdr(is_driver, name) != 0)
+        return true;
+    atomic_store_explicit(&libraries_seen, *count, memory_order_release);
+    return false;
+}
 
 void mc_gpu_look(void)
 {
-    uint64_t count = 0;
+    uint64_t count;
     const char *missing = "";
-    if (mc_gpu_is_there())
-        return;
-    (void)dl_iterate_phdr(count_libraries, &count);
-    if (atomic_load_explicit(&libraries_seen, memory_order_acquire) == count)
+    if (!may_be_new(&count) || !can_fork())
         return;
     pthread_mutex_lock(&look_lock); /* who comes while another looks waits, and then sees what it has found */
     int rc = atomic_load(&mc_gpu_state) != 0 ? 0 : mc_driver_find(&missing);
-    if (rc > 0 && pthread_atfork(NULL, NULL, on_fork_in_child) == 0)
+    if (rc > 0)
         atomic_store_explicit(&mc_gpu_state, 1, memory_order_release);
     if (rc < 0) {
         atomic_store(&mc_gpu_state, -1);
@@ -46,6 +84,22 @@ void mc_gpu_look(void)
     }
     atomic_store_explicit(&libraries_seen, count, memory_order_release);
     pthread_mutex_unlock(&look_lock);
+}
+
+static void *look_for_driver(void *argument)
+{
+    mc_gpu_look();
+    atomic_store(&is_looking, false);
+    return argument;
+}
+
+void mc_gpu_notice(void)
+{
+    uint64_t count;
+    if (!may_be_new(&count) || !can_fork() || atomic_exchange(&is_looking, true))
+        return;
+    if (mc_thread_start(NULL, "mc-gpu", look_for_driver, NULL) != 0)
+        atomic_store(&is_looking, false); /* the next time, perhaps */
 }
 
 /* ---- registered memory ---- */
@@ -65,6 +119,7 @@ static void on_fork_in_child(void)
 {
     (void)pthread_rwlock_init(&ranges_lock, NULL);
     (void)pthread_mutex_init(&look_lock, NULL);
+    atomic_store(&is_looking, false);
     ranges = NULL;
     mc_gpu_lanes_forget();
 }

@@ -22,8 +22,11 @@ struct mc_gpu_place {
     int number; /* of the device; 0 for host memory */
 };
 
-/* Looks whether the driver has been loaded meanwhile. Costs nothing while no library at all was. */
+/* Looks whether the driver has been loaded meanwhile. Costs nothing while no library at all was. When it seems so, the
+ * loader is asked, which makes the caller wait for an import that another thread is at, as long as that takes. */
 void mc_gpu_look(void);
+/* The same for threads that must not wait: then a thread of its own looks. */
+void mc_gpu_notice(void);
 
 /* Addresses that are looked up one after the other often lie in one range. Zeroed = ready; of one call: what it
  * remembers may be wrong later. */

@@ -92,6 +92,64 @@ static int noticed_later(void)
     return mc_gpu_note(pointer(address), 100).kind == MC_GPU_MEMORY && mc_gpu_is_there() ? 0 : 3;
 }
 
+/* While one thread imports something that takes long, the loader answers nobody. */
+static void *import_slowly(void *argument)
+{
+    return dlopen(fake_cuda_path("slow_import"), RTLD_NOW | RTLD_LOCAL) == NULL ? NULL : argument;
+}
+
+static void *look_twice(void *argument)
+{
+    mc_gpu_notice();
+    if (argument == NULL) /* nothing that is loaded can be the driver */
+        mc_gpu_look();
+    return NULL;
+}
+
+static int during_an_import(bool has_driver)
+{
+    int says[2], waits[2];
+    char number[2][16], byte = 0;
+    pthread_t importing, looking;
+    struct timespec until;
+    if (pipe(says) != 0 || pipe(waits) != 0 || (has_driver && fake_cuda_load(&fake) != 0))
+        return 1;
+    snprintf(number[0], sizeof(number[0]), "%d", says[1]);
+    snprintf(number[1], sizeof(number[1]), "%d", waits[0]);
+    setenv("MC_TEST_IMPORT_SAYS", number[0], 1);
+    setenv("MC_TEST_IMPORT_WAITS", number[1], 1);
+    if (pthread_create(&importing, NULL, import_slowly, &byte) != 0 || read(says[0], &byte, 1) != 1)
+        return 2;
+    if (pthread_create(&looking, NULL, look_twice, has_driver ? &byte : NULL) != 0)
+        return 3;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    if (pthread_timedjoin_np(looking, NULL, &until) != 0)
+        return 4; /* it waits for the import */
+    if (mc_gpu_is_there() || write(waits[1], &byte, 1) != 1 || pthread_join(importing, NULL) != 0)
+        return 5;
+    for (unsigned tries = 0; has_driver && !mc_gpu_is_there() && tries < 2000; tries++)
+        usleep(10000);
+    return mc_gpu_is_there() == has_driver ? 0 : 6;
+}
+
+static int an_import_without_driver(void)
+{
+    return during_an_import(false);
+}
+
+static int an_import_behind_the_driver(void)
+{
+    return during_an_import(true);
+}
+
+static void imports(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(an_import_without_driver), 0);
+    assert_int_equal(in_child(an_import_behind_the_driver), 0);
+}
+
 static void absence(void **state)
 {
     (void)state;
@@ -354,7 +412,7 @@ static void flushes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest before[] = {cmocka_unit_test(absence)};
+    const struct CMUnitTest before[] = {cmocka_unit_test(absence), cmocka_unit_test(imports)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kinds),
         cmocka_unit_test(an_old_driver_knows_no_ranges),

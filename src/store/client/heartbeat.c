@@ -289,7 +289,7 @@ static void *heartbeat_main(void *argument)
         retry_ms = rc == 0 ? RETRY_FIRST_MS : retry_ms * 2 > RETRY_LAST_MS ? RETRY_LAST_MS : retry_ms * 2;
         if (rc == MC_ERR_OTHER_CLUSTER)
             retry_ms = RETRY_FOREIGN_MS;
-        mc_gpu_look();
+        mc_gpu_notice();
         heartbeat_tidy(heartbeat);
         uint64_t sessions_ms = mc_sessions_tick(heartbeat->store);
         uint64_t rest_ms = beat_ms(heartbeat);

@@ -581,7 +581,7 @@ static void on_tick(struct mc_service *service)
     mc_peers_hear(service->engine);
     mc_peers_tidy(service->engine);
     mc_metrics_report(service->engine);
-    mc_gpu_look();
+    mc_gpu_notice();
 }
 
 /* ---- the loop ---- */
