@@ -13,7 +13,8 @@ static int rdma_open(struct mc_paths *paths, const struct mc_endpoint *endpoint,
     (void)paths, (void)endpoint, (void)patience, (void)path;
     return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
 }
-const struct mc_transport mc_transport_rdma = {"rdma", 3, false, rdma_open, NULL, NULL, NULL, NULL, NULL, false, NULL};
+const struct mc_transport mc_transport_rdma = {"rdma", 3,    false, rdma_open, NULL,  NULL,
+                                               NULL,   NULL, NULL,  false,     false, NULL};
 
 int mc_rdma_open(const struct mc_rdma_options *options, struct mc_rdma **rdma)
 {

@@ -10,11 +10,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <cmocka.h>
 
 #define CAPACITY (16u << 20)
@@ -219,15 +222,62 @@ static void descriptors_are_out(void **state)
     rig_stop(&rig);
 }
 
+/* Of this program: one of a segment can be made to take long, as it does of a large one that nobody else has. */
+static _Atomic bool is_held;
+static sem_t held, let_go;
+
+int munmap(void *address, size_t length)
+{
+    if (length >= CAPACITY && atomic_load(&is_held)) {
+        sem_post(&held);
+        while (sem_wait(&let_go) != 0)
+            continue;
+    }
+    return (int)syscall(SYS_munmap, address, length);
+}
+
+static void *drop(void *argument)
+{
+    struct rig *rig = argument;
+    mc_path_drop(rig->path);
+    mc_path_release(rig->path);
+    return argument;
+}
+
+/* A call whose owner has died is not what gives its memory back to the kernel: it has a deadline. */
+static void memory_is_given_back_beside(void **state)
+{
+    struct rig rig;
+    pthread_t thread;
+    struct timespec until;
+    void *ended = NULL;
+    (void)state;
+    peer_start(&rig);
+    assert_int_equal(tell(&rig, 0, 1, ++rig.generation, 5000), 0);
+    assert_int_equal(sem_init(&held, 0, 0), 0);
+    assert_int_equal(sem_init(&let_go, 0, 0), 0);
+    atomic_store(&is_held, true);
+    assert_int_equal(pthread_create(&thread, NULL, drop, &rig), 0);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 10;
+    int rc = pthread_timedjoin_np(thread, &ended, &until);
+    assert_int_equal(sem_wait(&held), 0); /* it is given back, though */
+    atomic_store(&is_held, false);
+    sem_post(&let_go);
+    assert_int_equal(rc, 0);
+    assert_int_equal(mc_path_get(rig.paths, &rig.endpoint, rig_deadline(5000), &rig.path), 0);
+    assert_int_equal(tell(&rig, 1, 1, ++rig.generation, 5000), 0);
+    rig_stop(&rig);
+}
+
 int main(int count, char **arguments)
 {
     if (count == 4 && strcmp(arguments[1], "rig-owner") == 0)
         return rig_owner_main(arguments);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_deadline_is_ones_own),
-        cmocka_unit_test(a_silence_is_told_once),
-        cmocka_unit_test(frames_stay_whole),
-        cmocka_unit_test(descriptors_are_out),
+        cmocka_unit_test(a_deadline_is_ones_own),      cmocka_unit_test(a_silence_is_told_once),
+        cmocka_unit_test(frames_stay_whole),           cmocka_unit_test(descriptors_are_out),
+        cmocka_unit_test(memory_is_given_back_beside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -395,6 +395,7 @@ static void paths_clear(struct mc_paths *paths)
 void mc_paths_end(struct mc_paths *paths)
 {
     paths_clear(paths);
+    mc_paths_await_closed(paths);
     mc_rdma_stages_free(paths->stages);
     mc_rdma_buffers_free(paths->buffers);
     paths->stages = NULL;

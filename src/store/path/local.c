@@ -102,4 +102,4 @@ static bool local_is_ended(struct mc_path *path)
 }
 
 const struct mc_transport mc_transport_local = {"local",        0,    true, local_open, local_run, local_close,
-                                                local_is_ended, NULL, NULL, false,      NULL};
+                                                local_is_ended, NULL, NULL, false,      false,     NULL};

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/thread.h"
 #include "store/wire/stream.h"
 
 #include <inttypes.h>
@@ -166,10 +167,53 @@ void mc_path_nudge_write(struct mc_buffer *out)
     mc_frame_end_list(out, frame, mc_wire_none_head(out, &(struct mc_wire_none){0}), 0);
 }
 
+static void *close_slowly(void *argument)
+{
+    struct mc_paths *paths = argument;
+    pthread_mutex_lock(&paths->lock);
+    while (paths->closing != NULL) {
+        struct mc_path *path = paths->closing;
+        paths->closing = path->next_closing;
+        pthread_mutex_unlock(&paths->lock);
+        path->transport->close(path);
+        pthread_mutex_lock(&paths->lock);
+    }
+    paths->has_closer = false;
+    pthread_cond_broadcast(&paths->opened);
+    pthread_mutex_unlock(&paths->lock);
+    return NULL;
+}
+
+/* Not by who let go of it last: that is a call with a deadline, or a thread that has other work. */
+static void close_later(struct mc_path *path)
+{
+    struct mc_paths *paths = path->paths;
+    pthread_mutex_lock(&paths->lock);
+    path->next_closing = paths->closing;
+    paths->closing = path;
+    bool begins = !paths->has_closer;
+    paths->has_closer = true;
+    pthread_mutex_unlock(&paths->lock);
+    if (begins && mc_thread_start(NULL, "mc-unmap", close_slowly, paths) != 0)
+        (void)close_slowly(paths);
+}
+
+void mc_paths_await_closed(struct mc_paths *paths)
+{
+    pthread_mutex_lock(&paths->lock);
+    while (paths->has_closer)
+        pthread_cond_wait(&paths->opened, &paths->lock);
+    pthread_mutex_unlock(&paths->lock);
+}
+
 void mc_path_release(struct mc_path *path)
 {
     if (path == NULL || mc_paths_is_forked(path->paths))
         return;
-    if (atomic_fetch_sub_explicit(&path->references, 1, memory_order_acq_rel) == 1)
+    if (atomic_fetch_sub_explicit(&path->references, 1, memory_order_acq_rel) != 1)
+        return;
+    if (path->transport->closes_slowly)
+        close_later(path);
+    else
         path->transport->close(path);
 }

@@ -62,11 +62,15 @@ struct mc_paths {
     struct mc_segment_memory *own[MC_OWN_SEGMENTS_MAX];
     struct mc_path_entry *buckets[MC_PATH_BUCKETS];
     uint32_t entry_count;
+    struct mc_path *closing; /* by a thread of their own, which ends when there are none */
+    bool has_closer;
 
     _Atomic int fds[MC_PATHS_FDS_MAX]; /* descriptor + 1; 0 = free */
     _Atomic uint32_t fds_hint;
 };
 
+/* Returns when all that was let go of is closed. */
+void mc_paths_await_closed(struct mc_paths *paths);
 /* Closes it and forgets it. */
 void mc_paths_fd_close(struct mc_paths *paths, int place);
 

@@ -424,4 +424,4 @@ static void rdma_rest(struct mc_path *path, uint64_t now_ns)
 }
 
 const struct mc_transport mc_transport_rdma = {"rdma",        3,          false,     rdma_open, rdma_run, rdma_close,
-                                               rdma_is_ended, rdma_nudge, rdma_rest, false,     NULL};
+                                               rdma_is_ended, rdma_nudge, rdma_rest, false,     false,    NULL};

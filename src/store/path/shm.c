@@ -454,4 +454,4 @@ static void shm_nudge(struct mc_path *path, bool gives_up)
 }
 
 const struct mc_transport mc_transport_shm = {"shm",        1,         false, shm_open_path, shm_run, shm_close,
-                                              shm_is_ended, shm_nudge, NULL,  false,         NULL};
+                                              shm_is_ended, shm_nudge, NULL,  false,         true,    NULL};

@@ -158,6 +158,8 @@ struct mc_transport {
     /* Lets go of what was not used for long (NULL: holds nothing). While others may run on it. */
     void (*rest)(struct mc_path *path, uint64_t now_ns);
     bool has_patience; /* `run` knows patience_ns; else an owner has all its time */
+    /* `close` gives back memory of the owner's, which takes the kernel long when nobody else has it any more. */
+    bool closes_slowly;
     /* Moves the groups, at most MC_PATH_BATCHES_MAX, all at once: their questions go out first, then answers are taken
      * as they come. What one of them waits for is not waited for by another; what only waits (for a place at an owner,
      * for its word after a reset) comes last. NULL: they are run one after the other. */
@@ -170,6 +172,7 @@ struct mc_path { /* first member of each transport's own struct */
     struct mc_endpoint endpoint;
     _Atomic uint32_t references;
     _Atomic bool broken; /* set by run: do not use again */
+    struct mc_path *next_closing;
 };
 
 void mc_path_release(struct mc_path *path);
