@@ -245,13 +245,27 @@ struct trying {
     uint32_t count, begun;
     uint64_t next_ns;  /* another one is begun, whatever those before do */
     uint64_t pause_ns; /* between two of them: each has its turn before the deadline */
-    int error;         /* errno of the first that failed otherwise than by a refusal, else ECONNREFUSED */
+    int error;         /* errno of the first that failed otherwise than by a refusal, else ECONNREFUSED; that this host
+                          has no IPv6, only if there was nothing else */
+    bool is_without_v6;
 };
 
-static void trying_failed(struct trying *trying)
+/* A host without IPv6 is not kept from its peer by an address of that which the peer's name has, too. */
+static bool is_no_v6(const struct mc_tcp_address *peer, int error)
 {
-    if (trying->error == 0 || trying->error == ECONNREFUSED)
-        trying->error = errno;
+    return peer->address.any.sa_family == AF_INET6 &&
+           (error == ENETUNREACH || error == EAFNOSUPPORT || error == EADDRNOTAVAIL);
+}
+
+static void trying_failed(struct trying *trying, const struct mc_tcp_address *peer)
+{
+    int error = errno;
+    bool is_without_v6 = is_no_v6(peer, error);
+    if (trying->error != 0 && is_without_v6)
+        return;
+    if (trying->error == 0 || trying->error == ECONNREFUSED || trying->is_without_v6)
+        trying->error = error;
+    trying->is_without_v6 = is_without_v6;
 }
 
 /* Begins what is due. When to look again. */
@@ -267,7 +281,7 @@ static uint64_t trying_begin(struct trying *trying)
     while (trying->begun < trying->count && (alive == 0 || now_ns >= trying->next_ns)) {
         struct connecting *all = &trying->each[trying->begun++];
         if (connecting_begin(all) < 0)
-            trying_failed(trying);
+            trying_failed(trying, all->peer);
         alive += all->count;
         trying->next_ns = now_ns + trying->pause_ns;
     }
@@ -300,7 +314,7 @@ static int trying_wait(struct trying *trying, uint64_t until_ns)
             int fd = connecting_take(all, j);
             if (fd >= 0)
                 return fd;
-            trying_failed(trying); /* its others are gone, too */
+            trying_failed(trying, all->peer); /* its others are gone, too */
         }
     }
     return MC_ERR_RPC_TIMEOUT;

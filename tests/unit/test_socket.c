@@ -4,6 +4,7 @@
 #include "mooncake.h"
 #include "store/wire/stream.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -378,6 +379,18 @@ static void addresses_are_tried_side_by_side(void **state)
         mixed[i].address.v4.sin_addr.s_addr = htonl(INADDR_BROADCAST);
         assert_int_equal(mc_tcp_connect_any(mixed, 2, in_ms(20000)), MC_ERR_RPC_FAIL);
         assert_int_not_equal(errno, ECONNREFUSED);
+        mixed[i] = peers[1];
+    }
+    /* But a host without IPv6 goes by what the address of IPv4 said. */
+    for (unsigned i = 0; i < 2; i++) {
+        mixed[i] = (struct mc_tcp_address){.length = sizeof(mixed[i].address.v6)};
+        mixed[i].address.v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(port[1])};
+        assert_int_equal(inet_pton(AF_INET6, "2001:db8::1", &mixed[i].address.v6.sin6_addr), 1);
+        assert_int_equal(mc_tcp_connect_any(&mixed[i], 1, in_ms(300)) < 0, 1);
+        if (errno == ENETUNREACH || errno == EADDRNOTAVAIL) { /* this host is one */
+            assert_int_equal(mc_tcp_connect_any(mixed, 2, in_ms(20000)), MC_ERR_RPC_FAIL);
+            assert_int_equal(errno, ECONNREFUSED);
+        }
         mixed[i] = peers[1];
     }
     /* However little time there is. */
