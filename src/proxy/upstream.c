@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "env/channel.h"
 #include "env/clock.h"
+#include "env/resolve.h"
 #include "env/socket.h"
 
 #include <netinet/in.h>
@@ -37,6 +38,8 @@ struct mc_upstream {
     uint64_t end_ms, heard_ms;
     bool has_socket, is_connected; /* it may be without TLS yet that it needs; the request is on its way */
     bool has_head, is_head, is_paused;
+    int failed;                       /* errno of a connection that could not be begun; 0: it was */
+    char host[MC_ADDRESS_MAX];        /* whose remembered address was taken; "": none */
     bool is_calling, is_cancelled;    /* cancelled out of one of its own calls: freed behind it */
     struct mc_upstream *next, **back; /* among proxy->left; back NULL: somebody waits for it */
 };
@@ -69,6 +72,8 @@ void mc_upstream_cancel(struct mc_upstream *upstream)
 static void finish(struct mc_upstream *upstream, enum mc_upstream_end end, const char *problem)
 {
     upstream->is_calling = true;
+    if (end == MC_UPSTREAM_NO_CONNECT && upstream->host[0] != 0)
+        mc_resolve_doubt(upstream->host);
     if (!upstream->is_cancelled && upstream->events != NULL)
         upstream->events->ended(upstream->context, end, problem);
     destroy(upstream);
@@ -79,10 +84,16 @@ uint64_t mc_upstream_silent_ms(const struct mc_upstream *upstream, uint64_t now)
     return upstream->is_paused || !upstream->is_connected ? 0 : now - upstream->heard_ms;
 }
 
+/* Without a socket its name is still being looked up: the instance was not even asked. */
+static enum mc_upstream_end end_unconnected(const struct mc_upstream *upstream)
+{
+    return bufferevent_getfd(upstream->channel) < 0 ? MC_UPSTREAM_OWN_TROUBLE : MC_UPSTREAM_NO_CONNECT;
+}
+
 void mc_upstream_give_up(struct mc_upstream *upstream, const char *problem)
 {
     mc_assert(!upstream->is_calling);
-    finish(upstream, upstream->is_connected ? MC_UPSTREAM_TIMEOUT : MC_UPSTREAM_NO_CONNECT, problem);
+    finish(upstream, upstream->is_connected ? MC_UPSTREAM_TIMEOUT : end_unconnected(upstream), problem);
 }
 
 /* What libevent connects. */
@@ -116,7 +127,7 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
         return;
     }
     if (!upstream->is_connected) {
-        finish(upstream, MC_UPSTREAM_NO_CONNECT, "no connection in time");
+        finish(upstream, end_unconnected(upstream), "no connection in time");
         return;
     }
     if (upstream->is_paused)
@@ -225,7 +236,8 @@ static void on_connected(struct mc_upstream *upstream)
 static void on_unconnected(struct mc_upstream *upstream)
 {
     char problem[MC_PROXY_PROBLEM_MAX];
-    int number = EVUTIL_SOCKET_ERROR(), failed = bufferevent_socket_get_dns_error(socket_of(upstream));
+    int failed = bufferevent_socket_get_dns_error(socket_of(upstream));
+    int number = upstream->failed != 0 ? upstream->failed : EVUTIL_SOCKET_ERROR();
     const char *words = upstream->secure == NULL ? "" : mc_channel_problem(upstream->secure);
     bool is_ours = words[0] == 0 && is_own(failed, number);
     if (words[0] == 0)
@@ -328,6 +340,29 @@ static struct bufferevent *channel_new(struct mc_upstream *upstream, const struc
                : bufferevent_socket_new(upstream->proxy->base, -1, options);
 }
 
+/* By the addresses that its name had when it was last looked up; they are looked up anew beside that. Only the first
+ * request to a name waits for a name server. Negative: no memory. */
+static int connect_to(struct mc_upstream *upstream, const struct mc_proxy_address *address)
+{
+    struct mc_resolved resolved;
+    const char *host = strcmp(address->host, "localhost") == 0 ? "127.0.0.1" : address->host;
+    if (mc_resolve(host, address->port, mc_clock_ns(), &resolved) != 0)
+        return bufferevent_socket_connect_hostname(socket_of(upstream), upstream->proxy->dns, AF_UNSPEC, host,
+                                                   address->port);
+    (void)snprintf(upstream->host, sizeof(upstream->host), "%s", host);
+    /* Engines listen on IPv4 unless told otherwise, whatever is put first. */
+    const struct mc_tcp_address *one = &resolved.addresses[0];
+    for (uint32_t i = 0; i < resolved.count && one->address.any.sa_family != AF_INET; i++)
+        if (resolved.addresses[i].address.any.sa_family == AF_INET)
+            one = &resolved.addresses[i];
+    upstream->failed =
+        bufferevent_socket_connect(socket_of(upstream), &one->address.any, (int)one->length) == 0 ? 0 : errno;
+    /* No way leads there, say: told later, as a connection that fails a moment later is. */
+    if (upstream->failed != 0)
+        bufferevent_trigger_event(socket_of(upstream), BEV_EVENT_ERROR, BEV_TRIG_DEFER_CALLBACKS);
+    return 0;
+}
+
 struct mc_upstream *mc_upstream_start(struct mc_proxy *proxy, const struct mc_proxy_address *address,
                                       const struct mc_buffer *head, struct evbuffer *body, bool is_head,
                                       uint64_t longest_ms, const struct mc_upstream_events *events, void *context)
@@ -347,9 +382,7 @@ struct mc_upstream *mc_upstream_start(struct mc_proxy *proxy, const struct mc_pr
     bufferevent_setcb(upstream->channel, on_read, NULL, on_event, upstream);
     bufferevent_setwatermark(upstream->channel, EV_READ, 0, MC_PROXY_INPUT_MAX);
     (void)bufferevent_enable(upstream->channel, EV_READ | EV_WRITE);
-    /* Engines listen on IPv4 unless told otherwise, and a hosts file may put ::1 first. */
-    const char *host = strcmp(address->host, "localhost") == 0 ? "127.0.0.1" : address->host;
-    if (bufferevent_socket_connect_hostname(socket_of(upstream), proxy->dns, AF_UNSPEC, host, address->port) != 0)
+    if (connect_to(upstream, address) != 0)
         goto fail;
     arm(upstream, proxy->config->connect_ms < longest_ms ? proxy->config->connect_ms : longest_ms);
     return upstream;

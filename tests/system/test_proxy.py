@@ -763,6 +763,66 @@ def test_the_hosts_file_is_enough(engines, tmp_path, servers):
         assert proxy.complete()[0] == 200
 
 
+class NameServer:
+    """Every name is this machine, by IPv6 as well, where no engine of the tests listens; until it is told to be silent."""
+
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.is_silent, self.asked = False, 0
+        for last in range(2, 200):
+            self.address = f"127.0.83.{last}"
+            try:
+                self.socket.bind((self.address, 53))
+                break
+            except PermissionError:
+                pytest.skip("only root may be a name server")
+            except OSError:
+                continue
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self):
+        while True:
+            question, peer = self.socket.recvfrom(1000)
+            if question == b"end":
+                return
+            self.asked += 1
+            if self.is_silent:
+                continue
+            end = question.index(b"\0", 12) + 5
+            is_a = question[end - 4:end - 2] == b"\0\1"
+            head = question[:2] + bytes([0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0])
+            address = bytes([127, 0, 0, 1]) if is_a else bytes(15) + b"\1"
+            answer = bytes([0xC0, 12, 0, 1 if is_a else 28, 0, 1, 0, 0, 0, 1, 0, len(address)]) + address
+            self.socket.sendto(head + question[12:end] + answer, peer)
+
+    def close(self):
+        self.socket.sendto(b"end", (self.address, 53))
+        self.thread.join()
+        self.socket.close()
+
+
+def test_a_name_server_that_is_silent(engines, tmp_path):
+    """It takes no instance out: who was found is asked where it was found, and who was not is not said to be down."""
+    server = NameServer()
+    (tmp_path / "resolv.conf").write_text(f"nameserver {server.address}\noptions timeout:1 attempts:1\n")
+    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    etc = ["unshare", "--mount", *user, "--", "sh", "-c", 'mount -t tmpfs tmpfs /etc && cp "$0"/* /etc/ && exec "$@"', str(tmp_path), str(PROXY)]
+    try:
+        with Proxy("--decode", f"an-engine.test:{engines('d').port}", "--connect_timeout=300ms", "--dead_timeout=1s", program=etc) as proxy:
+            wait_until(lambda: proxy.complete()[0] == 200)
+            time.sleep(1)  # the first was found for that request alone; others need not wait for such an answer
+            assert proxy.complete()[0] == 200 and server.asked > 0
+            server.is_silent = True
+            end = time.monotonic() + 4
+            while time.monotonic() < end:
+                assert proxy.complete()[0] == 200
+                time.sleep(0.1)
+            assert "is down" not in proxy.log()
+    finally:
+        server.close()
+
+
 def test_disorder_leaves_nothing_behind(engines):
     """Clients that leave at any time, engines that die and return, instances that come and go: in the end nothing runs and nothing leaks."""
     prefill = [engines(f"p{i}") for i in range(3)]
