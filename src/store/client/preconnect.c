@@ -12,6 +12,9 @@
 
 #define ASK_MS 2000u /* for the list */
 #define PAUSE_MS 1000u
+#define AGAIN_MS                                                                                                       \
+    4000u /* between two questions at most, and half of it at least: while many nodes come or go, all clients
+                          of a cluster would ask about each, and a master goes through all segments for an answer */
 
 struct list_state { /* of the list of segments */
     uint64_t epoch, changes;
@@ -134,13 +137,26 @@ static void *preconnect_main(void *argument)
 {
     struct mc_preconnect *preconnect = argument;
     struct list_state done = {0, 0};
+    uint64_t next_ns = 0; /* the same master is not asked before */
     pthread_mutex_lock(&preconnect->sleeper.lock);
     while (!preconnect->sleeper.stop) {
-        if (preconnect->told.changes == 0 ||
-            (preconnect->told.epoch == done.epoch && preconnect->told.changes <= done.changes))
+        bool is_same = preconnect->told.epoch == done.epoch;
+        if (preconnect->told.changes == 0 || (is_same && preconnect->told.changes <= done.changes)) {
             pthread_cond_wait(&preconnect->sleeper.changed, &preconnect->sleeper.lock);
-        else
+        } else if (is_same && mc_clock_ns() < next_ns) {
+            uint64_t again_ns = mc_clock_ns() + PAUSE_MS * 1000000ull;
+            bool has_some = preconnect->count > 0 && again_ns < next_ns;
+            int rc =
+                mc_monitor_wait(&preconnect->sleeper.lock, &preconnect->sleeper.changed, has_some ? again_ns : next_ns);
+            if (rc == 0 || !has_some)
+                continue;
+            pthread_mutex_unlock(&preconnect->sleeper.lock);
+            open_all(preconnect);
+            pthread_mutex_lock(&preconnect->sleeper.lock);
+        } else {
             follow(preconnect, &done);
+            next_ns = mc_clock_ns() + (AGAIN_MS - mc_random_u64() % (AGAIN_MS / 2)) * 1000000ull;
+        }
     }
     pthread_mutex_unlock(&preconnect->sleeper.lock);
     return NULL;

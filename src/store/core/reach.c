@@ -16,12 +16,13 @@ static void cannot_be_reached(struct mc_core *core, struct mc_segment *segment, 
 static bool is_for_own_host(const struct mc_segment *segment)
 {
     return segment->kind == MC_SEGMENT_MEMORY && !segment->unreachable && segment->state != MC_SEGMENT_GONE &&
-           mc_address_is_loopback(segment->tcp_address);
+           segment->is_at_loopback;
 }
 
 void mc_reach_mounted(struct mc_core *core, struct mc_segment *segment)
 {
     segment->unreachable = false; /* it may have been mounted again with another address */
+    segment->is_at_loopback = mc_address_is_loopback(segment->tcp_address);
     for (uint32_t index = 1; index < core->segment_top; index++) {
         struct mc_segment *other = core->segments[index];
         if (other == NULL || other->state == MC_SEGMENT_GONE || mc_id_equal(other->host, segment->host))

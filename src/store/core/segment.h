@@ -49,13 +49,14 @@ struct mc_segment {
     uint32_t number; /* reuse count of the index << 16 | index */
     uint16_t index;
     uint8_t state;
-    uint8_t kind;     /* enum mc_segment_kind. A disk: its owner alone reads and writes it (offload.h) */
-    uint8_t health;   /* of a disk: enum mc_told_health */
-    bool full;        /* it was above its watermark, and has not become much emptier since than evictions make it */
-    bool drain;       /* its owner is told to move its objects away; also leaving */
-    bool leaving;     /* its owner will unmount it: nothing new is placed there */
-    bool detached;    /* a disk that its owner has unmounted and that may come back; no owner has it now */
-    bool unreachable; /* for other hosts, and there are some: it is at a loopback address */
+    uint8_t kind;        /* enum mc_segment_kind. A disk: its owner alone reads and writes it (offload.h) */
+    uint8_t health;      /* of a disk: enum mc_told_health */
+    bool full;           /* it was above its watermark, and has not become much emptier since than evictions make it */
+    bool drain;          /* its owner is told to move its objects away; also leaving */
+    bool leaving;        /* its owner will unmount it: nothing new is placed there */
+    bool detached;       /* a disk that its owner has unmounted and that may come back; no owner has it now */
+    bool is_at_loopback; /* its address; every client that asks for the list has all of them looked at */
+    bool unreachable;    /* for other hosts, and there are some: it is at a loopback address */
     struct mc_id id, host, owner_id;
     uint64_t change;               /* the count of changes when it was mounted or taken over */
     uint64_t depart_ms, forget_ms; /* of one that is detached: when it has departed, when it is gone; */
