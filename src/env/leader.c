@@ -3,12 +3,15 @@
 
 #include "base/error.h"
 #include "base/variables.h"
+#include "env/clock.h"
 #include "env/etcd.h"
 #include "env/k8s.h"
 #include "env/log.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char etcd_scheme[] = "etcd://", lease_scheme[] = "k8s://";
 
@@ -81,6 +84,40 @@ static int find_in_etcd(const char *address, uint64_t deadline_ns, char *text, s
 
 /* ---- by a Lease ---- */
 
+/* It names its holder also when that is long dead; only what is renewed is held. */
+static struct { /* the one that was read last: a process has one, as a rule, and of several none is believed */
+    pthread_mutex_t lock;
+    char address[MC_ADDRESS_MAX], renewed[64]; /* "": never */
+    uint64_t changed_ms;                       /* when it was first read with another time than before; 0: never */
+} lease_seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void note_renewal(const char *address, struct mc_span object)
+{
+    char renewed[sizeof(lease_seen.renewed)];
+    if (mc_k8s_text(object, "spec", "renewTime", renewed, sizeof(renewed)) != 0 || renewed[0] == 0)
+        return;
+    pthread_mutex_lock(&lease_seen.lock);
+    bool is_same = strcmp(lease_seen.address, address) == 0;
+    if (!is_same)
+        lease_seen.changed_ms = 0;
+    else if (strcmp(lease_seen.renewed, renewed) != 0)
+        lease_seen.changed_ms = mc_clock_ms();
+    (void)snprintf(lease_seen.address, sizeof(lease_seen.address), "%s", address);
+    memcpy(lease_seen.renewed, renewed, sizeof(renewed));
+    pthread_mutex_unlock(&lease_seen.lock);
+}
+
+uint64_t mc_leader_age_ms(const char *address, uint64_t since_ms)
+{
+    if (!begins(address, lease_scheme))
+        return UINT64_MAX;
+    pthread_mutex_lock(&lease_seen.lock);
+    bool is_new = strcmp(lease_seen.address, address) == 0 && lease_seen.changed_ms > since_ms;
+    uint64_t age_ms = is_new ? mc_clock_ms() - lease_seen.changed_ms : 0;
+    pthread_mutex_unlock(&lease_seen.lock);
+    return age_ms;
+}
+
 static int find_by_lease(const char *address, uint64_t deadline_ns, char *text, size_t text_size)
 {
     char path[2 * MC_K8S_PATH_MAX], error[512];
@@ -100,6 +137,7 @@ static int find_by_lease(const char *address, uint64_t deadline_ns, char *text, 
     snprintf(path + used, sizeof(path) - (size_t)used, "/%s", lease.name);
     rc = mc_k8s_call(k8s, "GET", path, mc_span(NULL, 0), deadline_ns, &reply);
     if (rc == 200) {
+        note_renewal(address, mc_span(reply.data, reply.length));
         rc = mc_k8s_text(mc_span(reply.data, reply.length), "spec", "holderIdentity", text, text_size);
         rc = rc == 0 && text[0] != 0 ? 0 : rc == 0 ? MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS : MC_ERR_RPC_FAIL;
     } else if (rc != MC_ERR_RPC_TIMEOUT) {

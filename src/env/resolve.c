@@ -294,17 +294,27 @@ int mc_resolve(const char *host, uint16_t port, uint64_t deadline_ns, struct mc_
     return rc;
 }
 
-void mc_resolve_doubt(const char *host)
+uint64_t mc_resolve_age_ms(const char *host, uint64_t since_ms)
 {
     struct mc_resolved ignored;
     if (is_numeric(host, &ignored))
-        return;
+        return UINT64_MAX;
+    uint64_t age_ms = 0;
     pthread_once(&once, resolver_init);
     pthread_mutex_lock(&resolver.lock);
+    uint64_t now_ms = mc_clock_ms(); /* not before what is noted under the lock */
     struct host_name *name = resolver.buckets[bucket_of(host)];
     while (name != NULL && strcmp(name->host, host) != 0)
         name = name->next;
-    if (name != NULL)
-        name_ask_again(name, mc_clock_ms());
+    if (name != NULL && name->found_ms > since_ms)
+        age_ms = now_ms - name->found_ms;
+    else if (name != NULL)
+        name_ask_again(name, now_ms);
     pthread_mutex_unlock(&resolver.lock);
+    return age_ms;
+}
+
+void mc_resolve_doubt(const char *host)
+{
+    (void)mc_resolve_age_ms(host, UINT64_MAX - 1);
 }

@@ -28,6 +28,9 @@ struct mc_resolved {
 /* The addresses of that host, with that port. 0; MC_ERR_RPC_FAIL: there is no such name (the log says so in words, and
  * errno is ENONET); MC_ERR_RPC_TIMEOUT: nobody said by the deadline; MC_ERR_NO_MEMORY. */
 int mc_resolve(const char *host, uint16_t port, uint64_t deadline_ns, struct mc_resolved *resolved);
+/* For how long what is remembered of the name is known, if it was found after since_ms (mc_clock_ms); else 0, and it is
+ * asked for in the background. Of a number: UINT64_MAX. */
+uint64_t mc_resolve_age_ms(const char *host, uint64_t since_ms);
 /* Nobody answers there: has the name moved? Asked in the background; a later call has the answer. */
 void mc_resolve_doubt(const char *host);
 

@@ -115,6 +115,34 @@ def test_another_cluster_at_the_masters_address():
         other.start()
 
 
+@pytest.mark.parametrize("size", [0, 16 << 20], ids=["client", "empty node"])
+def test_another_cluster_at_an_address_of_before(tmp_path, size):
+    """The name is not there for a while, and somebody else has its address meanwhile: not before the name says so is that the master."""
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    name = "127.0.0.1 the-master.test\n"
+    (etc / "hosts").write_text(name)
+    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    before = ["unshare", "--mount", *user, "--", "sh", "-c", 'mount --bind "$0" /etc && exec "$@"', str(etc)]
+    with master_of(A) as ours, master_of(B) as other:
+        port = ours.address.rsplit(":", 1)[1]
+        with StoreProcess(f"the-master.test:{port}", size=size, before=before) as node:
+            (etc / "hosts").write_text("")
+            ours.kill()
+            other.stop()
+            other.port = ours.port
+            other.start()
+            wait_until(lambda: "is known when its name is looked up anew" in node.log(), 30)
+            end = time.monotonic() + 8  # longer than between two tries
+            while time.monotonic() < end:
+                assert "goes there" not in node.log() and other.metrics()["mooncake_segments"] == 0
+                time.sleep(0.2)
+            (etc / "hosts").write_text(name)
+            wait_until(lambda: "it goes there" in node.log(), 60)
+            wait_until(lambda: other.metrics()["mooncake_segments"] == (size > 0), 60)
+        other.port = 0
+
+
 def test_a_stray_node_that_comes_first(folder):
     """The master is started without its note, and the first to come is a node of another cluster."""
     leave_contents_of_a(folder)

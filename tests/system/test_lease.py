@@ -157,6 +157,24 @@ def is_chosen(api, pod):
     wait_until(lambda: labelled(api) == [pod.name_of_account], 20 * SLOW, "the label of the leader's pod alone")
 
 
+def test_another_clusters_master_at_a_dead_holders_address(api):
+    """The Lease names it still, and nobody renews it: who belongs to the dead one's cluster does not take the other for its leader."""
+    with Pods(api, 1, "--cluster_uuid=" + "aa" * 16) as pods, Master("--cluster_uuid=" + "bb" * 16) as other:
+        leader = pods.leader()
+        wait_until(lambda: "this is cluster aa" in leader.log(), 30 * SLOW, "its cluster")
+        port, pod = leader.port, pods.all[0]
+        with StoreProcess(f"k8s://{LEASE}", size=0, **api.environment) as client:
+            time.sleep(2)  # heartbeats have told which cluster that is
+            pod.kill()
+            other.stop()
+            other.port = port
+            other.start()
+            wait_until(lambda: "is known when its name is looked up anew" in client.log(), 30 * SLOW, "the refusal")
+            time.sleep(8)  # longer than between two tries
+            assert "goes there" not in client.log()
+        other.port = 0
+
+
 def test_the_leaders_pod_has_the_label_and_no_other(api):
     """Through an end, a kill, a restart in the same pod; other labels stay. A leader that is cut off cannot take its label away: it does later."""
     api.pods.update({f"prod/pod{number}": {"app": "mooncake"} for number in range(3)})

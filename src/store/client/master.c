@@ -101,7 +101,19 @@ int mc_master_cluster_told(struct mc_store *store, uint64_t epoch, struct mc_id 
         return 0;
     bool holds = mc_master_own_cluster(store, &ours);
     bool is_other = !mc_id_is_zero(ours) && !mc_id_equal(ours, cluster);
-    if (is_other && (holds || epoch < atomic_load(&store->epoch))) {
+    if (is_other && !holds && epoch >= atomic_load(&store->epoch)) {
+        pthread_mutex_lock(&store->lock);
+        bool may_move = mc_master_may_move(&store->move, store->master.configured, cluster);
+        pthread_mutex_unlock(&store->lock);
+        mc_log_limited(WARNING, "the master at %s is of cluster %016llx%016llx, this process was of %016llx%016llx: %s",
+                       store->master.configured, (unsigned long long)cluster.high, (unsigned long long)cluster.low,
+                       (unsigned long long)ours.high, (unsigned long long)ours.low,
+                       may_move
+                           ? "it goes there; what was put before is not there"
+                           : "whether it is meant is known when its name is looked up anew, or its Lease is renewed");
+        if (!may_move)
+            return MC_ERR_OTHER_CLUSTER;
+    } else if (is_other) {
         mc_log_limited(WARNING,
                        "the master is of cluster %016llx%016llx, this process belongs to %016llx%016llx: it stays away "
                        "from there; to move it, restart it",
@@ -111,6 +123,7 @@ int mc_master_cluster_told(struct mc_store *store, uint64_t epoch, struct mc_id 
     }
     pthread_mutex_lock(&store->lock);
     store->cluster = cluster;
+    store->move = (struct mc_master_move){.since_ms = 0};
     pthread_mutex_unlock(&store->lock);
     mc_paths_set_cluster(store->paths, cluster);
     return 0;

@@ -90,6 +90,7 @@ struct mc_store {
     struct mc_id master_node;          /* who answered the last hello over tcp; names its unix socket */
     struct mc_disks_told disks_told;   /* by the last of them */
     struct mc_id cluster;              /* of the masters that were met; zero = none has said it */
+    struct mc_master_move move;        /* to another one, that was met in its place */
     struct mc_epoch_proof epoch_proof; /* what the last of them gave for its epoch */
     uint64_t refused_epoch;            /* of the last master that was not believed: it is logged once */
     struct mc_master_link *idle;       /* stack */

@@ -14,6 +14,7 @@
 #include "store/segment/serve.h"
 #include "store/owner/connector.h"
 #include "store/owner/disk.h"
+#include "store/owner/master_address.h"
 #include "store/owner/master_time.h"
 #include "store/owner/owner.h"
 #include "store/owner/scrub.h"
@@ -123,6 +124,7 @@ struct mc_owner {
     struct mc_wire_peer agreed;    /* with it: what may be said to it */
     bool held;                     /* the last HELLO said that the memory holds something */
     struct mc_id master_cluster;   /* which one that master is; zero = it did not say */
+    struct mc_master_move move;    /* to another cluster's, by memory that holds nothing */
     struct mc_cluster_word {       /* of the heartbeat thread, under the lock */
         uint64_t epoch;
         struct mc_id cluster;

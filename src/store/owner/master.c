@@ -335,9 +335,19 @@ static int cluster_check(struct mc_owner *owner, const struct mc_wire_hello_repl
     struct mc_id ours;
     bool holds = mc_owner_holds(owner, &ours);
     owner->master_cluster = reply->cluster;
-    if (mc_id_is_zero(reply->cluster) || mc_id_is_zero(ours) || mc_id_equal(reply->cluster, ours))
+    if (mc_id_is_zero(reply->cluster) || mc_id_is_zero(ours) || mc_id_equal(reply->cluster, ours)) {
+        owner->move = (struct mc_master_move){.since_ms = 0};
         return 0;
+    }
     if (holds) { /* since the hello; or the master has become another's meanwhile */
+        owner->backoff_ms = BACKOFF_FOREIGN_MS;
+        return MC_ERR_OTHER_CLUSTER;
+    }
+    if (!mc_master_may_move(&owner->move, owner->master_address, reply->cluster)) {
+        mc_log_limited(WARNING,
+                       "master %s is of another cluster than segment %s: whether it is meant is known when its name is "
+                       "looked up anew, or its Lease is renewed",
+                       owner->master_address, owner->name);
         owner->backoff_ms = BACKOFF_FOREIGN_MS;
         return MC_ERR_OTHER_CLUSTER;
     }

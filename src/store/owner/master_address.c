@@ -5,6 +5,7 @@
 #include "env/clock.h"
 #include "env/leader.h"
 #include "env/log.h"
+#include "env/resolve.h"
 #include "env/thread.h"
 
 #include <errno.h>
@@ -154,6 +155,21 @@ int mc_master_open_hint(const char *address, uint64_t deadline_ns)
     if (mc_leader_is_election(address))
         return MC_ERR_INVALID_PARAMS;
     return mc_master_connect(address, deadline_ns, used);
+}
+
+#define MOVE_MS 2000u /* longer than what has connected to an address that was replaced waits for its answer */
+
+bool mc_master_may_move(struct mc_master_move *move, const char *configured, struct mc_id cluster)
+{
+    char host[MC_ADDRESS_MAX];
+    uint16_t port;
+    if (!mc_id_equal(move->cluster, cluster))
+        *move = (struct mc_master_move){cluster, mc_clock_ms()};
+    if (mc_leader_is_election(configured))
+        return mc_leader_age_ms(configured, move->since_ms) >= MOVE_MS;
+    if (mc_address_split(configured, host, sizeof(host), &port) < 0)
+        return true;
+    return mc_resolve_age_ms(host, move->since_ms) >= MOVE_MS;
 }
 
 /* ---- what a store remembers ---- */

@@ -46,6 +46,17 @@ void mc_master_forget(struct mc_master_address *master, const char *used);
 /* That one answered and leads. */
 void mc_master_remember(struct mc_master_address *master, const char *used);
 
+/* Another cluster's master answers where ours was, and this process holds nothing that would tie it to ours: may it
+ * follow? An address that a name had once, or that of a dead holder of a Lease, may be another's by now: so not until
+ * the name was looked up anew, or the Lease was seen renewed, and whoever answers was connected to by that; by the next
+ * try, or the one after it. A number, and who is elected by etcd, are as they were meant. `move` begins zeroed, and is
+ * the caller's to guard. */
+struct mc_master_move {
+    struct mc_id cluster;
+    uint64_t since_ms; /* when it was first met */
+};
+bool mc_master_may_move(struct mc_master_move *move, const char *configured, struct mc_id cluster);
+
 /* For a thread that may wait for the election: asks, resolves, connects. `configured` as above. `used` may be NULL. */
 int mc_master_connect(const char *configured, uint64_t deadline_ns, char used[MC_ADDRESS_MAX]);
 
