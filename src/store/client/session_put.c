@@ -73,11 +73,17 @@ static struct mc_put_session **put_session_find(struct mc_sessions *sessions, st
     return at;
 }
 
+/* Its data may be gigabytes, which the kernel takes long to take back: better without a lock that others wait for. */
+static void memory_free(struct mc_put_session *session)
+{
+    free(session->data);
+    free(session);
+}
+
 static void session_free(struct mc_put_session *session)
 {
     options_release(session->options);
-    free(session->data);
-    free(session);
+    memory_free(session);
 }
 
 /* Out of the table; then nobody finds it any more. Lock held. */
@@ -293,8 +299,11 @@ static int end_all(struct mc_store *store, const struct mc_bytes *keys, size_t c
     pthread_mutex_lock(&store->sessions.lock); /* options are shared with sessions that go on */
     for (size_t i = 0; whole && i < count; i++)
         if (claimed[i] != NULL)
-            session_free(claimed[i]);
+            options_release(claimed[i]->options);
     pthread_mutex_unlock(&store->sessions.lock);
+    for (size_t i = 0; whole && i < count; i++)
+        if (claimed[i] != NULL)
+            memory_free(claimed[i]);
     for (size_t i = 0; i < count; i++)
         first = first < 0 ? first : results[i];
     free(groups);
