@@ -5,6 +5,7 @@
 #include "python/store_object.h"
 
 #include "env/log.h"
+#include "env/thread.h"
 #include "python/store_rest.h"
 #include "python/store_types.h"
 
@@ -69,7 +70,7 @@ static void renew_after_fork(struct mc_py_store *self)
     self->running = 0;
     self->opening = false;
     pthread_mutex_init(&self->mutex, NULL);
-    pthread_cond_init(&self->idle, NULL);
+    mc_condition_init(&self->idle);
     self->fork_generation = atomic_load_explicit(&fork_count, memory_order_relaxed);
 }
 
@@ -141,7 +142,7 @@ static bool wait_until_idle(struct mc_py_store *self)
     pthread_mutex_lock(&self->mutex);
     if (mc_py_exiting()) {
         struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
+        clock_gettime(CLOCK_MONOTONIC, &until); /* also of the condition: no clock that somebody sets */
         until.tv_sec += EXIT_WAIT_S;
         while (self->running > 0 && pthread_cond_timedwait(&self->idle, &self->mutex, &until) != ETIMEDOUT)
             ;
