@@ -72,3 +72,22 @@ bool mc_id_parse(const char *text, struct mc_id *id)
     *id = (struct mc_id){halves[1], halves[0]};
     return true;
 }
+
+size_t mc_utf8_length(const uint8_t *text, size_t length)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t size = text[0] < 0x80             ? 1
+                  : (text[0] & 0xe0) == 0xc0 ? 2
+                  : (text[0] & 0xf0) == 0xe0 ? 3
+                  : (text[0] & 0xf8) == 0xf0 ? 4
+                                             : 0;
+    if (size <= 1 || size > length)
+        return size == 1 ? 1 : 0;
+    uint32_t point = text[0] & (0x7fu >> size);
+    for (size_t i = 1; i < size; i++) {
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+        point = point << 6 | (text[i] & 0x3fu);
+    }
+    return point < least[size] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000) ? 0 : size;
+}

@@ -29,6 +29,9 @@ static inline bool mc_span_equal(struct mc_span a, struct mc_span b)
     return a.length == b.length && (a.length == 0 || memcmp(a.data, b.data, a.length) == 0);
 }
 
+/* Bytes of the UTF-8 character that text begins with, of at least one byte; 0: none does. */
+size_t mc_utf8_length(const uint8_t *text, size_t length);
+
 /* The value of a hexadecimal digit, or -1. */
 static inline int mc_hex_digit(char c)
 {

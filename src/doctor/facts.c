@@ -17,28 +17,13 @@ static char *copy_of(const char *text)
     return (char *)copy.data;
 }
 
-/* Bytes of the UTF-8 character that text begins with; 0: none does. */
-static size_t character(const unsigned char *text)
-{
-    size_t length = text[0] < 0x80                      ? 1
-                    : text[0] >= 0xc2 && text[0] < 0xe0 ? 2
-                    : (text[0] & 0xf0) == 0xe0          ? 3
-                    : text[0] >= 0xf0 && text[0] < 0xf5 ? 4
-                                                        : 0;
-    for (size_t i = 1; i < length; i++)
-        if ((text[i] & 0xc0) != 0x80) /* also the terminating zero */
-            return 0;
-    bool is_overlong = (text[0] == 0xe0 && text[1] < 0xa0) || (text[0] == 0xf0 && text[1] < 0x90);
-    bool is_surrogate = text[0] == 0xed && text[1] >= 0xa0, is_beyond = text[0] == 0xf4 && text[1] >= 0x90;
-    return is_overlong || is_surrogate || is_beyond ? 0 : length;
-}
-
 /* What others say ends up in terminals and in JSON: control characters and what is not UTF-8 become question marks. */
 static char *clean_copy_of(const char *text)
 {
     char *copy = copy_of(text);
-    for (unsigned char *at = (unsigned char *)copy; *at != 0;) {
-        size_t length = character(at);
+    unsigned char *end = (unsigned char *)copy + strlen(copy);
+    for (unsigned char *at = (unsigned char *)copy; at < end;) {
+        size_t length = mc_utf8_length(at, (size_t)(end - at));
         bool is_control = *at < 0x20 || *at == 0x7f || (length == 2 && at[0] == 0xc2 && at[1] < 0xa0);
         if (length != 0 && !is_control) {
             at += length;

@@ -135,6 +135,17 @@ def test_what_is_published():
         owner.close()
 
 
+def test_a_key_that_is_not_utf8():
+    """Who reads msgpack refuses the whole batch, with all events of others in it."""
+    with Master(*ON, "--kv_events_backend_id=pool \udcff") as master:
+        owner, subscriber = FakeOwner(master.port, "127.0.0.1:9"), Subscriber(port_of(master))
+        assert owner.put([b"a", b"b\xff\xc3", "\u20ac".encode()], 4096) == [0] * 3
+        told = subscriber.events(3)
+        assert [one["object_key"] for one in told] == ["a", "b\ufffd\ufffd", "\u20ac"] and told[0]["backend_id"] == "pool \ufffd"
+        subscriber.close()
+        owner.close()
+
+
 def test_the_index_of_a_subscriber():
     with Master(*ON, "--kv_events_emit_legacy_compat=false") as master:
         owner = FakeOwner(master.port, "127.0.0.1:9")

@@ -55,32 +55,12 @@ void mc_http_reply_error(struct mc_web_request *request, int error)
     mc_http_reply(request, code, MC_HTTP_JSON, &body);
 }
 
-/* Bytes of the UTF-8 character at text, or 0 when it is none. */
-static size_t utf8_length(const uint8_t *text, size_t length)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t size = text[0] < 0x80             ? 1
-                  : (text[0] & 0xe0) == 0xc0 ? 2
-                  : (text[0] & 0xf0) == 0xe0 ? 3
-                  : (text[0] & 0xf8) == 0xf0 ? 4
-                                             : 0;
-    if (size <= 1 || size > length)
-        return size == 1 ? 1 : 0;
-    uint32_t point = text[0] & (0x7fu >> size);
-    for (size_t i = 1; i < size; i++) {
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-        point = point << 6 | (text[i] & 0x3fu);
-    }
-    return point < least[size] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000) ? 0 : size;
-}
-
 void mc_http_json_string(struct mc_buffer *out, const void *text, size_t length)
 {
     const uint8_t *at = text;
     mc_buffer_put_u8(out, '"');
     for (size_t i = 0; i < length;) {
-        size_t size = utf8_length(at + i, length - i);
+        size_t size = mc_utf8_length(at + i, length - i);
         if (size == 0)
             mc_buffer_append(out, "\\ufffd", 6);
         else if (at[i] == '"' || at[i] == '\\')

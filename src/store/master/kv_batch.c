@@ -1,6 +1,7 @@
 /* KV events in msgpack. */
 #include "store/master/kv_batch.h"
 
+#include "mooncake.h"
 #include "store/wire/tenant.h"
 
 #include <endian.h>
@@ -58,20 +59,32 @@ static void put_map(struct mc_buffer *out, size_t count)
         put_number_behind(out, 0xde, count, 2);
 }
 
-static void put_bytes(struct mc_buffer *out, struct mc_span text)
+/* What is not UTF-8 in it becomes U+FFFD, as in JSON: readers refuse a whole batch for one wrong byte. */
+static void put_name(struct mc_buffer *out, struct mc_span text)
 {
-    if (text.length < 32)
-        mc_buffer_put_u8(out, (uint8_t)(0xa0 | text.length));
-    else if (text.length <= UINT8_MAX)
-        put_number_behind(out, 0xd9, text.length, 1);
+    static const char unknown[] = "\xef\xbf\xbd";
+    const uint8_t *at = text.data;
+    size_t length = 0;
+    for (size_t i = 0, size; i < text.length; i += size == 0 ? 1 : size) {
+        size = mc_utf8_length(at + i, text.length - i);
+        length += size == 0 ? sizeof(unknown) - 1 : size;
+    }
+    if (length < 32)
+        mc_buffer_put_u8(out, (uint8_t)(0xa0 | length));
+    else if (length <= UINT8_MAX)
+        put_number_behind(out, 0xd9, length, 1);
     else
-        put_number_behind(out, 0xda, text.length, 2);
-    mc_buffer_append(out, text.data, text.length);
+        put_number_behind(out, 0xda, length, 2);
+    for (size_t i = 0, size; i < text.length; i += size == 0 ? 1 : size) {
+        size = mc_utf8_length(at + i, text.length - i);
+        mc_buffer_append(out, size == 0 ? (const void *)unknown : at + i, size == 0 ? sizeof(unknown) - 1 : size);
+    }
 }
+_Static_assert(MC_KEY_LENGTH_MAX * 3 <= UINT16_MAX, "its length has two bytes");
 
 static void put_text(struct mc_buffer *out, const char *text)
 {
-    put_bytes(out, mc_span_string(text));
+    put_name(out, mc_span_string(text));
 }
 
 /* ---- events ---- */
@@ -94,7 +107,7 @@ static bool hash_of(struct mc_span key, uint64_t *hash)
 
 static void put_tenant(struct mc_buffer *out, struct mc_span key)
 {
-    put_bytes(out, mc_key_tenant(key));
+    put_name(out, mc_key_tenant(key));
 }
 
 /* What only an engine knows. */
@@ -137,7 +150,7 @@ static void put_where(struct mc_buffer *out, const struct mc_kv_form *form, cons
     put_text(out, "tenant_id");
     put_tenant(out, event->key);
     put_text(out, "backend_id");
-    put_text(out, form->backend_id);
+    put_name(out, mc_span_string(form->backend_id));
     put_unknown(out, "group_id");
     put_text(out, "medium");
     put_text(out, event->medium == MC_MEDIUM_DISK ? "disk" : "cpu");
@@ -162,7 +175,7 @@ static void put_event(struct mc_buffer *out, const struct mc_kv_form *form, cons
     put_where(out, form, event);
     if (form->has_object_key) {
         put_text(out, "object_key");
-        put_bytes(out, mc_key_local(event->key));
+        put_name(out, mc_key_local(event->key));
     }
     put_hashes(out, "seq_hashes", is_hash, hash, false);
     if (form->has_legacy)
