@@ -219,6 +219,8 @@ class Words:
 
     def zmtp(self):
         rng = self.rng
+        if rng.random() < 0.1:  # asks for the past
+            return b"\1\0\0\10" + rng.choice((bytes(8), rng.randbytes(8)))
         topic = rng.choice((b"", b"", b"x", rng.randbytes(rng.randrange(300))))
         flags, body = rng.choice(((4, b"\5READY\13Socket-Type\0\0\0\3SUB"), (4, b"\5READY" + rng.randbytes(rng.randrange(40))), (4, b"\11SUBSCRIBE" + topic), (4, b"\6CANCEL" + topic),
                                   (4, b"\4PING\0\1" + topic[:20]), (4, b"\4PONG" + topic), (0, b"\1" + topic), (0, b"\0" + topic), (1, topic), (4, rng.randbytes(rng.randrange(20)))))

@@ -139,8 +139,10 @@ class Cluster:
         return made
 
     def start(self):
-        self.master = self.start_master("master", "--enable_kv_events=true", "--kv_events_bind_endpoint=tcp://127.0.0.1:0")
+        self.master = self.start_master("master", "--enable_kv_events=true", "--kv_events_bind_endpoint=tcp://127.0.0.1:0",
+                                        "--kv_events_replay_endpoint=tcp://127.0.0.1:0")
         self.events_port = self.mode == "open" and self.says(self.master, r"KV events are published on tcp://127.0.0.1:(\d+)")
+        self.replay_port = self.mode == "open" and self.says(self.master, r"KV events of the past are told on tcp://127.0.0.1:(\d+)")
         self.start_secured()
         self.node = self.start_node("node", self.master)
         self.dummy_port = self.says(self.node, r"setup_dummy is answered on port (\d+)")
@@ -256,7 +258,8 @@ class Hostile(threading.Thread):
                   Door("engine, host", lambda: self.unix(self.unix_name()), lambda: self.rng.randbytes(24), lambda one: self.preface(one, keyed.HOST)),
                   Door("setup_dummy", self.tcp(cluster.dummy_port), lambda: self.words.of_role(0))]
         if cluster.events_port:
-            doors.append(Door("KV events", self.tcp(cluster.events_port), self.words.zmtp, lambda one: one.sendall(self.words.zmtp_greeting())))
+            for name, port in (("KV events", cluster.events_port), ("KV events of the past", cluster.replay_port)):
+                doors.append(Door(name, self.tcp(port), self.words.zmtp, lambda one: one.sendall(self.words.zmtp_greeting())))
         return doors + self.make_secured_doors()
 
     def make_secured_doors(self):

@@ -33,13 +33,15 @@ static void remember(struct mc_master_config *config)
 static struct mc_kv_zmq *publish(const struct mc_master_config *config)
 {
     struct mc_kv_zmq *zmq = NULL;
-    struct mc_kv_form form = {config->kv_events_legacy, config->kv_events_object_key, config->kv_events_backend};
+    struct mc_kv_form form = {config->kv_events_legacy, config->kv_events_object_key,
+                              strcmp(config->kv_events_format, "vllm") == 0, config->kv_events_backend};
     char error[MC_OPTION_ERROR_MAX] = "";
     if (config->kv_events == NULL || config->kv_events_endpoint[0] == 0)
         return NULL;
     if (mc_keys_are_wanted() || mc_secure_is_served())
         mc_log(WARNING, "KV events are not published by ZMQ: it knows neither keys nor TLS; they are read over HTTP");
-    else if (mc_kv_zmq_start(config->kv_events, &form, config->kv_events_endpoint, &zmq, error, sizeof(error)) < 0)
+    else if (mc_kv_zmq_start(config->kv_events, &form, config->kv_events_endpoint, config->kv_events_replay, &zmq,
+                             error, sizeof(error)) < 0)
         mc_log(WARNING, "KV events are not published by ZMQ: %s", error[0] != 0 ? error : "out of memory");
     return zmq;
 }

@@ -1,4 +1,4 @@
-"""KV events by ZMQ: what a SUB socket of ZMTP 3 gets, written by hand as libzmq does it."""
+"""KV events by ZMQ: what SUB and DEALER sockets of ZMTP 3 get, written by hand as libzmq does it. Routers' own are in tests/clients/test_events.py."""
 import re
 import socket
 import struct
@@ -12,6 +12,7 @@ from idle_peers import raise_limit
 from test_kv_events import get, keys, truth
 from wire import FakeOwner
 
+REPLAY = "--kv_events_replay_endpoint=tcp://127.0.0.1:0"
 ON = ("--enable_kv_events=true", "--client_ttl=600", "--kv_events_bind_endpoint=tcp://127.0.0.1:0", "--kv_events_backend_id=pool-1")
 
 
@@ -49,22 +50,18 @@ def unpack(data, at=0):
     return number({0xcc: "B", 0xcd: "H", 0xce: "I", 0xcf: "Q", 0xd3: "q"}[kind])
 
 
-class Subscriber:
-    def __init__(self, port, minor=0, topic=b"", source=None, subscribes=True):
+class Socket:
+    """A socket of ZMTP 3 that has shaken hands."""
+
+    def __init__(self, port, own, other, minor=0, source=None):
         self.socket = socket.create_connection(("127.0.0.1", port), 30, source and (source, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.sendall(b"\xff" + bytes(8) + b"\x7f\3" + bytes([minor]) + b"NULL".ljust(20, b"\0") + bytes(32))
         greeting = self.exactly(64)
         assert greeting[0] == 0xff and greeting[9:12] == b"\x7f\3\0" and greeting[12:32] == b"NULL".ljust(20, b"\0")
-        self.frame(4, b"\5READY\13Socket-Type\0\0\0\3SUB\10Identity\0\0\0\0")
+        self.frame(4, b"\5READY\13Socket-Type" + struct.pack(">I", len(own)) + own + b"\10Identity\0\0\0\0")
         flags, body = self.next()
-        assert flags == 4 and body == b"\5READY\13Socket-Type\0\0\0\3PUB"
-        if minor and subscribes:
-            self.frame(4, b"\11SUBSCRIBE" + topic)
-        elif subscribes:
-            self.frame(0, b"\1" + topic)
-        self.frame(4, b"\4PING\0\1context")
-        assert self.next() == (4, b"\4PONGcontext"), "so the subscription has been read"
+        assert flags == 4 and body == b"\5READY\13Socket-Type" + struct.pack(">I", len(other)) + other
 
     def frame(self, flags, body):
         self.socket.sendall(bytes([flags, len(body)]) + body)
@@ -83,13 +80,32 @@ class Subscriber:
             length = struct.unpack(">Q", bytes([length]) + self.exactly(7))[0]
         return flags, self.exactly(length)
 
+    def close(self):
+        self.socket.close()
+
+
+def batch_of(payload):
+    """The events of a batch."""
+    batch, end = unpack(payload)
+    assert end == len(payload) and len(batch) == 3 and batch[2] == 0
+    return batch[1]
+
+
+class Subscriber(Socket):
+    def __init__(self, port, minor=0, topic=b"", source=None, subscribes=True):
+        super().__init__(port, b"SUB", b"PUB", minor, source)
+        if minor and subscribes:
+            self.frame(4, b"\11SUBSCRIBE" + topic)
+        elif subscribes:
+            self.frame(0, b"\1" + topic)
+        self.frame(4, b"\4PING\0\1context")
+        assert self.next() == (4, b"\4PONGcontext"), "so the subscription has been read"
+
     def message(self):
         """Number and batch of the next message."""
         topic, number, payload = self.next(), self.next(), self.next()
         assert topic == (1, b"") and number[0] == 1 and payload[0] & ~2 == 0
-        batch, end = unpack(payload[1])
-        assert end == len(payload[1]) and len(batch) == 3 and batch[2] == 0
-        return struct.unpack(">Q", number[1])[0], batch[1]
+        return struct.unpack(">Q", number[1])[0], batch_of(payload[1])
 
     def events(self, count):
         """The next so many, in messages whose numbers rise by one."""
@@ -101,12 +117,39 @@ class Subscriber:
             found += batch
         return found
 
-    def close(self):
-        self.socket.close()
+
+class Asker(Socket):
+    """What vLLM's readers do to be told the past."""
+
+    def __init__(self, port, own=b"DEALER"):
+        super().__init__(port, own, b"ROUTER")
+
+    def ask(self, number):
+        self.frame(1, b"")
+        self.frame(0, struct.pack(">Q", number))
+
+    def answer(self):
+        """[(number, events)] up to what ends it."""
+        found = []
+        while True:
+            delimiter, topic, number, payload = self.next(), self.next(), self.next(), self.next()
+            assert delimiter == topic == (1, b"") and number[0] == 1 and payload[0] & ~2 == 0
+            if not payload[1]:
+                assert number[1] == b"\xff" * 8
+                return found
+            found.append((struct.unpack(">Q", number[1])[0], batch_of(payload[1])))
+
+    def past(self, number):
+        self.ask(number)
+        return self.answer()
 
 
-def port_of(master):
-    return int(wait_until(lambda: re.search(r"KV events are published on tcp://127.0.0.1:(\d+)", master.log()), 30, "the port").group(1))
+def port_of(master, what="KV events are published on"):
+    return int(wait_until(lambda: re.search(what + r" tcp://127.0.0.1:(\d+)", master.log()), 30, "the port").group(1))
+
+
+def asker_port(master):
+    return port_of(master, "KV events of the past are told on")
 
 
 def test_what_is_published():
@@ -143,6 +186,106 @@ def test_a_key_that_is_not_utf8():
         told = subscriber.events(3)
         assert [one["object_key"] for one in told] == ["a", "b\ufffd\ufffd", "\u20ac"] and told[0]["backend_id"] == "pool \ufffd"
         subscriber.close()
+        owner.close()
+
+
+def test_the_form_of_engines():
+    """What vLLM's and SGLang's decoders require is there, and of their types; the first event says that nothing told before is so."""
+    with Master(*ON, "--kv_events_format=vllm") as master:
+        owner, subscriber = FakeOwner(master.port, "127.0.0.1:9"), Subscriber(port_of(master))
+        assert owner.put([b"k", b"18446744073709551615"], 4096) == [0, 0]
+        assert owner.remove([b"k"]) == [0]
+        first, *told = subscriber.events(4)
+        assert first == {"type": "AllBlocksCleared"}
+        assert [(one["type"], one["block_hashes"], one["medium"], one["object_key"]) for one in told] == [
+            ("BlockStored", [], "CPU", "k"), ("BlockStored", [2**64 - 1], "CPU", "18446744073709551615"), ("BlockRemoved", [], "CPU", "k")]
+        assert [(one["tenant_id"], one["event_id"]) for one in told] == [("default", 1), ("default", 2), ("default", 3)]
+        required = {"parent_block_hash": None, "token_ids": [], "block_size": 0, "lora_id": None, "lora_name": None}
+        assert all({name: one[name] for name in required} == required for one in told[:2])
+        subscriber.close()
+        owner.close()
+    with Master(*ON, "--kv_events_format=vllm", "--kv_events_emit_object_key=false") as master:
+        owner, subscriber = FakeOwner(master.port, "127.0.0.1:9"), Subscriber(port_of(master))
+        assert owner.put([b"k", b"0x10"], 4096) == [0, 0]
+        told = subscriber.events(2)[1]
+        assert told["block_hashes"] == [16] and "object_key" not in told
+        subscriber.close()
+        owner.close()
+
+
+def test_the_past_is_told():
+    with Master(*ON, REPLAY) as master:
+        owner, asker = FakeOwner(master.port, "127.0.0.1:9"), Asker(asker_port(master))
+        assert asker.past(0) == [], "there is nothing yet"
+        assert owner.put([b"k%d" % number for number in range(200)], 4096) == [0] * 200
+        past = asker.past(0)  # nobody was there when it happened
+        assert [event["object_key"] for _, events in past for event in events] == [f"k{number}" for number in range(200)]
+        numbers = [number for number, _ in past]
+        assert len(numbers) >= 4 and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        assert asker.past(numbers[2]) == past[2:] and asker.past(numbers[-1] + 1) == asker.past(2**64 - 1) == []
+        subscriber = Subscriber(port_of(master))
+        assert owner.remove([b"k7"]) == [0]
+        number, events = subscriber.message()
+        assert number == numbers[-1] + 1 and Asker(asker_port(master), b"REQ").past(number) == [(number, events)]
+        # What is no question is passed over; of questions before the end of an answer the last one is answered.
+        for frames in ([b"", b"1"], [struct.pack(">Q", 0)], [b"", b"", struct.pack(">Q", 0)], [b"x", struct.pack(">Q", 0)]):
+            for frame in frames[:-1]:
+                asker.frame(1, frame)
+            asker.frame(0, frames[-1])
+        asker.frame(4, b"\4PING\0\1context")
+        assert asker.next() == (4, b"\4PONGcontext")
+        assert asker.past(number) == [(number, events)]
+        for one in (subscriber, asker):
+            one.close()
+        owner.close()
+
+
+def test_what_is_kept_of_the_past_is_bounded():
+    """The last 16 MiB of messages; who takes no answer until they are written anew is let go, and harms nobody."""
+    with Master(*ON, REPLAY) as master:
+        owner, asker, sleeper = FakeOwner(master.port, "127.0.0.1:9", slots=32768), Asker(asker_port(master)), Asker(asker_port(master))
+        for turn in range(80):
+            assert owner.put([b"%05d" % number + b"x" * 1000 for number in range(turn * 256, turn * 256 + 256)], 1024) == [0] * 256
+            assert asker.past(2**64 - 1) == []
+            if turn == 20:
+                sleeper.ask(0)
+        told = [int(event["object_key"][:5]) for _, events in asker.past(0) for event in events]
+        assert 10000 < len(told) < 14000 and told == list(range(80 * 256 - len(told), 80 * 256))
+        with pytest.raises((AssertionError, ConnectionError)):
+            sleeper.answer()
+        asker.close()
+        owner.close()
+
+
+def test_who_asks_of_the_past_may_rest():
+    """As long as it has said that it is one; else it is let go."""
+    with Master(*ON, REPLAY) as master, socket.create_connection(("127.0.0.1", asker_port(master)), 60) as silent:
+        owner, asker = FakeOwner(master.port, "127.0.0.1:9"), Asker(asker_port(master))
+        greeting = b""
+        while more := silent.recv(4096):
+            greeting += more
+        assert len(greeting) == 64
+        owner.put([b"a"], 4096)
+        assert [events[0]["object_key"] for _, events in asker.past(0)] == ["a"]
+        asker.close()
+        owner.close()
+
+
+def test_a_later_master_goes_on_above():
+    """So nobody takes what it tells for what he has heard already, and who asks it for what he has missed is told all that it has."""
+    with Master(*ON, REPLAY, "--kv_events_format=vllm") as master:
+        owner, subscriber = FakeOwner(master.port, "127.0.0.1:9"), Subscriber(port_of(master))
+        for number in range(5):
+            owner.put([b"%d" % number], 4096)
+        last = subscriber.message()[0]
+        owner.close()
+        master.kill()
+        master.start()
+        owner, asker = FakeOwner(master.port, "127.0.0.1:9"), Asker(asker_port(master))
+        owner.put([b"7"], 4096)
+        [(number, events)] = asker.past(last + 1)
+        assert number > last + 100 and [one["type"] for one in events] == ["AllBlocksCleared", "BlockStored"]
+        asker.close()
         owner.close()
 
 

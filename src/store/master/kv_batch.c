@@ -192,9 +192,49 @@ static void put_event(struct mc_buffer *out, const struct mc_kv_form *form, cons
         put_unknown(out, "parent_block_hash");
 }
 
-size_t mc_kv_batch_write(struct mc_buffer *out, const struct mc_kv_form *form, const struct mc_kv_event *events,
-                         size_t count)
+/* ---- the form of engines ---- */
+
+/* As vLLM tells blocks of which it knows the hash alone: no tokens, and 0 of them in a block. A hash is unsigned, and
+ * media have the names by which routers know tiers. */
+static void put_engines_event(struct mc_buffer *out, const struct mc_kv_form *form, const struct mc_kv_event *event,
+                              bool is_hash, uint64_t hash)
 {
+    put_map(out, 5u + (event->is_there ? 5u : 0) + form->has_object_key);
+    put_text(out, "type");
+    put_text(out, event->is_there ? "BlockStored" : "BlockRemoved");
+    put_hashes(out, "block_hashes", is_hash, hash, false);
+    put_text(out, "medium");
+    put_text(out, event->medium == MC_MEDIUM_DISK ? "DISK" : "CPU");
+    if (event->is_there) {
+        put_unknown(out, "parent_block_hash");
+        put_text(out, "token_ids");
+        put_list(out, 0);
+        put_text(out, "block_size");
+        put_number(out, 0);
+        put_unknown(out, "lora_id");
+        put_unknown(out, "lora_name");
+    }
+    put_text(out, "tenant_id");
+    put_tenant(out, event->key);
+    put_text(out, "event_id");
+    put_number(out, event->number);
+    if (!form->has_object_key)
+        return;
+    put_text(out, "object_key");
+    put_name(out, mc_key_local(event->key));
+}
+
+static void put_cleared(struct mc_buffer *out)
+{
+    put_map(out, 1);
+    put_text(out, "type");
+    put_text(out, "AllBlocksCleared");
+}
+
+size_t mc_kv_batch_write(struct mc_buffer *out, const struct mc_kv_form *form, bool is_new,
+                         const struct mc_kv_event *events, size_t count)
+{
+    bool is_cleared = is_new && form->is_engines;
     uint64_t hashes[MC_KV_BATCH_MAX];
     bool is_hash[MC_KV_BATCH_MAX];
     size_t told = 0, hashed = 0;
@@ -205,10 +245,17 @@ size_t mc_kv_batch_write(struct mc_buffer *out, const struct mc_kv_form *form, c
     }
     put_list(out, 3);
     put_number(out, count > 0 ? events[count - 1].wall_ms : 0);
-    put_list(out, told);
-    for (size_t i = 0; i < count; i++)
-        if (is_hash[i] || form->has_object_key)
+    put_list(out, told + is_cleared);
+    if (is_cleared)
+        put_cleared(out);
+    for (size_t i = 0; i < count; i++) {
+        if (!is_hash[i] && !form->has_object_key)
+            continue;
+        if (form->is_engines)
+            put_engines_event(out, form, &events[i], is_hash[i], hashes[i]);
+        else
             put_event(out, form, &events[i], is_hash[i], hashes[i]);
+    }
     put_number(out, 0);
     return count - hashed;
 }

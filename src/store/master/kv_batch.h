@@ -1,5 +1,6 @@
-/* A batch of KV events as the original publishes it, in msgpack: [time, [event, ...], rank]. Each event is a map with
- * the names of the original's proposal and, if that is asked for, those of inference engines beside them. */
+/* A batch of KV events in msgpack: [time, [event, ...], rank]. Each event is a map, of one of two forms: the
+ * original's, with the names of its proposal and, if that is asked for, those of inference engines beside them; or what
+ * vLLM and SGLang take, whose decoders refuse an event without the members that they require. */
 #ifndef MC_MASTER_KV_BATCH_H
 #define MC_MASTER_KV_BATCH_H
 
@@ -7,12 +8,14 @@
 
 struct mc_kv_form {
     bool has_legacy;     /* type, block_hashes and parent_block_hash, too */
-    bool has_object_key; /* the key as it is; else only events whose key is a number are told */
+    bool has_object_key; /* the key, too; else only events whose key is a number are told */
+    bool is_engines;     /* vLLM's and SGLang's form; has_legacy says nothing then */
     const char *backend_id;
 };
 #define MC_KV_BATCH_MAX 64u /* events */
-/* Appends the batch of those events. How many of them have a key that is no number. */
-size_t mc_kv_batch_write(struct mc_buffer *out, const struct mc_kv_form *form, const struct mc_kv_event *events,
-                         size_t count);
+/* Appends the batch of those events. is_new: what was told before is not so any more, or some was not told; engines'
+ * form has an event for that. How many of them have a key that is no number. */
+size_t mc_kv_batch_write(struct mc_buffer *out, const struct mc_kv_form *form, bool is_new,
+                         const struct mc_kv_event *events, size_t count);
 
 #endif

@@ -1,4 +1,4 @@
-/* The PUB socket of KV events. */
+/* The PUB socket of KV events, and the ROUTER socket for those of the past. */
 #include "store/master/kv_zmq.h"
 
 #include "base/error.h"
@@ -9,6 +9,7 @@
 #include "env/thread.h"
 #include "store/master/server.h"
 #include "store/master/zmtp.h"
+#include "store/segment/layout.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -25,18 +26,30 @@
 #define SUBSCRIBERS_MAX 4096u
 #define SHARES 1024u                        /* in which they are counted by their address */
 #define SHARE_MAX (SUBSCRIBERS_MAX / 4 * 3) /* of one */
-#define OUT_MAX 256u                        /* of what is no message: greeting, READY, PONG */
-#define LOOK_MS 5                           /* for new events, while somebody wants them */
-#define IDLE_MS 200                         /* else, for the end */
-#define SHAKE_NS UINT64_C(10000000000)      /* so long one may be there without a subscription */
+#define OUT_MAX 256u                        /* of what is no message: greeting, READY, PONG, the end of a replay */
+#define HEAD_BYTES 21u                      /* of a message, before its batch */
+#define HEAD_NUMBER 4u                      /* where its number is, */
+#define HEAD_LENGTH 13u                     /* and how long the batch is */
+#define PAGES_PER_TURN 4u
+#define LOOK_MS 5                      /* for new events, while somebody wants them */
+#define IDLE_MS 200                    /* else, for the end */
+#define SHAKE_NS UINT64_C(10000000000) /* so long one may be there without a subscription */
 #define TURN_EVENTS 64
 
 struct subscriber {
     struct subscriber *next;
     int fd;
     bool is_greeted, is_ready, is_blocked, is_over;
+    bool is_asker;     /* it has come for what was: it asks, and is sent from the ring until `goal` */
+    bool is_asked;     /* it waits for the end of an answer */
+    bool is_again;     /* meanwhile it has asked again, from message `again` on: what it asked last is answered next */
+    bool is_delimited; /* the frame before the next one was the first of its message, and empty */
+    bool is_inside;    /* of a message of several frames */
     unsigned wants;    /* how often it has subscribed to all topics */
     uint64_t at;       /* where it is in the ring */
+    uint64_t until;    /* the end of the message that an asker is at */
+    uint64_t goal;     /* the end of the last one that it is sent */
+    uint64_t again;
     uint64_t since_ns; /* it has come, or has a subscription, or none any more */
     uint32_t share;    /* which it is in */
     size_t in_length, out_length, out_at;
@@ -46,16 +59,18 @@ struct subscriber {
 struct mc_kv_zmq {
     struct mc_kv_events *events;
     struct mc_kv_form form;
-    int listener, epoll;
+    int listener, replayer, epoll; /* replayer: where the past is asked for; -1: nowhere */
     pthread_t thread;
     atomic_bool is_stopping;
     struct subscriber *first;
     size_t count, wanting;
     uint16_t shares[SHARES]; /* subscribers of an address, or of several */
     uint8_t *ring;
-    uint64_t end;         /* of its bytes, counted from its beginning */
+    uint64_t begin, end;  /* of its whole messages, counted from the ring's beginning */
     uint64_t number;      /* of the last message */
     uint64_t epoch, last; /* of the last event that was published */
+    bool has_leapt;       /* the next message is the first after a leap */
+    bool is_behind;       /* there are events that this turn had no time for */
     struct mc_kv_page page;
     char backend_id[256];
 };
@@ -77,37 +92,6 @@ static void block(const struct mc_kv_zmq *zmq, struct subscriber *one, bool is_b
     watch(zmq, one, EPOLL_CTL_MOD);
 }
 
-/* Sends what it takes. What it has not taken of the ring when that is written anew is lost to it. */
-static void flush(const struct mc_kv_zmq *zmq, struct subscriber *one)
-{
-    if (one->wants > 0 && zmq->end - one->at > RING_BYTES)
-        one->is_over = true;
-    while (!one->is_over && (one->out_at < one->out_length || (one->wants > 0 && one->at < zmq->end))) {
-        uint64_t from = one->at % RING_BYTES, left = one->wants > 0 ? zmq->end - one->at : 0;
-        uint64_t first = left < RING_BYTES - from ? left : RING_BYTES - from;
-        struct iovec parts[2] = {{zmq->ring + from, first}, {zmq->ring, left - first}};
-        bool is_own = one->out_at < one->out_length;
-        if (is_own)
-            parts[0] = (struct iovec){one->out + one->out_at, one->out_length - one->out_at};
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = is_own ? 1 : 2};
-        ssize_t sent = sendmsg(one->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent < 0) {
-            one->is_over = errno != EAGAIN;
-            break;
-        }
-        if (is_own)
-            one->out_at += (size_t)sent;
-        else
-            one->at += (uint64_t)sent;
-    }
-    if (one->out_at == one->out_length)
-        one->out_at = one->out_length = 0;
-    if (!one->is_over)
-        block(zmq, one, one->out_length > 0 || (one->wants > 0 && one->at < zmq->end));
-}
-
 static void say(struct subscriber *one, const void *bytes, size_t length)
 {
     if (one->out_length + length > sizeof(one->out)) {
@@ -118,10 +102,111 @@ static void say(struct subscriber *one, const void *bytes, size_t length)
     one->out_length += length;
 }
 
+static void ring_read(const struct mc_kv_zmq *zmq, uint64_t at, uint8_t *to, size_t length)
+{
+    uint64_t from = at % RING_BYTES, room = RING_BYTES - from;
+    size_t first = length < room ? length : (size_t)room;
+    memcpy(to, zmq->ring + from, first);
+    memcpy(to + first, zmq->ring, length - first);
+}
+
+static uint64_t message_number(const struct mc_kv_zmq *zmq, uint64_t at)
+{
+    uint64_t number;
+    uint8_t bytes[sizeof(number)];
+    ring_read(zmq, at + HEAD_NUMBER, bytes, sizeof(bytes));
+    memcpy(&number, bytes, sizeof(number));
+    return be64toh(number);
+}
+
+static uint64_t message_length(const struct mc_kv_zmq *zmq, uint64_t at)
+{
+    uint64_t length;
+    uint8_t bytes[sizeof(length)];
+    ring_read(zmq, at + HEAD_LENGTH, bytes, sizeof(bytes));
+    memcpy(&length, bytes, sizeof(length));
+    return HEAD_BYTES + be64toh(length);
+}
+
+/* Where what it is to be sent of the ring now ends. */
+static uint64_t goal_of(const struct mc_kv_zmq *zmq, const struct subscriber *one)
+{
+    return one->is_asker ? one->until : one->wants > 0 ? zmq->end : one->at;
+}
+
+static void answer(const struct mc_kv_zmq *zmq, struct subscriber *one, uint64_t number)
+{
+    uint64_t at = zmq->begin;
+    while (at < zmq->end && message_number(zmq, at) < number)
+        at += message_length(zmq, at);
+    one->at = one->until = at;
+    one->goal = zmq->end;
+    one->is_asked = true;
+}
+
+/* An asker that has been sent a message gets the next one, behind the empty frame that every answer begins with; and
+ * behind the last one what says that it was the last. */
+static void go_on(const struct mc_kv_zmq *zmq, struct subscriber *one)
+{
+    static const uint8_t delimiter[] = {MC_ZMTP_MORE, 0};
+    static const uint8_t last[] = {MC_ZMTP_MORE, 0,    MC_ZMTP_MORE, 0,    MC_ZMTP_MORE, 8,    0xff, 0xff,
+                                   0xff,         0xff, 0xff,         0xff, 0xff,         0xff, 0,    0};
+    if (one->out_length > 0 || one->at < one->until)
+        return;
+    if (!one->is_asked && one->is_again) {
+        one->is_again = false;
+        answer(zmq, one, one->again);
+    }
+    if (!one->is_asked)
+        return;
+    if (one->at >= one->goal) {
+        one->is_asked = false;
+        say(one, last, sizeof(last));
+    } else if (one->at < zmq->begin) {
+        one->is_over = true; /* overwritten meanwhile: a part of the answer is none */
+    } else {
+        one->until = one->at + message_length(zmq, one->at);
+        say(one, delimiter, sizeof(delimiter));
+    }
+}
+
+/* Sends what it takes. What it has not taken of the ring when that is written anew is lost to it. */
+static void flush(const struct mc_kv_zmq *zmq, struct subscriber *one)
+{
+    if (one->at < goal_of(zmq, one) && zmq->end - one->at > RING_BYTES)
+        one->is_over = true;
+    while (!one->is_over) {
+        go_on(zmq, one);
+        uint64_t from = one->at % RING_BYTES, left = goal_of(zmq, one) - one->at;
+        uint64_t first = left < RING_BYTES - from ? left : RING_BYTES - from;
+        size_t own = one->out_length - one->out_at;
+        if (one->is_over || own + left == 0)
+            break;
+        struct iovec parts[3] = {{one->out + one->out_at, own}, {zmq->ring + from, first}, {zmq->ring, left - first}};
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
+        ssize_t sent = sendmsg(one->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0) {
+            one->is_over = errno != EAGAIN;
+            break;
+        }
+        own = (size_t)sent < own ? (size_t)sent : own;
+        one->out_at += own;
+        one->at += (uint64_t)sent - own;
+        if (one->out_at == one->out_length)
+            one->out_at = one->out_length = 0;
+    }
+    if (!one->is_over)
+        block(zmq, one, one->out_length > 0 || one->at < goal_of(zmq, one));
+}
+
 static void ring_add(struct mc_kv_zmq *zmq, const void *bytes, size_t length)
 {
     uint64_t from = zmq->end % RING_BYTES, room = RING_BYTES - from;
     size_t first = length < room ? length : (size_t)room;
+    while (zmq->end + length - zmq->begin > RING_BYTES)
+        zmq->begin += message_length(zmq, zmq->begin);
     memcpy(zmq->ring + from, bytes, first);
     memcpy(zmq->ring, (const uint8_t *)bytes + first, length - first);
     zmq->end += length;
@@ -141,30 +226,57 @@ static void subscribe(struct mc_kv_zmq *zmq, struct subscriber *one, bool is_wan
     }
 }
 
+static void publish_new(struct mc_kv_zmq *zmq);
+
+/* A frame of a question: an empty one, and the number of the first message that is wanted. What is none is passed over,
+ * as vLLM does it. How many bytes it has; 0: it is something else, or not whole. */
+static size_t take_question(struct mc_kv_zmq *zmq, struct subscriber *one)
+{
+    uint8_t flags = 0;
+    struct mc_span body = {NULL, 0};
+    size_t used = mc_zmtp_frame(one->in, one->in_length, &flags, &body);
+    if (used == 0 || used == MC_ZMTP_NO_FRAME || (flags & MC_ZMTP_COMMAND) != 0)
+        return 0;
+    bool is_last = (flags & MC_ZMTP_MORE) == 0;
+    if (is_last && one->is_delimited && body.length == sizeof(one->again)) {
+        memcpy(&one->again, body.data, sizeof(one->again));
+        one->again = be64toh(one->again);
+        one->is_again = true;
+        publish_new(zmq); /* what has been there for a moment is of the past */
+    }
+    one->is_delimited = !one->is_inside && !is_last && body.length == 0;
+    one->is_inside = !is_last;
+    return used;
+}
+
 /* One word at the beginning of what came; how many bytes it has, 0: it is not whole, or the last one. */
 static size_t take_word(struct mc_kv_zmq *zmq, struct subscriber *one)
 {
-    static const uint8_t ready[] = "\4\31\5READY\13Socket-Type\0\0\0\3PUB";
+    static const uint8_t pub[] = "\4\31\5READY\13Socket-Type\0\0\0\3PUB";
+    static const uint8_t router[] = "\4\34\5READY\13Socket-Type\0\0\0\6ROUTER";
     uint8_t pong[MC_ZMTP_PONG_MAX];
     enum mc_zmtp_word word;
     struct mc_span argument;
-    size_t used = mc_zmtp_take(one->in, one->in_length, one->is_greeted, &word, &argument);
+    size_t used = one->is_asker && one->is_ready ? take_question(zmq, one) : 0;
+    if (used > 0)
+        return used;
+    used = mc_zmtp_take(one->in, one->in_length, one->is_greeted, &word, &argument);
     switch (word) {
     case MC_ZMTP_GREETED:
         one->is_greeted = true;
-        say(one, ready, sizeof(ready) - 1);
+        say(one, one->is_asker ? router : pub, (one->is_asker ? sizeof(router) : sizeof(pub)) - 1);
         break;
     case MC_ZMTP_READY:
         one->is_ready = true;
         break;
     case MC_ZMTP_SUBSCRIBE:
     case MC_ZMTP_CANCEL:
-        if (one->is_ready && argument.length == 0) /* the topic; ours is empty */
+        if (one->is_ready && !one->is_asker && argument.length == 0) /* the topic; ours is empty */
             subscribe(zmq, one, word == MC_ZMTP_SUBSCRIBE);
         break;
     case MC_ZMTP_PING:
         /* While messages are under way they say that we are there. */
-        if (one->wants == 0 || one->at == zmq->end)
+        if (!one->is_asked && one->at == goal_of(zmq, one))
             say(one, pong, mc_zmtp_pong(pong, argument));
         break;
     case MC_ZMTP_WRONG:
@@ -232,11 +344,11 @@ static bool make_room(struct mc_kv_zmq *zmq, uint32_t share)
     return true;
 }
 
-static void come(struct mc_kv_zmq *zmq)
+static void come(struct mc_kv_zmq *zmq, int listener)
 {
     static const uint8_t greeting[MC_ZMTP_GREETING_BYTES] = {
         [0] = 0xff, [8] = 1, [9] = 0x7f, [10] = 3, [12] = 'N', [13] = 'U', [14] = 'L', [15] = 'L'};
-    int fd = accept4(zmq->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE)) /* who waits there would wake this thread again at once */
         (void)poll(NULL, 0, LOOK_MS);
     if (fd < 0)
@@ -250,6 +362,7 @@ static void come(struct mc_kv_zmq *zmq)
     one->fd = fd;
     one->since_ns = mc_clock_ns();
     one->share = share;
+    one->is_asker = listener == zmq->replayer;
     zmq->shares[share]++;
     one->next = zmq->first;
     zmq->first = one;
@@ -266,7 +379,8 @@ static void let_go(struct mc_kv_zmq *zmq, bool all)
     uint64_t now_ns = mc_clock_ns();
     for (struct subscriber **link = &zmq->first; *link != NULL;) {
         struct subscriber *one = *link;
-        bool is_late = one->wants == 0 && now_ns - one->since_ns > SHAKE_NS;
+        bool is_idle = one->is_asker ? !one->is_ready : one->wants == 0;
+        bool is_late = is_idle && now_ns - one->since_ns > SHAKE_NS;
         if (!one->is_over && !is_late && !all) {
             link = &one->next;
             continue;
@@ -286,13 +400,14 @@ static void publish(struct mc_kv_zmq *zmq, const struct mc_kv_event *events, siz
 {
     struct mc_buffer payload = {.may_fail = true};
     uint64_t number = htobe64(++zmq->number);
-    size_t unparsed = mc_kv_batch_write(&payload, &zmq->form, events, count);
-    uint8_t head[21] = {MC_ZMTP_MORE, 0, MC_ZMTP_MORE, 8};
-    memcpy(head + 4, &number, 8);
+    size_t unparsed = mc_kv_batch_write(&payload, &zmq->form, zmq->has_leapt, events, count);
+    uint8_t head[HEAD_BYTES] = {MC_ZMTP_MORE, 0, MC_ZMTP_MORE, sizeof(number)};
+    memcpy(head + HEAD_NUMBER, &number, sizeof(number));
     uint64_t length = htobe64(payload.length);
-    head[12] = MC_ZMTP_LONG;
-    memcpy(head + 13, &length, 8);
-    if (!payload.failed && payload.length < RING_BYTES / 4) { /* else the number leaps */
+    head[HEAD_LENGTH - 1] = MC_ZMTP_LONG;
+    memcpy(head + HEAD_LENGTH, &length, sizeof(length));
+    zmq->has_leapt = payload.failed || payload.length >= RING_BYTES / 4;
+    if (!zmq->has_leapt) {
         ring_add(zmq, head, sizeof(head));
         ring_add(zmq, payload.data, payload.length);
     }
@@ -300,25 +415,30 @@ static void publish(struct mc_kv_zmq *zmq, const struct mc_kv_event *events, siz
     mc_buffer_free(&payload);
 }
 
-/* What has come since, or only where that ends, where nobody wants it. */
+static void leap(struct mc_kv_zmq *zmq, uint64_t epoch, uint64_t last)
+{
+    /* Numbers of a later master are above those of the ones before it, as generations are. */
+    zmq->number = zmq->epoch == epoch ? zmq->number + 1 : epoch << MC_EPOCH_SHIFT;
+    zmq->epoch = epoch;
+    zmq->last = last;
+    zmq->has_leapt = true;
+}
+
+/* What has come since, or only where that ends, where nobody wants it and nobody can ask for it later. */
 static void publish_new(struct mc_kv_zmq *zmq)
 {
     struct mc_kv_mark mark;
+    bool is_wanted = zmq->wanting > 0 || zmq->replayer >= 0;
     mc_kv_events_mark(zmq->events, &mark);
+    zmq->is_behind = false;
     if (mark.epoch == 0 || (mark.epoch == zmq->epoch && mark.last == zmq->last))
         return;
-    if (zmq->wanting == 0 || mark.epoch != zmq->epoch) {
-        /* Some events get no message, or what an index has of the master before is not so: the number leaps. */
-        zmq->number++;
-        zmq->last = zmq->wanting == 0 ? mark.last : mark.first - 1;
-        zmq->epoch = mark.epoch;
-    }
-    for (unsigned pages = 0; zmq->wanting > 0 && pages < 4; pages++) {
+    if (!is_wanted || mark.epoch != zmq->epoch) /* some events get no message, or what was told is not so any more */
+        leap(zmq, mark.epoch, is_wanted ? mark.first - 1 : mark.last);
+    for (unsigned pages = 0; is_wanted && pages < PAGES_PER_TURN; pages++) {
         mc_kv_events_read(zmq->events, zmq->epoch, zmq->last, MC_KV_EVENTS_PAGE, &zmq->page);
         if (zmq->page.is_gap) {
-            zmq->number++;
-            zmq->last = zmq->page.mark.first - 1;
-            zmq->epoch = zmq->page.mark.epoch;
+            leap(zmq, zmq->page.mark.epoch, zmq->page.mark.first - 1);
             continue;
         }
         for (size_t i = 0; i < zmq->page.count; i += MC_KV_BATCH_MAX)
@@ -326,6 +446,7 @@ static void publish_new(struct mc_kv_zmq *zmq)
                     zmq->page.count - i < MC_KV_BATCH_MAX ? zmq->page.count - i : MC_KV_BATCH_MAX);
         zmq->last += zmq->page.count;
     }
+    zmq->is_behind = is_wanted && zmq->last < zmq->page.mark.last;
     for (struct subscriber *one = zmq->first; one != NULL; one = one->next)
         if (!one->is_blocked || zmq->end - one->at > RING_BYTES)
             flush(zmq, one);
@@ -336,11 +457,12 @@ static void *serve(void *argument)
     struct mc_kv_zmq *zmq = argument;
     struct epoll_event events[TURN_EVENTS];
     while (!atomic_load(&zmq->is_stopping)) {
-        int count = epoll_wait(zmq->epoll, events, TURN_EVENTS, zmq->wanting > 0 ? LOOK_MS : IDLE_MS);
+        bool is_soon = zmq->wanting > 0 || zmq->is_behind;
+        int count = epoll_wait(zmq->epoll, events, TURN_EVENTS, is_soon ? LOOK_MS : IDLE_MS);
         for (int i = 0; i < count; i++) {
             struct subscriber *one = events[i].data.ptr;
-            if (one == NULL) {
-                come(zmq);
+            if (events[i].data.ptr == &zmq->listener || events[i].data.ptr == &zmq->replayer) {
+                come(zmq, *(int *)events[i].data.ptr);
                 continue;
             }
             if ((events[i].events & ~(uint32_t)EPOLLOUT) != 0)
@@ -355,54 +477,74 @@ static void *serve(void *argument)
 
 /* ---- life ---- */
 
-static int listen_at(const char *endpoint, char *error, size_t error_size)
+static int listen_at(const char *flag, const char *endpoint, const char *what, char *error, size_t error_size)
 {
     char host[256];
     unsigned port;
     char more;
     if (sscanf(endpoint, "tcp://%255[^:/]:%5u%c", host, &port, &more) != 2 || port > 65535) {
-        snprintf(error, error_size, "kv_events_bind_endpoint is not tcp://HOST:PORT: %.200s", endpoint);
+        snprintf(error, error_size, "%s is not tcp://HOST:PORT: %.200s", flag, endpoint);
         return MC_ERR_INVALID_PARAMS;
     }
     uint16_t number = (uint16_t)port;
-    int fd = mc_server_listen(strcmp(host, "*") == 0 ? "0.0.0.0" : host, &number, "kv_events_bind_endpoint", error,
-                              error_size);
+    int fd = mc_server_listen(strcmp(host, "*") == 0 ? "0.0.0.0" : host, &number, flag, error, error_size);
     if (fd < 0)
         return fd;
-    mc_log(INFO, "KV events are published on tcp://%s:%u", host, (unsigned)number);
+    mc_log(INFO, "%s tcp://%s:%u", what, host, (unsigned)number);
     mc_exposed_say(MC_EXPOSED_KV_EVENTS, fd);
     return fd;
 }
 
+static bool watch_listener(struct mc_kv_zmq *zmq, int *listener)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = listener};
+    return listen(*listener, 1024) == 0 && epoll_ctl(zmq->epoll, EPOLL_CTL_ADD, *listener, &event) == 0;
+}
+
+static int open_doors(struct mc_kv_zmq *zmq, const char *endpoint, const char *replay, char *error, size_t error_size)
+{
+    zmq->listener = listen_at("kv_events_bind_endpoint", endpoint, "KV events are published on", error, error_size);
+    if (zmq->listener < 0)
+        return zmq->listener;
+    if (replay[0] != 0)
+        zmq->replayer =
+            listen_at("kv_events_replay_endpoint", replay, "KV events of the past are told on", error, error_size);
+    if (replay[0] != 0 && zmq->replayer < 0)
+        return zmq->replayer;
+    zmq->epoll = epoll_create1(EPOLL_CLOEXEC);
+    bool is_open = zmq->epoll >= 0 && watch_listener(zmq, &zmq->listener) &&
+                   (zmq->replayer < 0 || watch_listener(zmq, &zmq->replayer));
+    return is_open ? 0 : MC_ERR_NO_MEMORY;
+}
+
+static void forget(struct mc_kv_zmq *zmq)
+{
+    mc_fd_close(zmq->epoll);
+    mc_fd_close(zmq->listener);
+    mc_fd_close(zmq->replayer);
+    free(zmq->ring);
+    free(zmq);
+}
+
 int mc_kv_zmq_start(struct mc_kv_events *events, const struct mc_kv_form *form, const char *endpoint,
-                    struct mc_kv_zmq **out, char *error, size_t error_size)
+                    const char *replay, struct mc_kv_zmq **out, char *error, size_t error_size)
 {
     struct mc_kv_zmq *zmq = calloc(1, sizeof(*zmq));
     if (zmq == NULL)
         return MC_ERR_NO_MEMORY;
-    *out = zmq;
-    zmq->listener = zmq->epoll = -1;
+    zmq->listener = zmq->replayer = zmq->epoll = -1;
     zmq->events = events;
     zmq->form = *form;
     snprintf(zmq->backend_id, sizeof(zmq->backend_id), "%s", form->backend_id);
     zmq->form.backend_id = zmq->backend_id;
-    int rc = zmq->listener = listen_at(endpoint, error, error_size);
-    if (rc >= 0) {
-        struct epoll_event event = {.events = EPOLLIN};
-        zmq->epoll = epoll_create1(EPOLL_CLOEXEC);
-        zmq->ring = malloc(RING_BYTES);
-        bool is_made = zmq->ring != NULL && zmq->epoll >= 0 && listen(zmq->listener, 1024) == 0 &&
-                       epoll_ctl(zmq->epoll, EPOLL_CTL_ADD, zmq->listener, &event) == 0 &&
-                       mc_thread_start(&zmq->thread, "mc-kv-zmq", serve, zmq) == 0;
-        rc = is_made ? 0 : MC_ERR_NO_MEMORY;
-    }
-    if (rc == 0)
-        return 0;
-    *out = NULL;
-    mc_fd_close(zmq->epoll);
-    mc_fd_close(zmq->listener);
-    free(zmq->ring);
-    free(zmq);
+    zmq->ring = malloc(RING_BYTES);
+    int rc = open_doors(zmq, endpoint, replay, error, error_size);
+    if (rc == 0 && (zmq->ring == NULL || mc_thread_start(&zmq->thread, "mc-kv-zmq", serve, zmq) != 0))
+        rc = MC_ERR_NO_MEMORY;
+    if (rc < 0)
+        forget(zmq);
+    else
+        *out = zmq;
     return rc;
 }
 
@@ -413,8 +555,5 @@ void mc_kv_zmq_stop(struct mc_kv_zmq *zmq)
     atomic_store(&zmq->is_stopping, true);
     pthread_join(zmq->thread, NULL);
     let_go(zmq, true);
-    mc_fd_close(zmq->epoll);
-    mc_fd_close(zmq->listener);
-    free(zmq->ring);
-    free(zmq);
+    forget(zmq);
 }

@@ -39,6 +39,8 @@ struct mc_master_config {
     uint32_t kv_events_capacity;
     char kv_events_backend[256];
     char kv_events_endpoint[512]; /* where they are published by ZMQ; empty: nowhere */
+    char kv_events_replay[512];   /* where those of the past are told; empty: nowhere */
+    char kv_events_format[16];
     bool kv_events_legacy, kv_events_object_key;
     struct mc_kv_events *kv_events;                        /* NULL: nobody wants to know. The caller's */
     void (*core_made)(void *quotas, struct mc_core *core); /* called with each; NULL: need not be */

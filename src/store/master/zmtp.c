@@ -34,7 +34,7 @@ static enum mc_zmtp_word command(const uint8_t *body, size_t length, struct mc_s
     return MC_ZMTP_OTHER;
 }
 
-static size_t take_frame(const uint8_t *in, size_t length, enum mc_zmtp_word *word, struct mc_span *argument)
+size_t mc_zmtp_frame(const uint8_t *in, size_t length, uint8_t *flags, struct mc_span *body)
 {
     size_t head = length > 0 && (in[0] & MC_ZMTP_LONG) != 0 ? 9 : 2;
     if (length < head)
@@ -44,20 +44,32 @@ static size_t take_frame(const uint8_t *in, size_t length, enum mc_zmtp_word *wo
         memcpy(&size, in + 1, sizeof(size));
         size = be64toh(size);
     }
-    if (size > MC_ZMTP_BODY_MAX || (in[0] & ~(MC_ZMTP_MORE | MC_ZMTP_LONG | MC_ZMTP_COMMAND)) != 0) {
-        *word = MC_ZMTP_WRONG;
-        return 0;
-    }
+    if (size > MC_ZMTP_BODY_MAX || (in[0] & ~(MC_ZMTP_MORE | MC_ZMTP_LONG | MC_ZMTP_COMMAND)) != 0)
+        return MC_ZMTP_NO_FRAME;
     if (length < head + size)
         return 0;
-    const uint8_t *body = in + head;
-    if ((in[0] & MC_ZMTP_COMMAND) != 0) {
-        *word = command(body, (size_t)size, argument);
-    } else if (size > 0 && body[0] <= 1) { /* as ZMTP 3.0 says it; a command does since 3.1 */
-        *word = body[0] == 1 ? MC_ZMTP_SUBSCRIBE : MC_ZMTP_CANCEL;
-        *argument = mc_span(body + 1, (size_t)size - 1);
-    }
+    *flags = in[0];
+    *body = mc_span(in + head, (size_t)size);
     return head + (size_t)size;
+}
+
+static size_t take_frame(const uint8_t *in, size_t length, enum mc_zmtp_word *word, struct mc_span *argument)
+{
+    uint8_t flags = 0;
+    struct mc_span frame = {NULL, 0};
+    size_t used = mc_zmtp_frame(in, length, &flags, &frame);
+    const uint8_t *body = frame.data;
+    if (used == MC_ZMTP_NO_FRAME)
+        *word = MC_ZMTP_WRONG;
+    if (used == 0 || used == MC_ZMTP_NO_FRAME)
+        return 0;
+    if ((flags & MC_ZMTP_COMMAND) != 0) {
+        *word = command(body, frame.length, argument);
+    } else if (frame.length > 0 && body[0] <= 1) { /* as ZMTP 3.0 says it; a command does since 3.1 */
+        *word = body[0] == 1 ? MC_ZMTP_SUBSCRIBE : MC_ZMTP_CANCEL;
+        *argument = mc_span(body + 1, frame.length - 1);
+    }
+    return used;
 }
 
 size_t mc_zmtp_take(const uint8_t *in, size_t length, bool is_greeted, enum mc_zmtp_word *word,

@@ -1,4 +1,4 @@
-/* What a subscriber says to a PUB socket: ZMTP 3.0 (rfc.zeromq.org, 23/ZMTP) without security. Nothing here reads or
+/* What others say to a PUB or ROUTER socket: ZMTP 3.0 (rfc.zeromq.org, 23/ZMTP) without security. Nothing here reads or
  * writes a connection. */
 #ifndef MC_MASTER_ZMTP_H
 #define MC_MASTER_ZMTP_H
@@ -32,6 +32,10 @@ enum mc_zmtp_word {
  * whole: then it stays OTHER. */
 size_t mc_zmtp_take(const uint8_t *in, size_t length, bool is_greeted, enum mc_zmtp_word *word,
                     struct mc_span *argument);
+
+/* The frame that what came begins with, behind the greeting. 0: it is not whole yet; MC_ZMTP_NO_FRAME: it is none. */
+#define MC_ZMTP_NO_FRAME SIZE_MAX
+size_t mc_zmtp_frame(const uint8_t *in, size_t length, uint8_t *flags, struct mc_span *body);
 
 /* The whole answer to a PING; returns its bytes. */
 size_t mc_zmtp_pong(uint8_t out[MC_ZMTP_PONG_MAX], struct mc_span context);
