@@ -11,7 +11,9 @@ DECLARED = re.compile(r"API [^;{]*?\b([a-zA-Z]\w+)\(|^(?:struct|enum) (\w+) \{|^
 
 
 def pages(source, python_path):
-    return {"reference/c.md": c_page(source), "reference/python.md": python_page(source, python_path), "reference/master.md": http_page(source / "docs/openapi-master.json"),
+    sys.path.insert(0, str(source / "bench"))
+    import report  # noqa: PLC0415: what it reads lies in that checkout
+    return {"reference/figures.md": report.markdown(source / "bench"), "reference/c.md": c_page(source), "reference/python.md": python_page(source, python_path), "reference/master.md": http_page(source / "docs/openapi-master.json"),
             "reference/store.md": http_page(source / "docs/openapi-store.json")}
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The documents as a site of HTML: make_site.py PYTHONPATH TARGET
 
-Pages are the Markdown files of the checkout, in the order of NAVIGATION, beside those that interfaces.py makes of headers and stubs; a file that a page links to is shown
+Pages are the Markdown files of the checkout, in the order of NAVIGATION, beside those that interfaces.py makes of headers, stubs and kept measurements; a file that a page links to is shown
 as a page of its own. Nothing is fetched by whoever reads the site: one stylesheet, one script, an index for the search that the script reads. The same checkout
 gives the same bytes. A link or an anchor that leads nowhere is an error, and nothing is left in TARGET then.
 """
@@ -30,7 +30,7 @@ NAVIGATION = (
     ("Operations", ("docs/operations.md", "docs/deploy.md", "docs/security.md", "SECURITY.md", "docs/disk.md", "docs/connections.md", "docs/limits.md",
                     "docs/versions.md")),
     ("Reference", ("docs/commands.md", "docs/metrics.md", "reference/master.md", "reference/store.md", "reference/python.md", "reference/c.md", "docs/bindings.md",
-                   "docs/compatibility.md")),
+                   "docs/compatibility.md", "reference/figures.md")),
     ("Design", ("ARCHITECTURE.md", "docs/life.md", "docs/ordering.md", "docs/network.md", "docs/protocol.md", "docs/transfer.md", "docs/rdma.md", "docs/threads.md",
                 "docs/decisions.md")),
     ("Development", ("CONTRIBUTING.md", "bench/README.md", "sim/README.md")),

@@ -10,10 +10,11 @@ import pytest
 
 SOURCE = pathlib.Path(os.environ["MC_SOURCE"])
 PROGRAM = SOURCE / "packaging" / "site" / "make_site.py"
-sys.path.insert(0, str(PROGRAM.parent))
+sys.path[:0] = [str(PROGRAM.parent), str(SOURCE / "bench")]
 
 import interfaces  # noqa: E402
 import make_site  # noqa: E402
+import report  # noqa: E402
 
 
 def make(target, hash_seed="1"):
@@ -65,6 +66,14 @@ def test_interfaces(site):
         for name in re.findall(r"^    (?:async )?def ([a-z]\w*)\(", (SOURCE / "python" / "mooncake" / f"{stub}.pyi").read_text(), re.M):
             assert re.search(rf"<h4[^>]*>{stub}\.\w+\.{name}<", page), name
     assert "existing key keeps its value" in (site / "reference" / "store.html").read_text()
+
+
+def test_the_figures_have_their_plots(site):
+    """Those that bench/report.py draws, whole; the library leaves them as they are."""
+    page = (site / "reference" / "figures.html").read_text()
+    drawn = report.markdown()
+    assert page.count("<svg") == drawn.count("<svg") > 20
+    assert all(plot in page for plot in re.findall(r"<svg.*?</svg>", drawn, re.S))
 
 
 BAD = {"[here](nowhere.md)": "nowhere.md", "[here](deploy.md#nothing)": "deploy.html#nothing", "[here](#nothing)": "#nothing", '<img src="https://example.com/a.png">': "loads"}

@@ -1,8 +1,11 @@
 """What is said of ours beside the original: the tables of the documents are those of bench/*.json, what was kept keeps the rules, and nothing else says such a thing."""
+import html
+import html.parser
 import json
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import types
@@ -13,6 +16,7 @@ SOURCE = pathlib.Path(os.environ["MC_SOURCE"])
 sys.path.insert(0, str(SOURCE / "bench"))
 
 import figures  # noqa: E402
+import report  # noqa: E402
 from cluster import wait_until  # noqa: E402
 
 MODES = ("pinned", "spread")
@@ -120,3 +124,112 @@ def test_work_of_others_is_seen_and_our_own_is_not(tmp_path):
     wait_until((tmp_path / "done").exists, 30)
     found = other.end(3, MODES, [])
     assert found["others"] * found["seconds"] > 0.4, found
+
+
+STORE = {"conditions": GOOD, "rows": [
+    {**ROW, "mode": mode, "work": work, "unit": unit, "scale": scale, "redis": [55.5, 54.25, 57.125], "raw": [10.0, 11.5, 12.25] if unit == "GB/s" else []}
+    for mode in MODES for work, unit, scale in (("put 4 KiB <b>&\"p50\"", "us", 1.0), ("put_from 1 MiB", "GB/s", 1.0), ("is_exist", "k/s", 1e-3), ("master: RSS / objects", "B", 1.0))]}
+ENGINE = {"conditions": GOOD, "rows": [
+    {"mode": mode, "path": path, "work": "write 64 KiB", "unit": "GB/s", "ours": [4.5, 4.25, 4.75], "c": [5.0, 5.1, 5.2], "original": [0.5, 0.125, 0.25], "nixl": [2.0, 2.5, 3.5],
+     "bare": [5.5, 5.25, 5.75], "memcpy": [7.0, 7.5, 6.5], "allocated": [6.0, 6.25, 6.5], "ratios": {}} for mode in MODES for path in ("same-host", "tcp")]}
+FAULTS = {"conditions": {**GOOD, "modes": []}, "results": [
+    {"contestant": who, "title": title, "fault": "master <killed>", "runs": [{"keys": 1000 + turn, "recovered": recovered and recovered + turn, "lost_percent": lost} for turn in range(3)]}
+    for who, title, recovered, lost in (("ours", "ours & files", 1.5, 0.0), ("original", "the <original>", None, 100.0))]}
+
+
+class Drawn(html.parser.HTMLParser):
+    """{(heading, work, contestant): (least, median, most, all that its line says)}"""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.tags, self.heading, self.work, self.who, self.open = {}, set(), "", None, None, []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.tags.add(tag)
+        assert not {"src", "href", "onload"} & set(values), "it loads nothing"
+        if tag in ("h2", "h3"):
+            self.heading = ""
+        self.open.append(tag)
+        self.work = values.get("data-work", self.work)
+        if "data-who" in values:
+            self.who = (self.heading, self.work, values["data-who"])
+            self.found[self.who] = tuple(float(values[name]) for name in ("data-least", "data-median", "data-most") if name in values) + ("",)
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop() != tag:
+            pass
+        if tag == "g":
+            self.who = None
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("h2", "h3"):
+            self.heading += data
+        elif self.who and self.open[-1] == "text":
+            *ends, said = self.found[self.who]
+            self.found[self.who] = (*ends, (said + " " + data).strip())
+
+
+def reported(tmp_path, **kept):
+    for name, document in kept.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    text = report.page(report.documents(tmp_path))
+    return text, Drawn(text)
+
+
+def expected(document, names):
+    for row in document["rows"]:
+        for name in names:
+            if row[name]:
+                yield row, name, [one(row[name]) * row.get("scale", 1.0) for one in (min, statistics.median, max)], figures.spread_of(row[name], row.get("scale", 1.0))
+
+
+def agree(drawn, document, names):
+    """How many lines there are of it; each with the numbers of the run, and no others are there."""
+    count = 0
+    for row, name, ends, said in expected(document, names):
+        found = [line for (heading, work, who), line in drawn.found.items() if work == row["work"] and who == name and report.MODES[row["mode"]] in heading
+                 and ("by TCP" in heading) == (row.get("path", "") == "tcp" or row["work"].startswith("TCP"))]
+        assert len(found) == 1 and list(found[0][:3]) == ends, (row["work"], name)
+        assert found[0][3] == f"{report.WHO[name]} {said}"
+        count += 1
+    return count
+
+
+def test_the_report_has_each_contestant_and_its_spread(tmp_path):
+    text, drawn = reported(tmp_path, store=STORE, engine=ENGINE, faults=FAULTS)
+    lines = agree(drawn, STORE, ("ours", "original", "redis", "raw")) + agree(drawn, ENGINE, ("ours", "c", "allocated", "original", "nixl", "bare", "memcpy"))
+    assert lines == 2 * (4 * 3 + 1) + 4 * 7
+    assert drawn.found["Time to recover: s", "master <killed>", "ours"] == (1.5, 2.5, 3.5, "ours & files 2.5 (1.5-3.5)")
+    assert drawn.found["Time to recover: s", "master <killed>", "original"] == ("the <original> never",)
+    assert drawn.found["Keys lost: %", "master <killed>", "original"][:3] == (100.0, 100.0, 100.0) and len(drawn.found) == lines + 4
+    for what in (GOOD["date"], f"tree {GOOD['tree']}", "2 cores of a processor", "3 round(s)", "1001 (1000-1002)"):
+        assert what in text
+    assert text.count("<svg") == text.count("the axis is") and "NOT TO BE QUOTED" not in text
+    assert not {"script", "link", "img", "iframe"} & drawn.tags and "prefers-color-scheme: dark" in text and "url(" not in text and "@import" not in text
+
+
+def test_the_report_escapes_what_others_are_named(tmp_path):
+    text, drawn = reported(tmp_path, store=STORE, faults=FAULTS)
+    assert "<b>" not in text and "put 4 KiB &lt;b&gt;&amp;&quot;p50&quot;" in text and "<original>" not in text and "ours &amp; files" in text
+    assert "b" not in drawn.tags and "original" not in drawn.tags
+
+
+def test_the_report_says_what_is_not_measured_and_what_may_not_be_quoted(tmp_path):
+    text, drawn = reported(tmp_path)
+    assert text.count("Not measured yet by these rules") == 3 and drawn.found == {}
+    for name in ("store-20260101-000000", "store-20260102-000000"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**STORE, "conditions": {**GOOD, "rounds": 1, "date": name}}))
+    text = report.page(report.documents(tmp_path, "20260101"))
+    assert "NOT TO BE QUOTED: 1 round(s), fewer than 3" in text and "store-20260102" in text and "store-20260101" not in text
+    assert "store-2026" not in report.page(report.documents(tmp_path, "20260103"))
+
+
+def test_the_report_of_what_is_kept():
+    text = report.page(report.documents(SOURCE / "bench"))
+    drawn = Drawn(text)
+    for name, names in (("store", ("ours", "original", "redis", "raw")), ("engine", ("ours", "c", "allocated", "original", "nixl", "bare", "memcpy"))):
+        document = json.loads((SOURCE / "bench" / f"{name}.json").read_text())
+        assert agree(drawn, document, names) > 100
+        assert html.escape(figures.where_and_when(document["conditions"])) in text
