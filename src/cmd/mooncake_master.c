@@ -34,7 +34,7 @@ static struct mc_kv_zmq *publish(const struct mc_master_config *config)
 {
     struct mc_kv_zmq *zmq = NULL;
     struct mc_kv_form form = {config->kv_events_legacy, config->kv_events_object_key,
-                              strcmp(config->kv_events_format, "vllm") == 0, config->kv_events_backend};
+                              strcmp(config->kv_events_format, "engine") == 0, config->kv_events_backend};
     char error[MC_OPTION_ERROR_MAX] = "";
     if (config->kv_events == NULL || config->kv_events_endpoint[0] == 0)
         return NULL;

@@ -17,7 +17,7 @@ from sides import CLIENTS, SCENARIOS, environment_python, free_port, ours_cluste
 from test_kv_zmq import ON, REPLAY, asker_port, port_of
 from wire import FakeOwner
 
-VLLM = "--kv_events_format=vllm"
+ENGINES = "--kv_events_format=engine"
 wait_until = ours_cluster.wait_until
 
 
@@ -74,7 +74,7 @@ def engine_reader(engine, master):
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_an_engines_classes_decode_them(engine):
-    with ours_cluster.Master(*ON, REPLAY, VLLM) as master:
+    with ours_cluster.Master(*ON, REPLAY, ENGINES) as master:
         owner = FakeOwner(master.port, "127.0.0.1:9")
         assert owner.put([b"1", b"18446744073709551615", b"no number", b"b\xff"], 4096) == [0] * 4
         with engine_reader(engine, master) as reader:
@@ -158,7 +158,7 @@ class Indexer:
 
 def test_dynamos_index_of_engines_decodes_them_and_is_told_the_past():
     """It asks for what was before it came. Of blocks without tokens it keeps none, and says so; before, it refused each whole batch."""
-    with ours_cluster.Master(*ON, REPLAY, VLLM) as master:
+    with ours_cluster.Master(*ON, REPLAY, ENGINES) as master:
         owner = FakeOwner(master.port, "127.0.0.1:9")
         assert owner.put([b"1", b"2"], 4096) == [0, 0] and owner.remove([b"1"]) == [0]
         with Indexer(master) as indexer:

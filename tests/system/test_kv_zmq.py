@@ -191,7 +191,7 @@ def test_a_key_that_is_not_utf8():
 
 def test_the_form_of_engines():
     """What vLLM's and SGLang's decoders require is there, and of their types; the first event says that nothing told before is so."""
-    with Master(*ON, "--kv_events_format=vllm") as master:
+    with Master(*ON, "--kv_events_format=engine") as master:
         owner, subscriber = FakeOwner(master.port, "127.0.0.1:9"), Subscriber(port_of(master))
         assert owner.put([b"k", b"18446744073709551615"], 4096) == [0, 0]
         assert owner.remove([b"k"]) == [0]
@@ -204,7 +204,7 @@ def test_the_form_of_engines():
         assert all({name: one[name] for name in required} == required for one in told[:2])
         subscriber.close()
         owner.close()
-    with Master(*ON, "--kv_events_format=vllm", "--kv_events_emit_object_key=false") as master:
+    with Master(*ON, "--kv_events_format=engine", "--kv_events_emit_object_key=false") as master:
         owner, subscriber = FakeOwner(master.port, "127.0.0.1:9"), Subscriber(port_of(master))
         assert owner.put([b"k", b"0x10"], 4096) == [0, 0]
         told = subscriber.events(2)[1]
@@ -273,7 +273,7 @@ def test_who_asks_of_the_past_may_rest():
 
 def test_a_later_master_goes_on_above():
     """So nobody takes what it tells for what he has heard already, and who asks it for what he has missed is told all that it has."""
-    with Master(*ON, REPLAY, "--kv_events_format=vllm") as master:
+    with Master(*ON, REPLAY, "--kv_events_format=engine") as master:
         owner, subscriber = FakeOwner(master.port, "127.0.0.1:9"), Subscriber(port_of(master))
         for number in range(5):
             owner.put([b"%d" % number], 4096)

@@ -194,8 +194,8 @@ static void put_event(struct mc_buffer *out, const struct mc_kv_form *form, cons
 
 /* ---- the form of engines ---- */
 
-/* As vLLM tells blocks of which it knows the hash alone: no tokens, and 0 of them in a block. A hash is unsigned, and
- * media have the names by which routers know tiers. */
+/* As engines tell blocks of which they know the hash alone: no tokens, and 0 of them in a block. A hash is unsigned,
+ * and media have the names by which routers know tiers. */
 static void put_engines_event(struct mc_buffer *out, const struct mc_kv_form *form, const struct mc_kv_event *event,
                               bool is_hash, uint64_t hash)
 {

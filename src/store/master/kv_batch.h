@@ -1,6 +1,6 @@
 /* A batch of KV events in msgpack: [time, [event, ...], rank]. Each event is a map, of one of two forms: the
- * original's, with the names of its proposal and, if that is asked for, those of inference engines beside them; or what
- * vLLM and SGLang take, whose decoders refuse an event without the members that they require. */
+ * original's, with the names of its proposal and, if that is asked for, those of inference engines beside them; or that
+ * of engines alone, whose readers refuse a batch in which an event lacks a member that they require. */
 #ifndef MC_MASTER_KV_BATCH_H
 #define MC_MASTER_KV_BATCH_H
 
@@ -9,7 +9,7 @@
 struct mc_kv_form {
     bool has_legacy;     /* type, block_hashes and parent_block_hash, too */
     bool has_object_key; /* the key, too; else only events whose key is a number are told */
-    bool is_engines;     /* vLLM's and SGLang's form; has_legacy says nothing then */
+    bool is_engines;     /* the form of engines alone; has_legacy says nothing then */
     const char *backend_id;
 };
 #define MC_KV_BATCH_MAX 64u /* events */

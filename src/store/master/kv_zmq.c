@@ -229,7 +229,7 @@ static void subscribe(struct mc_kv_zmq *zmq, struct subscriber *one, bool is_wan
 static void publish_new(struct mc_kv_zmq *zmq);
 
 /* A frame of a question: an empty one, and the number of the first message that is wanted. What is none is passed over,
- * as vLLM does it. How many bytes it has; 0: it is something else, or not whole. */
+ * as engines do it. How many bytes it has; 0: it is something else, or not whole. */
 static size_t take_question(struct mc_kv_zmq *zmq, struct subscriber *one)
 {
     uint8_t flags = 0;

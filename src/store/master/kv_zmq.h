@@ -3,7 +3,7 @@
  * Where events were lost the number leaps, and who needs them reads a snapshot by HTTP. Under a later master numbers
  * are above those of the ones before it.
  *
- * Messages of the past, as vLLM tells them: a ROUTER socket. It is asked by an empty frame and the number of the first
+ * The past, as engines tell it: a ROUTER socket. It is asked by an empty frame and the number of the first
  * message that is wanted, and answers those that are kept from it on, each as above behind an empty frame; then one
  * with the number -1 and no batch.
  *

@@ -167,7 +167,7 @@ static const struct mc_option table[] = {
     ROW("kv_events_bind_endpoint", TEXT, "", "they are published by ZMQ, too, at tcp://HOST:PORT; empty: they are not", INTO(kv_events_endpoint)),
     ROW("kv_events_emit_legacy_compat", BOOL, "true", "there with the names that engines give to events, too", INTO(kv_events_legacy)),
     ROW("kv_events_emit_object_key", BOOL, "true", "there with the keys; else keys that are no numbers are not published", INTO(kv_events_object_key)),
-    ROW("kv_events_format", TEXT, "mooncake", "of these events: the original's form, or that of vLLM and SGLang", CHOICES("mooncake|vllm"), INTO(kv_events_format)),
+    ROW("kv_events_format", TEXT, "mooncake", "of these events: the original's form, or the one that inference engines give to theirs", CHOICES("mooncake|engine"), INTO(kv_events_format)),
     ROW("kv_events_replay_endpoint", TEXT, "", "who has missed some is told them again by ZMQ, at tcp://HOST:PORT; empty: is not", INTO(kv_events_replay)),
     ABSENT(EVENTS, "kv_events_model_name", TEXT, "", "deprecated"),
     ABSENT(EVENTS, "kv_events_tenant_id", TEXT, "", "deprecated"),
