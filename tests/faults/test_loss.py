@@ -40,3 +40,29 @@ def test_connections_that_a_firewall_forgets(tmp_path, to, order):
     figures = figures_of(tmp_path, "forgotten.py", "--to", to, "--order", order)
     assert figures["connections"] > 0 and figures["suspects"] == 0
     assert all(figures[what]["failed"] == 0 for what in order.split(",")), figures
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("order,size", [("write,read", 4096), ("read,write", 4096), ("write,read", 8 << 20)])
+def test_connections_of_an_engine_that_a_firewall_forgets(tmp_path, order, size):
+    """Those that rest to a peer are dead without an end: the call that finds out takes others, long before its deadline."""
+    figures = figures_of(tmp_path, "forgotten_engine.py", "--order", order, "--bytes", str(size))
+    assert figures["connections"] > 0 and figures["same bytes"]
+    for what in order.split(","):
+        assert figures[what]["codes"] == [0] * 4 and figures[what]["slowest ms"] < 2000, figures
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("what", ["write", "read"])
+def test_an_engine_that_stands_still_is_not_taken_for_one_that_is_gone(tmp_path, what):
+    """Its kernel confirms what comes: the connections stay, and the call goes on where it was."""
+    figures = figures_of(tmp_path, "forgotten_engine.py", "--stopped", "4", "--order", what, "--bytes", str(32 << 20))
+    assert figures[what]["codes"] == [0] * 4 and figures[what]["slowest ms"] > 3500, figures
+    assert "is dead" not in figures["log"] and figures["same bytes"]
+
+
+@pytest.mark.timeout(200)
+def test_an_engine_that_is_cut_off_for_a_while_is_waited_for(tmp_path):
+    """Longer than four tries to reach it take: the call ends well when it can be reached again, as it has its deadline for that."""
+    figures = figures_of(tmp_path, "forgotten_engine.py", "--cut", "22", "--order", "write")
+    assert figures["write"]["codes"] == [0] * 4 and figures["write"]["slowest ms"] > 20000, figures

@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 
 #define CONNECT_SHORT_NS 500000000ull      /* where threads are short: then it is tried again later */
+#define DEAD_MS 700u                       /* a lane on which nothing is confirmed for so long is of no use */
 #define LANE_BYTES_MIN ((uint64_t)1 << 20) /* less is not worth a further lane */
 
 struct lane_job { /* what one lane has to do */
@@ -32,6 +33,7 @@ struct lanes_run {
     struct mc_parking *parking;
     uint64_t moved_ns; /* when a byte last moved, or it began to wait for one; has_moved: one has since */
     bool has_moved;
+    bool was_dead; /* a lane was: then tries that take long are not counted, as who is cut off may come back */
     unsigned tries;
     uint64_t deadline_ns;
     uint32_t incarnation; /* of the peer: to which what is done was done */
@@ -117,6 +119,22 @@ static bool park(struct lanes_run *run)
     return parking->parked != NULL;
 }
 
+/* Is there a lane that a firewall has forgotten, or whose host is gone? No end of it comes before the deadline. A peer
+ * that merely stands still is not meant: its kernel confirms what comes. */
+static bool has_dead_lane(struct lanes_run *run)
+{
+    for (size_t i = 0; i < run->job_count; i++) {
+        const struct lane_job *job = &run->jobs[i];
+        if (job->lane == NULL || mc_outbound_is_done(&job->outbound) || !mc_tcp_is_dead(job->lane->fd, DEAD_MS))
+            continue;
+        mc_log_limited(WARNING, "a connection to %s is dead, nothing on it was confirmed for %u ms: others are made",
+                       run->peer->name, DEAD_MS);
+        run->was_dead = true;
+        return true;
+    }
+    return false;
+}
+
 static int wait_for_any(struct lanes_run *run)
 {
     struct pollfd fds[MC_PEER_LANES_MAX];
@@ -145,6 +163,8 @@ static int wait_for_any(struct lanes_run *run)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     if (now_ns - run->moved_ns >= MC_SILENT_NS && park(run))
         return MC_RUN_PARKED;
+    if (now_ns - run->moved_ns >= DEAD_MS * 1000000ull && has_dead_lane(run))
+        return MC_TRANSFER_ERR_SOCKET;
     if (count == 1 && !wants_write)
         (void)mc_socket_wait_read(last->lane->fd, until_ns, &last->lane->spin);
     else
@@ -345,6 +365,7 @@ static void init(struct lanes_run *run, struct mc_peer *peer, uint64_t deadline_
     run->deadline_ns = deadline_ns;
     run->job_count = 0;
     run->cut = NULL;
+    run->was_dead = false;
     run->tries = 1;
     for (size_t i = 0; i < MC_PEER_LANES_MAX; i++)
         run->jobs[i].lane = NULL;
@@ -373,7 +394,8 @@ int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
     if (rc == 0)
         rc = attempt(&run);
     const _Atomic bool *is_closing = &peer->engine->is_closing;
-    for (; rc == MC_TRANSFER_ERR_SOCKET && run.tries < MC_TRANSFER_ATTEMPTS && !*is_closing; run.tries++) {
+    while (rc == MC_TRANSFER_ERR_SOCKET && run.tries < MC_TRANSFER_ATTEMPTS && !*is_closing) {
+        uint64_t start_ns = mc_clock_ns();
         /* A kept lane may have been of a process that is gone: ask who is there now. */
         mc_log(DEBUG, "a connection to %s broke; asking where it is now", peer->name);
         mc_peer_drop_lanes(peer);
@@ -382,7 +404,10 @@ int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
             rc = mc_settle(peer, deadline_ns);
         if (rc == 0)
             rc = attempt(&run);
+        run.tries += !run.was_dead || mc_clock_ns() - start_ns < DEAD_MS * 1000000ull;
     }
+    if (rc == MC_TRANSFER_ERR_TIMEOUT) /* whatever has become of them, no other call is to wait for it again */
+        mc_peer_drop_lanes(peer);
     /* Refused, but by whom? A connection does not say who answers, and the port may be another process's by now, even
      * the one of its handshakes. Another thread may have asked just before. */
     bool is_refused = rc == MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED || rc == MC_TRANSFER_ERR_REJECT_HANDSHAKE;
