@@ -19,7 +19,7 @@ import time
 import pytest
 
 from certificates import Authority, Front
-from cluster import BUILD, START_S, Master, request, wait_until
+from cluster import BUILD, START_S, Master, hold_still, request, wait_until
 from etcd import Etcd
 from ports import free_ports
 from redis_server import Redis
@@ -340,6 +340,46 @@ def test_a_replaced_engine_writes_nothing(monkeypatch, server):
             server.put("mooncake/ram/far", old)
             wait_until(lambda: server.get("mooncake/ram/far") != old, 30, "its document again")
             assert near.engine.transfer_sync_write("far", near.address, second.address, 100) == 0
+
+
+@pytest.mark.parametrize("old", ["closed port", "nonsense", "another engine"])
+def test_a_server_that_says_what_was_long_ago(monkeypatch, server, old):
+    """A replica that lags, or a snapshot: under the name of an engine that lives stands one that is gone. It is found again."""
+    set_path(monkeypatch, "tcp")
+    with Peer(server.url, "far") as peer, Peer(server.url, "third") as third:
+        mine = {key: server.get(f"mooncake/{key}/far") for key in ("ram", "rpc_meta")}
+        port = free_ports(1)[0] if old == "closed port" else json.loads(server.get("mooncake/rpc_meta/third"))["rpc_port"]
+        server.put("mooncake/ram/far", mine["ram"].replace(str(json.loads(mine["ram"])["tcp_data_port"]).encode(), b"1"))
+        server.put("mooncake/rpc_meta/far", b"nonsense" if old == "nonsense" else json.dumps({"ip_or_host_name": "127.0.0.1", "rpc_port": port}).encode())
+        wait_until(lambda: server.get("mooncake/rpc_meta/far") == mine["rpc_meta"], 15, "its name again")
+        wait_until(lambda: json.loads(server.get("mooncake/ram/far"))["tcp_data_port"] == json.loads(mine["ram"])["tcp_data_port"], 15, "its document again")
+        near = Near(server.url, "near")
+        assert near.engine.transfer_sync_write("far", near.address, peer.address, 100) == 0
+        assert int(peer.ask("allocate", 4096)) > 0  # and it tells the server what it registers
+        wait_until(lambda: len(json.loads(server.get("mooncake/ram/far"))["buffers"]) == 2, 15, "what it has registered since")
+        assert near.engine.transfer_sync_write("third", near.address, third.address, 100) == 0
+
+
+def test_two_of_a_name_do_not_fight(monkeypatch, servers):
+    """Who stands at the server keeps the name while it answers, however long; when it is killed, the other takes it back."""
+    set_path(monkeypatch, "tcp")
+    server = servers("http")
+    near = Near(server.url, "near")
+    with Peer(server.url, "far") as first:
+        mine = server.get("mooncake/rpc_meta/far")
+        second = Peer(server.url, "far")
+        its = server.get("mooncake/rpc_meta/far")
+        assert its != mine
+        end = time.monotonic() + 14
+        while time.monotonic() < end:
+            assert server.get("mooncake/rpc_meta/far") == its
+            time.sleep(0.05)
+        hold_still(second.process.pid)  # it lives, so it keeps it
+        time.sleep(7)
+        assert server.get("mooncake/rpc_meta/far") == its
+        second.kill()
+        wait_until(lambda: server.get("mooncake/rpc_meta/far") == mine, 20, "the first one's name again")
+        assert near.engine.transfer_sync_write("far", near.address, first.address, 100) == 0
 
 
 def test_a_member_of_etcd_dies_or_stops(monkeypatch, servers):

@@ -4,13 +4,21 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "transfer/peer/ask.h"
 #include "transfer/serve/memory.h"
+#include "transfer/wire/handshake.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 #define PUBLISH_SHARE 10u /* so many times what the last document took is left before the next, within ... */
 #define PUBLISH_PAUSE_MIN_MS 20u
 #define PUBLISH_PAUSE_MAX_MS 200u
-#define OFTEN_LOOKS 7u /* are at the document, too: who is replaced notices by his next */
-#define RARE_LOOKS 12u /* then one in so many */
+#define OFTEN_LOOKS 7u        /* are at the document, too: who is replaced notices by his next */
+#define RARE_LOOKS 12u        /* then one in so many */
+#define LOOK_NS 2000000000ull /* to connect to who has our name */
+#define DOUBT_MS 600000u      /* from who does not answer it is taken once in so long */
 
 /* What had no answer has its line in the log already. */
 static int taken(struct mc_transfer_engine *engine, const char *key, int rc)
@@ -120,15 +128,18 @@ static bool is_left_to_names(struct mc_transfer_engine *engine)
 
 enum holder { NOBODY, US, ANOTHER, UNKNOWN };
 
-/* Under whom our name stands at the server. */
-static enum holder holder_of_name(struct mc_transfer_engine *engine, const char *key)
+/* Under whom our name stands at the server; address: MC_ADDRESS_MAX bytes, of ANOTHER, "" when that cannot be read. */
+static enum holder holder_of_name(struct mc_transfer_engine *engine, const char *key, char *address)
 {
-    char host[MC_ADDRESS_MAX];
+    char host[MC_ADDRESS_MAX - 8];
     struct mc_buffer value = {0};
     uint16_t port = 0;
     int rc = mc_metadata_try(&engine->metadata, key, UINT64_MAX, &value);
-    bool is_ours = rc == 1 && mc_rpc_meta_read(mc_span(value.data, value.length), host, sizeof(host), &port) == 0 &&
-                   port == engine->rpc_port && strcmp(host, engine->host) == 0;
+    bool is_read = rc == 1 && mc_rpc_meta_read(mc_span(value.data, value.length), host, sizeof(host), &port) == 0;
+    bool is_ours = is_read && port == engine->rpc_port && strcmp(host, engine->host) == 0;
+    address[0] = 0;
+    if (is_read)
+        mc_address_join(address, MC_ADDRESS_MAX, host, port);
     mc_buffer_free(&value);
     return is_ours ? US : rc == 1 ? ANOTHER : rc == 0 ? NOBODY : UNKNOWN;
 }
@@ -136,7 +147,12 @@ static enum holder holder_of_name(struct mc_transfer_engine *engine, const char 
 /* The publish lock is held. */
 static void lose_name(struct mc_transfer_engine *engine)
 {
-    mc_log(WARNING, "another engine has taken the name %s over; peers will not find this one", engine->name);
+    if (engine->is_published)
+        mc_log(WARNING,
+               "the name %s is another engine's at the metadata server; peers will not find this one, as long as that "
+               "one answers",
+               engine->name);
+    engine->is_lost |= engine->is_published;
     engine->is_published = false;
 }
 
@@ -144,12 +160,12 @@ static void lose_name(struct mc_transfer_engine *engine)
  * there then is his. */
 static int publish_changes(struct mc_transfer_engine *engine)
 {
-    char key[MC_TRANSFER_KEY_MAX];
+    char key[MC_TRANSFER_KEY_MAX], address[MC_ADDRESS_MAX];
     int rc = 0;
     mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
     pthread_mutex_lock(&engine->publish_lock);
     bool is_due = engine->is_published && mc_transfer_document_version(engine) != engine->published_version;
-    enum holder holder = is_due ? holder_of_name(engine, key) : US;
+    enum holder holder = is_due ? holder_of_name(engine, key, address) : US;
     if (holder == ANOTHER)
         lose_name(engine);
     else if (is_due)
@@ -174,15 +190,15 @@ int mc_transfer_publish_document(struct mc_transfer_engine *engine, bool may_wai
 
 void mc_transfer_withdraw(struct mc_transfer_engine *engine)
 {
-    char key[MC_TRANSFER_KEY_MAX];
+    char key[MC_TRANSFER_KEY_MAX], address[MC_ADDRESS_MAX];
     int rc = 0;
     if (engine->metadata.is_p2p)
         return;
     mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
     pthread_mutex_lock(&engine->publish_lock);
     /* Only what is still ours: somebody else may have taken the name over. */
-    bool is_ours = engine->is_published && holder_of_name(engine, key) == US;
-    engine->is_published = false;
+    bool is_ours = (engine->is_published || engine->is_lost) && holder_of_name(engine, key, address) == US;
+    engine->is_published = engine->is_lost = false;
     if (is_ours) {
         rc = mc_metadata_remove(&engine->metadata, key);
         mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
@@ -196,14 +212,63 @@ void mc_transfer_withdraw(struct mc_transfer_engine *engine)
 
 /* ---- a server that has forgotten us is told again ---- */
 
+/* Is an engine there that has our name? A server may say so of one that is gone long since: a replica that lags, a
+ * snapshot, another master's map. Whoever answers keeps the name: two that live never write over each other in turns.
+ * *is_sure: it has ended; else we may be cut off from it, and it takes its name back. */
+static bool lives(struct mc_transfer_engine *engine, const char *address, bool *is_sure)
+{
+    struct mc_buffer value = {0};
+    struct mc_document document = {0};
+    int fd = address[0] == 0 ? MC_ERR_INVALID_PARAMS : mc_tcp_connect(address, mc_clock_ns() + LOOK_NS);
+    *is_sure = fd >= 0 || address[0] == 0 || (fd == MC_ERR_RPC_FAIL && errno == ECONNREFUSED);
+    mc_fd_close(fd);
+    if (fd < 0)
+        return false;
+    int rc = mc_ask(engine, address, MC_HANDSHAKE_METADATA, mc_span("{}", 2), UINT64_MAX, &value);
+    bool is_read = rc == 0 && mc_document_read(mc_span(value.data, value.length), &document) == 0;
+    bool lives = !is_read || (strcmp(document.name, engine->name) == 0 && !mc_id_equal(document.id, engine->id));
+    mc_document_free(&document);
+    mc_buffer_free(&value);
+    return lives;
+}
+
+/* The publish lock is held. */
+static void take_name(struct mc_transfer_engine *engine, const char *why)
+{
+    if (publish_document(engine) < 0 || publish_name(engine) < 0)
+        return;
+    mc_log(WARNING, "the metadata server had %s the name %s; it has it again", why, engine->name);
+    engine->is_published = true;
+    engine->is_lost = false;
+    engine->looks = 0; /* whoever has put something else there may do so again */
+}
+
+/* Who cannot be reached and may live loses it once: two that are cut off from each other do not fight, either. */
+static void take_from(struct mc_transfer_engine *engine, const char *key, const char *address, bool is_sure)
+{
+    char now[MC_ADDRESS_MAX];
+    uint64_t now_ms = mc_clock_ms();
+    if (!is_sure && strcmp(address, engine->doubted) == 0 && now_ms - engine->doubted_ms < DOUBT_MS)
+        return;
+    pthread_mutex_lock(&engine->publish_lock);
+    if (engine->is_lost && holder_of_name(engine, key, now) == ANOTHER && strcmp(now, address) == 0)
+        take_name(engine, "another, which does not answer, under");
+    if (engine->is_published && !is_sure) {
+        snprintf(engine->doubted, sizeof(engine->doubted), "%s", address);
+        engine->doubted_ms = now_ms;
+    }
+    pthread_mutex_unlock(&engine->publish_lock);
+}
+
 static void name_check(struct mc_transfer_engine *engine)
 {
-    char key[MC_TRANSFER_KEY_MAX];
+    char key[MC_TRANSFER_KEY_MAX], address[MC_ADDRESS_MAX];
+    bool is_sure;
     mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
     pthread_mutex_lock(&engine->publish_lock);
-    enum holder holder = engine->is_published ? holder_of_name(engine, key) : US;
-    if (holder == NOBODY && publish_document(engine) == 0 && publish_name(engine) == 0)
-        mc_log(WARNING, "the metadata server had lost the name %s; it has it again", engine->name);
+    enum holder holder = engine->is_published || engine->is_lost ? holder_of_name(engine, key, address) : US;
+    if (holder == NOBODY || (holder == US && engine->is_lost))
+        take_name(engine, "lost");
     if (holder == ANOTHER)
         lose_name(engine);
     if (holder == US && engine->is_published)
@@ -211,6 +276,8 @@ static void name_check(struct mc_transfer_engine *engine)
     pthread_mutex_unlock(&engine->publish_lock);
     if (holder == US)
         (void)publish_changes(engine); /* what it did not take before; a line of the log says so, if it does not now */
+    if (holder == ANOTHER && !lives(engine, address, &is_sure))
+        take_from(engine, key, address, is_sure);
 }
 
 /* Brings what is due; with engine->lock held, which is let go meanwhile. */
