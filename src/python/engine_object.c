@@ -4,8 +4,8 @@
  * cannot go away, as the call holds it. */
 #include "python/engine_object.h"
 
-#include "gpu/gpu.h"
 #include "env/log.h"
+#include "transfer/engine/open.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -257,10 +257,14 @@ static PyObject *write_bytes_to_buffer(struct mc_py_engine *self, PyObject **val
     if (is_text ? mc_py_key(values[1], &text) < 0 : mc_py_bytes_acquire(values[1], false, &bytes) < 0)
         return NULL;
     const void *data = is_text ? text.data : bytes.data;
-    bool is_fine = length <= (is_text ? text.length : bytes.length) &&
-                   (length == 0 || mc_transfer_contains(self->engine, address, length));
-    if (is_fine && length > 0)
-        is_fine = mc_gpu_copy((void *)(uintptr_t)address, data, (size_t)length) == 0;
+    bool is_fine = length <= (is_text ? text.length : bytes.length);
+    if (is_fine && length > 0) {
+        struct mc_transfer_engine *engine = self->engine;
+        void *from = (void *)(uintptr_t)data;
+        int rc;
+        Py_BEGIN_ALLOW_THREADS rc = mc_transfer_copy(engine, MC_TRANSFER_WRITE, address, from, length);
+        Py_END_ALLOW_THREADS is_fine = rc == 0;
+    }
     if (!is_text)
         mc_py_bytes_release(&bytes);
     if (!is_fine)
@@ -278,18 +282,27 @@ static PyObject *read_bytes_from_buffer(struct mc_py_engine *self, PyObject **va
     uint64_t address, length;
     if (mc_py_number(values[0], "source_address", &address) < 0 || mc_py_number(values[1], "length", &length) < 0)
         return NULL;
-    if (length > 0 && !mc_transfer_contains(self->engine, address, length)) {
+    struct mc_transfer_engine *engine = self->engine;
+    int rc = length == 0 || mc_transfer_contains(engine, address, length) ? 0 : MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED;
+    PyObject *bytes = NULL;
+    if (rc == 0) { /* no memory is asked for a range that is none; another thread may give it back meanwhile */
+        bytes = length > PY_SSIZE_T_MAX ? PyErr_NoMemory() : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)length);
+        if (bytes == NULL)
+            return NULL;
+    }
+    if (rc == 0 && length > 0) {
+        char *to = PyBytes_AsString(bytes); /* nobody else knows of it yet */
+        Py_BEGIN_ALLOW_THREADS rc = mc_transfer_copy(engine, MC_TRANSFER_READ, address, to, length);
+        Py_END_ALLOW_THREADS
+    }
+    if (rc == 0)
+        return bytes;
+    Py_XDECREF(bytes);
+    if (rc == MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED)
         PyErr_SetString(PyExc_ValueError, "read_bytes_from_buffer: the range lies in no registered memory");
-        return NULL;
-    }
-    PyObject *bytes = length > PY_SSIZE_T_MAX ? PyErr_NoMemory() : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)length);
-    if (bytes != NULL && length > 0 &&
-        mc_gpu_copy(PyBytes_AsString(bytes), (const void *)(uintptr_t)address, (size_t)length) < 0) {
-        Py_DECREF(bytes);
+    else
         PyErr_SetString(PyExc_RuntimeError, "read_bytes_from_buffer: the device cannot read there");
-        return NULL;
-    }
-    return bytes;
+    return NULL;
 }
 
 MC_PY_ENGINE_CALL(read_bytes_from_buffer, 2, "source_address, length", read_bytes_from_buffer(self, values),
@@ -324,9 +337,13 @@ PyObject *mc_py_engine_get_first_buffer_address(PyObject *object, PyObject *segm
 
 static PyObject *get_notifies(struct mc_py_engine *self)
 {
+    struct mc_transfer_engine *engine = self->engine;
     PyObject *list = PyList_New(0);
     char *name, *message;
-    while (list != NULL && mc_transfer_take_note(self->engine, &name, &message) == 1) {
+    while (list != NULL) {
+        int rc;
+        Py_BEGIN_ALLOW_THREADS rc = mc_transfer_take_note(engine, &name, &message);
+        Py_END_ALLOW_THREADS if (rc != 1) break;
         PyObject *note = PyObject_CallMethod(mc_py_engine_types, "_note", "yy", name, message);
         if (note == NULL || PyList_Append(list, note) < 0)
             Py_CLEAR(list);
@@ -360,7 +377,9 @@ static PyObject *get_local_topology(PyObject **values)
     const char *filter = NULL;
     if (values[0] != NULL && values[0] != Py_None && (filter = mc_py_text(values[0], "device_name")) == NULL)
         return NULL;
-    return take_text(mc_transfer_topology(filter), "{}\n");
+    char *text;
+    Py_BEGIN_ALLOW_THREADS text = mc_transfer_topology(filter);
+    Py_END_ALLOW_THREADS return take_text(text, "{}\n");
 }
 
 MC_PY_ENGINE_CALL(get_local_topology, 0, "device_name=None", get_local_topology(values), "RDMA devices as JSON.")

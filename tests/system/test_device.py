@@ -53,3 +53,42 @@ def test_engine(near, far, forced):
         assert there.ask("unregister") == "0"
         assert here.ask("write", there.target, there.address, 4096) != "0"
         assert here.process.poll() is None and there.process.poll() is None
+
+
+def test_a_copy_of_the_engine_stops_no_other_thread():
+    """Python's threads go on while a device takes its time, and the memory stays until then."""
+    program = """
+import sys, threading, time
+sys.path[:0] = sys.argv[1:3]
+import fake_device
+from mooncake.engine import TransferEngine
+engine, longest = TransferEngine(), 0
+assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+address, memory = fake_device.allocate(4096)
+assert engine.register_memory(address, 4096) == 0
+fake_device.library().fake_cuda_slow(1500)
+ended = []
+def copy():
+    assert engine.write_bytes_to_buffer(address, b"hello", 5) == 0
+    assert engine.read_bytes_from_buffer(address, 5) == b"hello"
+    ended.append(time.monotonic())
+def watch():
+    global before, longest
+    while not ended:
+        time.sleep(0.01)
+        now = time.monotonic()
+        before, longest = now, max(longest, now - before)
+before = time.monotonic()
+threads = [threading.Thread(target=each) for each in (copy, watch)]
+for thread in threads:
+    thread.start()
+time.sleep(2.2)
+begun = time.monotonic()
+assert not ended and engine.unregister_memory(address) == 0
+assert time.monotonic() - begun > 0.3  # it has waited for the copy
+for thread in threads:
+    thread.join()
+assert longest < 1, longest
+"""
+    done = subprocess.run([sys.executable, "-c", program, os.environ["MC_PYTHONPATH"], str(HERE)], env={**os.environ, "MC_CUDA_LIBRARY": LIBRARY}, timeout=60)
+    assert done.returncode == 0

@@ -93,6 +93,8 @@ static int leave(int code)
     return code;
 }
 
+static _Atomic unsigned slow_ms;
+
 static int mistake(int code)
 {
     numbers[FAKE_CUDA_MISTAKES]++;
@@ -216,6 +218,11 @@ void fake_cuda_ordering(int ordering)
     leave(0);
 }
 
+void fake_cuda_slow(unsigned ms)
+{
+    slow_ms = ms;
+}
+
 uint64_t fake_cuda_number(int number)
 {
     enter();
@@ -316,6 +323,7 @@ API int cuStreamSynchronize(void *handle);
 int cuStreamSynchronize(void *handle)
 {
     struct stream *stream = handle;
+    usleep(slow_ms * 1000);
     enter();
     int code = injected(FAKE_CUDA_WAIT);
     if (current() < 0)

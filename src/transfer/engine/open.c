@@ -266,6 +266,21 @@ void mc_transfer_close(struct mc_transfer_engine *engine)
     free(engine);
 }
 
+/* ---- its own memory ---- */
+
+int mc_transfer_copy(struct mc_transfer_engine *engine, enum mc_transfer_opcode opcode, uint64_t address, void *local,
+                     uint64_t length)
+{
+    void *near = (void *)(uintptr_t)address;
+    bool is_write = opcode == MC_TRANSFER_WRITE;
+    struct mc_region *region = mc_transfer_alive(engine) ? mc_transfer_hold(engine, address, length) : NULL;
+    if (region == NULL)
+        return MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED;
+    int rc = mc_gpu_copy(is_write ? near : local, is_write ? local : near, (size_t)length);
+    mc_transfer_release(engine, region);
+    return rc < 0 ? MC_TRANSFER_ERR_INVALID_ARGUMENT : 0;
+}
+
 /* ---- looking ---- */
 
 char *mc_transfer_topology(const char *filter)
