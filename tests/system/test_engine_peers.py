@@ -378,6 +378,44 @@ def test_tracers_are_let_in_only_when_that_is_asked_for(value, scope, said, tmp_
     assert (tmp_path / "said").read_text() == said
 
 
+# The kernel takes that long to give back a large map, as it does where that is 30 GiB.
+UNMAP = """
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <unistd.h>
+int munmap(void *at, size_t size)
+{
+    if (size == 64u << 20)
+        sleep(3);
+    return (int)syscall(SYS_munmap, at, size);
+}
+"""
+
+
+@pytest.mark.skipif(bool(os.environ.get("MC_SANITIZER")), reason="a sanitizer has calls of its own in between")
+def test_the_memory_of_one_that_ends_is_unmapped_beside_all_else(monkeypatch, tmp_path):
+    """Transfers to others go on meanwhile, and questions are answered; who closes waits until it is done."""
+    set_path(monkeypatch, "host")
+    (tmp_path / "unmap.c").write_text(UNMAP)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "unmap.so", tmp_path / "unmap.c"], check=True)
+    near = Near()
+    with Peer() as other, Peer(LD_PRELOAD=str(tmp_path / "unmap.so")) as user:
+        ending = Peer()
+        far = int(ending.ask("allocate", 64 * MIB))
+        assert user.ask("write", ending.target, far, SIZE) == "0"
+        assert user.ask("write", other.target, other.address, MIB) == "0"
+        ending.kill()
+        slowest, start = 0, time.monotonic()
+        while 64 * MIB in [length for length, _ in maps_of(user.process.pid)]:
+            assert time.monotonic() - start < SETTLED_S
+            began = time.monotonic()
+            assert near.engine.send_probe(user.target) == 0
+            assert user.ask("write", other.target, other.address, MIB) == "0"
+            slowest = max(slowest, time.monotonic() - began)
+            time.sleep(0.02)
+        assert slowest < 1.5 and time.monotonic() - start > 3, slowest
+
+
 @pytest.mark.parametrize("path", ["host", "tcp"])
 def test_allocated_memory_freed_under_way(monkeypatch, path):
     """Another process writes on and on; what gets the address next is not touched."""

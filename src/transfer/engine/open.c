@@ -1,5 +1,6 @@
 /* Opening and closing an engine. */
 #include "transfer/engine/open.h"
+#include "transfer/peer/host_path.h"
 #include "transfer/peer/peer.h"
 #include "transfer/peer/rdma_lane.h"
 #include "transfer/run/run.h"
@@ -127,6 +128,7 @@ static struct mc_transfer_engine *allocate(void)
     engine->silent_threads_max = MC_SILENT_THREADS_MAX;
     mc_monitor_init(&engine->lock, &engine->changed);
     pthread_mutex_init(&engine->publish_lock, NULL);
+    pthread_mutex_init(&engine->ended_lock, NULL);
     mc_condition_init(&engine->work_came);
     mc_condition_init(&engine->names_changed);
     mc_settings_read(&engine->settings);
@@ -252,6 +254,7 @@ void mc_transfer_close(struct mc_transfer_engine *engine)
         mc_memory_leave_all(engine);
     mc_service_stop(engine);
     mc_peers_free(engine);
+    mc_host_paths_end(engine);
     mc_metrics_free(&engine->metrics);
     mc_memory_free(engine);
     mc_host_table_destroy(engine);
@@ -261,6 +264,7 @@ void mc_transfer_close(struct mc_transfer_engine *engine)
     mc_buffer_free(&engine->document);
     pthread_cond_destroy(&engine->names_changed);
     pthread_cond_destroy(&engine->work_came);
+    pthread_mutex_destroy(&engine->ended_lock);
     pthread_mutex_destroy(&engine->publish_lock);
     mc_monitor_destroy(&engine->lock, &engine->changed);
     free(engine);

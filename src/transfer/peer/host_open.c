@@ -48,10 +48,59 @@ static void path_free(struct mc_host_path *path)
     free(path);
 }
 
+/* Ends when there is nothing to be freed. */
+static void *unmap_main(void *argument)
+{
+    struct mc_transfer_engine *engine = argument;
+    pthread_mutex_lock(&engine->ended_lock);
+    while (engine->ended_paths != NULL) {
+        struct mc_host_path *path = engine->ended_paths;
+        engine->ended_paths = path->next;
+        pthread_mutex_unlock(&engine->ended_lock);
+        path_free(path);
+        pthread_mutex_lock(&engine->ended_lock);
+    }
+    engine->is_unmapping = false;
+    pthread_mutex_unlock(&engine->ended_lock);
+    return NULL;
+}
+
+/* Of a peer that has ended the kernel gives back what was mapped, which takes long where it is much, and who lets go of
+ * the path may hold the locks of the peer and of the engine: so a thread does it. */
+static void path_end(struct mc_host_path *path)
+{
+    struct mc_transfer_engine *engine = path->engine;
+    pthread_mutex_lock(&engine->ended_lock);
+    path->next = engine->ended_paths;
+    engine->ended_paths = path;
+    if (!engine->is_unmapping) {
+        if (engine->has_unmap_thread)
+            pthread_join(engine->unmap_thread, NULL); /* it has ended */
+        engine->has_unmap_thread = mc_thread_start(&engine->unmap_thread, "mc-unmap", unmap_main, engine) == 0;
+        engine->is_unmapping = engine->has_unmap_thread;
+    }
+    bool is_own = !engine->is_unmapping;
+    if (is_own)
+        engine->ended_paths = path->next;
+    pthread_mutex_unlock(&engine->ended_lock);
+    if (is_own)
+        path_free(path);
+}
+
 void mc_host_path_release(struct mc_host_path *path)
 {
-    if (atomic_fetch_sub(&path->references, 1) == 1)
+    if (atomic_fetch_sub(&path->references, 1) != 1)
+        return;
+    if (path->engine == NULL)
         path_free(path);
+    else
+        path_end(path);
+}
+
+void mc_host_paths_end(struct mc_transfer_engine *engine)
+{
+    if (engine->has_unmap_thread)
+        pthread_join(engine->unmap_thread, NULL);
 }
 
 void mc_host_path_drop(struct mc_peer *peer)
@@ -217,6 +266,8 @@ struct mc_host_path *mc_host_path_get(struct mc_peer *peer)
     /* Under the lock: another thread would only do the same, and it is bounded by HELLO_MS. */
     if (path == NULL && is_possible && mc_clock_ms() >= peer->host_retry_ms) {
         path = peer->host = mc_host_path_open(peer->document.unix_name, peer->document.id, &trouble);
+        if (path != NULL)
+            path->engine = engine;
         if (path != NULL && path->is_map_only)
             mc_log(DEBUG,
                    "%s is on this machine: what it has allocated is mapped, but its other memory cannot be "

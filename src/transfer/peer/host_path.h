@@ -9,7 +9,9 @@
 
 struct mc_host_map;
 
-struct mc_host_path { /* to a peer of this machine; reference counted */
+struct mc_host_path {                  /* to a peer of this machine; reference counted */
+    struct mc_transfer_engine *engine; /* whose thread frees it; NULL: who lets go of it last does */
+    struct mc_host_path *next;         /* of those to be freed */
     _Atomic uint32_t references;
     _Atomic bool is_broken;
     int fd;           /* its end of file ends the path */
@@ -31,6 +33,8 @@ struct mc_host_trouble { /* where opening failed, and errno; 0: the peer did not
 struct mc_host_path *mc_host_path_open(const char *unix_name, struct mc_id owner, struct mc_host_trouble *trouble);
 struct mc_host_path *mc_host_path_get(struct mc_peer *peer); /* with a reference; NULL: not now */
 void mc_host_path_release(struct mc_host_path *path);
+/* Until all that were let go of are freed; nobody lets go of one any more. */
+void mc_host_paths_end(struct mc_transfer_engine *engine);
 /* The peer's lock is held. */
 void mc_host_path_drop(struct mc_peer *peer);
 /* Drops it if the peer's process has ended; true: it has. The peer's lock is held. */

@@ -14,6 +14,7 @@
 #include "transfer/wire/document.h"
 #include "transfer/wire/metadata.h"
 
+struct mc_host_path;
 struct mc_host_table;
 struct mc_peer;
 struct mc_rdma;
@@ -99,6 +100,11 @@ struct mc_transfer_engine {
     struct mc_crew *crew;                     /* helps with large copies within the machine; NULL: nobody */
     uint32_t lent, silent_running;            /* threads of all that peers have; batches that run for silent peers */
     bool are_silent_waiting;                  /* for one of the threads that silent peers have */
+
+    pthread_mutex_t ended_lock;       /* of the next ones, and of nothing else */
+    struct mc_host_path *ended_paths; /* to peers of this machine: to be freed by a thread */
+    pthread_t unmap_thread;
+    bool is_unmapping, has_unmap_thread; /* it runs; it is to be joined */
 
     struct mc_host_table *host_table; /* NULL: no path within the machine */
     int host_table_fd;
