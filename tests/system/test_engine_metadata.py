@@ -23,7 +23,7 @@ from cluster import BUILD, START_S, Master, hold_still, request, wait_until
 from etcd import Etcd
 from ports import free_ports
 from redis_server import Redis
-from test_engine import ORIGINAL, P2P, SLOW, Near, Peer, exchange, frame, set_path, with_original
+from test_engine import ORIGINAL, P2P, SIZE, SLOW, Near, Peer, exchange, frame, set_path, with_original
 from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode
 
 NAMES = ["mooncake/ram/far", "mooncake/ram/near", "mooncake/rpc_meta/far", "mooncake/rpc_meta/near"]
@@ -380,6 +380,27 @@ def test_two_of_a_name_do_not_fight(monkeypatch, servers):
         second.kill()
         wait_until(lambda: server.get("mooncake/rpc_meta/far") == mine, 20, "the first one's name again")
         assert near.engine.transfer_sync_write("far", near.address, first.address, 100) == 0
+
+
+def test_who_has_the_address_of_one_that_is_gone_gets_nothing(monkeypatch, servers):
+    """Its host has ended without a word, and its data port is another engine's by now: that one's memory is neither written nor read."""
+    set_path(monkeypatch, "tcp")
+    server = servers("http")
+    near = Near(server.url, "near")
+    gone = Peer(server.url, "gone")
+    with Peer(server.url, "heir") as heir:
+        document, heirs = (json.loads(server.get(f"mooncake/ram/{name}")) for name in ("gone", "heir"))
+        gone.kill()
+        document["tcp_data_port"] = heirs["tcp_data_port"]
+        server.put("mooncake/ram/gone", json.dumps(document).encode())
+        before = heir.ask("crc", 0, SIZE)
+        near.memory[:100] = b"7" * 100
+        assert near.engine.transfer_sync_write("gone", near.address, heir.address, 100) == -1
+        assert near.engine.transfer_sync_write("gone", near.address, heir.address, 4 << 20) == -1
+        assert heir.ask("crc", 0, SIZE) == before
+        assert near.engine.transfer_sync_read("gone", near.address, heir.address, 100) == -1
+        assert near.memory[:100] == b"7" * 100
+        assert near.engine.transfer_sync_write("heir", near.address, heir.address, 100) == 0
 
 
 def test_a_member_of_etcd_dies_or_stops(monkeypatch, servers):

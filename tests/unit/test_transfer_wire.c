@@ -62,6 +62,8 @@ static void test_document_round(void **state)
                              .buffer_count = 3,
                              .host = {1, UINT64_MAX},
                              .id = {0xabcdef, 7},
+                             .can_cut = true,
+                             .can_mean = true,
                              .unix_name = "@x"};
     struct mc_document out;
     struct mc_buffer text = {0};
@@ -69,6 +71,7 @@ static void test_document_round(void **state)
     assert_int_equal(mc_document_read(mc_span(text.data, text.length), &out), 0);
     assert_string_equal(out.name, in.name);
     assert_string_equal(out.unix_name, "@x");
+    assert_true(out.can_cut && out.can_mean);
     assert_true(mc_id_equal(out.id, in.id) && mc_id_equal(out.host, in.host));
     assert_int_equal(out.buffer_count, 3);
     assert_memory_equal(out.buffers, buffers, sizeof(buffers));
@@ -399,6 +402,16 @@ static void test_data_end(void **state)
     mc_inbound_init(&inbound, &hooks);
     feed(&inbound, 64, range.address, 0x42);
     assert_true(mc_inbound_is_done(&inbound)); /* nonsense is not answered */
+    mc_inbound_end(&inbound);
+    for (int i = 0; i < 3; i++) { /* who is meant, or another, in one half or the other: nothing of that is taken */
+        struct mc_id meant = {.high = i == 1 ? 8 : 7, .low = i == 2 ? 8 : 9};
+        mc_inbound_init(&inbound, &hooks);
+        inbound.id = (struct mc_id){.high = 7, .low = 9};
+        feed(&inbound, meant.high, meant.low, MC_TCP_WHO);
+        assert_int_equal(mc_inbound_is_done(&inbound), i > 0);
+        assert_int_equal(inbound.count, 0);
+        mc_inbound_end(&inbound);
+    }
     mc_region_table_free(&world.table);
 }
 

@@ -8,6 +8,7 @@
 #include "transfer/state/metrics.h"
 #include "transfer/wire/document.h"
 #include "transfer/wire/metadata.h"
+#include "transfer/wire/tcp_wire.h"
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -29,6 +30,13 @@
 #define ENDED_AT_ONCE 8u       /* links, in a turn */
 
 /* ---- lanes ---- */
+
+/* The address may be another engine's by now, which hangs up then. id zero: the peer does not know the word. */
+static int say_who(int fd, struct mc_id id)
+{
+    const struct mc_tcp_header who = {.length = id.high, .address = id.low, .opcode = MC_TCP_WHO};
+    return mc_id_is_zero(id) || mc_socket_send_small(fd, &who, sizeof(who)) == 1 ? 0 : MC_TRANSFER_ERR_SOCKET;
+}
 
 void mc_lane_abort(struct mc_lane *lane)
 {
@@ -74,6 +82,7 @@ int mc_peer_take_lane(struct mc_peer *peer, uint64_t deadline_ns, struct mc_lane
     memcpy(address, peer->data_address, sizeof(address));
     uint32_t incarnation = peer->incarnation;
     bool can_cut = peer->document.can_cut;
+    struct mc_id meant = peer->document.can_mean ? peer->document.id : (struct mc_id){0};
     pthread_mutex_unlock(&peer->lock);
     if (lane == NULL) {
         uint64_t connect_ns = mc_clock_ns() + peer->engine->settings.handshake_connect_ms * 1000000ull;
@@ -89,6 +98,8 @@ int mc_peer_take_lane(struct mc_peer *peer, uint64_t deadline_ns, struct mc_lane
         mc_transfer_note_fd(fd);
         int rc = mc_ask_prove(peer->engine, fd, MC_PREFACE_DATA, address,
                               connect_ns < deadline_ns ? connect_ns : deadline_ns);
+        if (rc == 0)
+            rc = say_who(fd, meant);
         if (rc < 0) {
             mc_lane_abort(lane);
             return rc;

@@ -61,6 +61,11 @@ static void take_header(struct mc_inbound *inbound)
     struct mc_tcp_header header;
     memcpy(&header, inbound->header, sizeof(header));
     inbound->header_used = 0;
+    if (header.opcode == MC_TCP_WHO) {
+        struct mc_id meant = {.high = header.length, .low = header.address};
+        inbound->is_over = !mc_id_equal(meant, inbound->id);
+        return;
+    }
     uint8_t opcode = header.opcode & (uint8_t)~MC_TCP_OPCODE_VERSION_2;
     bool wants_status = opcode != header.opcode;
     if (opcode > MC_TRANSFER_WRITE) {

@@ -8,6 +8,7 @@
 #ifndef MC_TRANSFER_INBOUND_H
 #define MC_TRANSFER_INBOUND_H
 
+#include "base/bytes.h"
 #include "transfer/state/region.h"
 #include "transfer/wire/tcp_wire.h"
 
@@ -43,6 +44,7 @@ struct mc_inbound {
     uint8_t header[sizeof(struct mc_tcp_header)];
     size_t header_used;
     uint64_t lane;            /* the number of the connection; 0: not said */
+    struct mc_id id;          /* of the engine */
     unsigned rights;          /* of who asks, enum mc_right; all, unless it is said otherwise */
     struct mc_region *region; /* of the WRITE whose payload comes now; NULL: a header comes */
     uint64_t address, left;

@@ -82,6 +82,7 @@ static void render(struct mc_transfer_engine *engine)
                                    .host = engine->host_id,
                                    .id = engine->id,
                                    .can_cut = true,
+                                   .can_mean = true,
                                    .rpc_port = engine->rpc_port,
                                    .buffer_count = 0};
     char timestamp[64] = "";

@@ -156,6 +156,7 @@ bool mc_connection_begin(struct mc_service_connection *connection, enum mc_conne
     connection->deadline_ms = data != NULL ? 0 : mc_clock_ms() + MC_SERVICE_HANDSHAKE_MS;
     if (data != NULL) {
         mc_inbound_init(data, &connection->service->inbound_hooks);
+        data->id = connection->service->engine->id;
         data->rights = connection->rights;
         data->is_careful = mc_secure_is_served();
     }
@@ -331,7 +332,7 @@ static bool data_send(struct mc_service_connection *connection)
     if (mc_inbound_is_done(connection->data)) {
         /* The word of refusal must arrive: a close with input unread would take it back. */
         mc_log_limited(WARNING, "a peer asked for memory that is not registered, or that its key does not let it have, "
-                                "or speaks another protocol");
+                                "or looks for an engine that had this address before, or speaks another protocol");
         (void)shutdown(connection->fd, SHUT_WR);
         connection->is_draining = true;
         connection->deadline_ms = mc_clock_ms() + MC_SERVICE_DRAIN_MS;

@@ -110,6 +110,7 @@ static int read_ours(struct mc_span text, struct mc_document *document)
     }
     document->rpc_port = (uint16_t)number;
     document->can_cut = cuts != 0;
+    document->can_mean = cuts >= 2;
     return rc == 0 ? 0 : BAD;
 }
 
@@ -200,7 +201,7 @@ void mc_document_write(struct mc_buffer *out, const struct mc_document *document
                          document->host.high, document->host.low, document->id.high, document->id.low);
         mc_json_put_text(out, document->unix_name);
         if (document->can_cut)
-            mc_buffer_printf(out, ",\"cuts\":1");
+            mc_buffer_printf(out, ",\"cuts\":%d", document->can_mean ? 2 : 1);
         if (document->rpc_port != 0)
             mc_buffer_printf(out, ",\"rpc_port\":%u", (unsigned)document->rpc_port);
         if (document->rdma.length > 0) {

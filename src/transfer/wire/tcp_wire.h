@@ -3,7 +3,12 @@
  * says "cuts", the number of the connection, which every request of it has (settle.c). Opcode 0 READ, 1 WRITE; bit 7:
  * version 2, in which a status of 8 bytes goes back before a READ's bytes, or after all of a WRITE's bytes are in
  * memory. Version 1 has no status (outbound.h makes up for it). Requests of one connection are answered in order, so
- * several may be under way. After a status that is not 0 the connection ends. Numbers are little-endian. */
+ * several may be under way. After a status that is not 0 the connection ends. Numbers are little-endian.
+ *
+ * Before all else an engine whose document says "cuts" 2 or more is told who is meant: a header with MC_TCP_WHO, in
+ * place of length and address the halves of the engine's id. There is no answer; but another engine, which has the
+ * address by now, hangs up and takes nothing of what follows. One of an earlier release knows no such opcode, and takes
+ * nothing either; the original takes it for a READ, of memory that is not there. */
 #ifndef MC_TRANSFER_TCP_WIRE_H
 #define MC_TRANSFER_TCP_WIRE_H
 
@@ -17,6 +22,7 @@ _Static_assert(sizeof(struct mc_tcp_header) == 24, "wire format");
 
 #define MC_TCP_LANE_MAX ((UINT64_C(1) << 56) - 1)
 #define MC_TCP_OPCODE_VERSION_2 0x80u
+#define MC_TCP_WHO 0x40u
 #define MC_TCP_STATUS_MAGIC 0x4D435456ull
 #define MC_TCP_STATUS_OK (MC_TCP_STATUS_MAGIC << 32)
 #define MC_TCP_STATUS_REFUSED (MC_TCP_STATUS_OK | 1) /* not inside one registered range */
