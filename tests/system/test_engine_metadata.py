@@ -24,6 +24,7 @@ from etcd import Etcd
 from ports import free_ports
 from redis_server import Redis
 from test_engine import ORIGINAL, P2P, SIZE, SLOW, Near, Peer, exchange, frame, set_path, with_original
+import mooncake.engine as module
 from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode
 
 NAMES = ["mooncake/ram/far", "mooncake/ram/near", "mooncake/rpc_meta/far", "mooncake/rpc_meta/near"]
@@ -403,6 +404,30 @@ def test_who_has_the_address_of_one_that_is_gone_gets_nothing(monkeypatch, serve
         assert near.engine.transfer_sync_write("heir", near.address, heir.address, 100) == 0
 
 
+def test_taking_names_back_keeps_nobody_waiting(monkeypatch, servers):
+    """Its server does not answer: engines of the process go on meanwhile."""
+    set_path(monkeypatch, "local")
+    server = servers("http")
+    leaving, near, other = Near(server.url, "leaving"), Near(), Near()
+    target = f"127.0.0.1:{other.engine.get_rpc_port()}"
+    assert near.engine.transfer_sync_write(target, near.address, other.address, 100) == 0
+    hold_still(server.process.pid)
+    try:
+        withdrawing = threading.Thread(target=module._withdraw)
+        withdrawing.start()
+        slowest = turns = 0
+        while withdrawing.is_alive():
+            began = time.monotonic()
+            assert near.engine.transfer_sync_write(target, near.address, other.address, 100) == 0
+            slowest, turns = max(slowest, time.monotonic() - began), turns + 1
+            time.sleep(0.01)
+        assert turns > 20 and slowest < 0.8, (turns, slowest)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        withdrawing.join()
+    del leaving
+
+
 def test_a_member_of_etcd_dies_or_stops(monkeypatch, servers):
     server = servers("etcd")
     set_path(monkeypatch, "tcp")
@@ -442,6 +467,7 @@ DOCUMENTS = [b"{", b"[]", b'{"name":"x"}', b'{"name":5,"protocol":"tcp","tcp_dat
 SCRIPT = """
 import os, sys
 sys.path.insert(0, os.environ["MC_PYTHONPATH"])
+import mooncake.engine as module
 from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode
 server, name, what, target, address = sys.argv[1:]
 engine = TransferEngine()

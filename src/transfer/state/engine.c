@@ -136,10 +136,21 @@ void mc_transfer_list_remove(struct mc_transfer_engine *engine)
 
 void mc_transfer_each(void (*function)(struct mc_transfer_engine *engine, void *context), void *context)
 {
+    size_t count = 0, used = 0;
     pthread_mutex_lock(&list_lock);
-    for (struct mc_transfer_engine *one = list; one != NULL; one = one->next)
-        function(one, context);
+    for (const struct mc_transfer_engine *one = list; one != NULL; one = one->next)
+        count++;
+    struct mc_transfer_engine **all = malloc((count + 1) * sizeof(struct mc_transfer_engine *));
+    for (struct mc_transfer_engine *one = list; all != NULL && one != NULL; one = one->next) {
+        one->users++;
+        all[used++] = one;
+    }
     pthread_mutex_unlock(&list_lock);
+    for (size_t i = 0; i < used; i++) {
+        function(all[i], context);
+        mc_transfer_leave(all[i]);
+    }
+    free(all);
 }
 
 /* ---- what an engine says of itself ---- */

@@ -139,7 +139,7 @@ struct mc_transfer_engine *mc_transfer_enter(struct mc_id id);
 void mc_transfer_leave(struct mc_transfer_engine *engine);
 /* Those that drain on signals, each in use until mc_transfer_leave; a list by next_drained. Called once. */
 struct mc_transfer_engine *mc_transfer_enter_drained(void);
-/* For each engine of this process, under the list's lock. */
+/* For each engine of this process, which is in use meanwhile. Under no lock: it may take long. */
 void mc_transfer_each(void (*function)(struct mc_transfer_engine *engine, void *context), void *context);
 /* What closing an engine does to the list: it waits for the calls of other engines that use it. */
 void mc_transfer_list_add(struct mc_transfer_engine *engine);
