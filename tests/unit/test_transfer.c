@@ -8,11 +8,13 @@
 
 #include "base/bytes.h"
 #include "env/clock.h"
+#include "env/crew.h"
 #include "env/json.h"
 #include "engines.h"
 #include "env/socket.h"
 #include "fake_verbs.h"
 #include "silent_peer.h"
+#include "transfer/peer/host_path.h"
 #include "transfer/peer/rdma_lane.h"
 #include "transfer/state/engine.h"
 #include "transfer/serve/service_inside.h"
@@ -27,6 +29,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -687,6 +691,51 @@ static void test_fork(void **state)
     world_close(&world);
 }
 
+/* The kernel's, in front of which the peer's connection ends with the first large piece, while it is armed. */
+static struct {
+    struct mc_transfer_engine *_Atomic near;
+    int fd;
+    _Atomic bool has_ended;
+    _Atomic unsigned late; /* pieces since */
+} ending;
+
+ssize_t process_vm_writev(pid_t pid, const struct iovec *from, unsigned long from_count, const struct iovec *to,
+                          unsigned long to_count, unsigned long flags)
+{
+    bool is_piece = from_count == 1 && from->iov_len == MC_CREW_PIECE_BYTES;
+    ending.late += is_piece && ending.has_ended;
+    ssize_t moved = syscall(SYS_process_vm_writev, pid, from, from_count, to, to_count, flags);
+    struct mc_transfer_engine *near = is_piece ? atomic_exchange(&ending.near, NULL) : NULL;
+    if (near != NULL) {
+        near->settings.allow_host = false;
+        shutdown(ending.fd, SHUT_RDWR);
+        ending.has_ended = true;
+    }
+    return moved;
+}
+
+/* The number of a process that has ended may be another's: nothing is written there, also in the middle of a copy. */
+static void test_ended_in_the_middle(void **state)
+{
+    (void)state;
+    struct world world;
+    struct mc_peer *peer;
+    setenv("MC_COPY_THREADS", "2", 1);
+    world_open(&world, MC_TRANSFER_PATH_HOST);
+    unsetenv("MC_COPY_THREADS");
+    assert_int_equal(move(&world, MC_TRANSFER_WRITE, world.near_memory, (uintptr_t)world.far_memory, 10), 0);
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    ending.fd = peer->host->fd;
+    mc_peer_release(peer);
+    memset(world.near_memory, 7, MEMORY);
+    ending.near = world.near;
+    assert_int_equal(move(&world, MC_TRANSFER_WRITE, world.near_memory, (uintptr_t)world.far_memory, 16 << 20), 0);
+    assert_true(ending.has_ended && ending.late <= 1); /* a helper may be at one */
+    ending.has_ended = false;
+    assert_memory_equal(world.far_seen, world.near_memory, 16 << 20); /* by tcp */
+    world_close(&world);
+}
+
 static void test_managed(void **state)
 {
     (void)state;
@@ -846,6 +895,7 @@ int main(void)
         cmocka_unit_test(test_close_under_way),
         cmocka_unit_test(test_memory_gone),
         cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_ended_in_the_middle),
         cmocka_unit_test(test_managed),
         cmocka_unit_test(test_segments),
         cmocka_unit_test(test_null),

@@ -446,7 +446,10 @@ static void piece_move(void *context, uint32_t index, bool is_own)
     size_t length = left < MC_CREW_PIECE_BYTES ? left : MC_CREW_PIECE_BYTES;
     const struct iovec near_piece = {(char *)near->iov_base + offset, length},
                        far_piece = {(char *)far->iov_base + offset, length};
-    if (atomic_load(&shared->result) == 0 &&
+    if (atomic_load(&shared->result) != 0)
+        return;
+    /* So many pieces take long enough for a process to end and its number to be another's. */
+    if ((!shared->copy->is_mapped && mc_host_has_ended(shared->path)) ||
         parts_move(shared->path, shared->is_write, shared->copy->is_mapped, &near_piece, &far_piece, 1) != 0)
         atomic_store(&shared->result, 1);
 }
