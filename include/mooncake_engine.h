@@ -116,7 +116,8 @@ MC_API int mc_transfer_register_at(struct mc_transfer_engine *engine, const stru
                                    size_t count, const char *location);
 /* Takes them back; addresses are where ranges begin. Goes on after an error and returns the first. Waits until no
  * transfer touches the memory: BATCH_BUSY after 10 s, which only a peer on this machine that was stopped in mid-copy
- * can cause; that memory must not be freed, no new transfer reaches it, and asking again waits again. */
+ * can cause, or at once, when an RDMA device does not let go of it; that memory must not be freed, no new transfer over
+ * tcp or within the machine reaches it, and asking again tries and waits again. */
 MC_API int mc_transfer_unregister(struct mc_transfer_engine *engine, const uint64_t *addresses, size_t count);
 
 /* Memory that the library allocates and registers. Peers of this machine map it: their copies need no system call, and

@@ -115,17 +115,21 @@ static struct ibv_mr **region_of(const struct mc_rdma_memory *memory, const stru
     return &memory->regions[(size_t)device->number * memory->chunk_count + chunk];
 }
 
-static void deregister_at(const struct mc_rdma_memory *memory, const struct mc_rdma_device *device)
+/* False: some of it is still there, and may be tried again. A device that is lost reaches no memory. */
+static bool deregister_at(const struct mc_rdma_memory *memory, const struct mc_rdma_device *device)
 {
+    bool is_gone = true;
     for (uint32_t i = 0; i < memory->chunk_count; i++) {
         struct ibv_mr **region = region_of(memory, device, i);
-        if (*region == NULL)
-            continue;
-        int rc = memory->rdma->verbs->dereg_mr(*region);
+        int rc = *region == NULL ? 0 : memory->rdma->verbs->dereg_mr(*region);
         if (rc != 0) /* the peers' access has not ended: nobody must think that it has */
             mc_log(ERROR, "RDMA device %s does not let go of memory: %s", device->name, strerror(rc));
-        *region = NULL;
+        if (rc == 0 || device->is_lost)
+            *region = NULL;
+        else
+            is_gone = false;
     }
+    return is_gone;
 }
 
 static struct ibv_mr *register_piece(const struct registering *job, const struct mc_rdma_chunk *chunk, unsigned access)
@@ -160,7 +164,7 @@ static void *register_at(void *argument)
             job->error = errno != 0 ? errno : EIO;
     }
     if (job->error != 0)
-        deregister_at(job->memory, job->device);
+        (void)deregister_at(job->memory, job->device);
     return NULL;
 }
 
@@ -245,11 +249,15 @@ int mc_rdma_memory_register(struct mc_rdma *rdma, const struct mc_rdma_range *ra
     return 0;
 }
 
-void mc_rdma_memory_unregister(struct mc_rdma_memory *memory)
+int mc_rdma_memory_unregister(struct mc_rdma_memory *memory)
 {
+    bool is_gone = true;
     for (uint32_t i = 0; i < memory->rdma->device_count; i++)
-        deregister_at(memory, &memory->rdma->devices[i]);
+        is_gone &= deregister_at(memory, &memory->rdma->devices[i]);
+    if (!is_gone)
+        return MC_ERR_TRANSFER_FAIL;
     memory_free(memory);
+    return 0;
 }
 
 bool mc_rdma_memory_is_everywhere(const struct mc_rdma_memory *memory)

@@ -166,8 +166,9 @@ struct mc_rdma_range {
  * refused. */
 int mc_rdma_memory_register(struct mc_rdma *rdma, const struct mc_rdma_range *range, struct mc_rdma_memory **memory);
 /* Nobody uses it in a run any more. Peers that still have its rkeys are refused from now on: their requests fail and
- * their queue pairs break; nothing of theirs touches the memory after the return. */
-void mc_rdma_memory_unregister(struct mc_rdma_memory *memory);
+ * their queue pairs break; nothing of theirs touches the memory after the return of 0. MC_ERR_TRANSFER_FAIL: a device
+ * has not let go of it; it is there still, to be unregistered again, and for nothing else. */
+int mc_rdma_memory_unregister(struct mc_rdma_memory *memory);
 /* At every device that is not lost? */
 bool mc_rdma_memory_is_everywhere(const struct mc_rdma_memory *memory);
 struct mc_rdma_chunks mc_rdma_memory_local(const struct mc_rdma_memory *memory);  /* keys are lkeys */

@@ -16,10 +16,10 @@ struct fake_device {
     struct ibv_device device; /* first */
     struct fake_device_config config;
     bool is_port_up, is_held, is_failing, is_post_failing;
-    uint32_t fail_after, post_fail_after, failing_registrations;
+    uint32_t fail_after, post_fail_after, failing_registrations, failing_deregistrations;
     int qp_error;
     enum ibv_wc_status fail_status;
-    int registration_error, rtr_error, rtr_gid;
+    int registration_error, deregistration_error, rtr_error, rtr_gid;
 };
 
 struct fake_context {

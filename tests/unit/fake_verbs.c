@@ -273,11 +273,18 @@ static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t l
 
 static int dereg_mr(struct ibv_mr *mr)
 {
+    struct fake_device *device = device_of(mr->context);
+    int error = 0;
     pthread_mutex_lock(&fake.lock);
-    ((struct fake_region *)mr)->is_there = false;
-    fake.counts.mrs--;
+    if (device->failing_deregistrations > 0) {
+        device->failing_deregistrations--;
+        error = device->deregistration_error;
+    } else {
+        ((struct fake_region *)mr)->is_there = false;
+        fake.counts.mrs--;
+    }
     pthread_mutex_unlock(&fake.lock);
-    return 0;
+    return error;
 }
 
 /* The region of that device that a key opens for the range. NULL: none. */
@@ -804,6 +811,14 @@ void fake_fail_registrations(uint32_t device, uint32_t count, int error)
     pthread_mutex_lock(&fake.lock);
     fake.devices[device].failing_registrations = count;
     fake.devices[device].registration_error = error;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_fail_deregistrations(uint32_t device, uint32_t count, int error)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.devices[device].failing_deregistrations = count;
+    fake.devices[device].deregistration_error = error;
     pthread_mutex_unlock(&fake.lock);
 }
 

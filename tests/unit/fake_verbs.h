@@ -39,6 +39,7 @@ void fake_port(uint32_t device, bool is_up);                                    
 void fake_set_gids(uint32_t device, const struct mc_gid_row *rows, uint32_t count); /* with its event */
 void fake_lose_device(uint32_t device);                                             /* IBV_EVENT_DEVICE_FATAL */
 void fake_fail_registrations(uint32_t device, uint32_t count, int error);
+void fake_fail_deregistrations(uint32_t device, uint32_t count, int error);
 void fake_hold_registrations(bool is_held);     /* at all devices, as the kernel does that pins many pages */
 void fake_fail_qps(uint32_t device, int error); /* it makes none; 0: no more */
 void fake_fail_rtr(uint32_t device, int gid_index, int error); /* 0: no more */

@@ -4,6 +4,7 @@
 #include "store/client/state.h"
 #include "store/path/path.h"
 #include "store/path/paths.h"
+#include "store/path/rdma_buffers.h"
 #include "fake_verbs.h"
 
 #include <errno.h>
@@ -506,6 +507,35 @@ static void let_go_while_registered(void **state)
     rig_stop(&rig);
 }
 
+/* A device does not let go of it: it must not be freed yet, nothing is moved there in place, and it can be tried
+ * again. */
+static void kept_by_a_device(void **state)
+{
+    struct rig rig;
+    (void)state;
+    start(&rig);
+    put(&rig, 4096); /* there is a stage */
+    struct mc_store *store = calloc(1, sizeof(*store));
+    store->paths = rig.paths;
+    mc_monitor_init(&store->lock, &store->registered_changed);
+    uint32_t mrs = fake_counts().mrs;
+    assert_int_equal(mc_store_register_buffer(store, room, sizeof(room)), 0);
+    fake_fail_deregistrations(DEVICES - 1, 1, EBUSY);
+    assert_int_equal(mc_store_unregister_buffer(store, room), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(fake_counts().mrs, mrs + 1);
+    assert_null(mc_rdma_buffers_hold(rig.paths->buffers, room, 4096));
+    assert_int_equal(mc_store_register_buffer(store, room, sizeof(room)), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_store_unregister_buffer(store, room), 0);
+    assert_int_equal(fake_counts().mrs, mrs);
+    assert_int_equal(mc_store_register_buffer(store, room, sizeof(room)), 0);
+    assert_int_equal(mc_store_unregister_buffer(store, room), 0);
+    assert_int_equal(fake_counts().mrs, mrs);
+    mc_monitor_destroy(&store->lock, &store->registered_changed);
+    free(store->registered);
+    free(store);
+    rig_stop(&rig);
+}
+
 /* Work that fails in the middle: the other device goes on, or the call fails. */
 static void device_lost(void **state)
 {
@@ -603,6 +633,7 @@ int main(void)
         cmocka_unit_test(batch),
         cmocka_unit_test(refused_by_one),
         cmocka_unit_test(let_go_while_registered),
+        cmocka_unit_test(kept_by_a_device),
         cmocka_unit_test(one_target),
         cmocka_unit_test(not_unregistered),
         cmocka_unit_test(pinned_by_callers),

@@ -535,6 +535,26 @@ static void test_registered_again(void **state)
     arrives(world, 4096, 2);
 }
 
+/* A device does not let go of it: it must not be freed yet, as its key opens it still, and it can be tried again. */
+static void test_kept_by_a_device(void **state)
+{
+    struct world *world = *state;
+    expect(world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    uint64_t address = (uintptr_t)world->far_memory;
+    uint32_t mrs = fake_counts().mrs;
+    fake_fail_deregistrations(1, 2, EBUSY);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(mc_transfer_unregister(world->far, &address, 1), MC_TRANSFER_ERR_BATCH_BUSY);
+        assert_int_equal(add(world->far, world->far_memory, MEMORY), MC_TRANSFER_ERR_ADDRESS_OVERLAPPED);
+    }
+    assert_int_equal(fake_counts().mrs, mrs);
+    assert_int_equal(mc_transfer_unregister(world->far, &address, 1), 0);
+    assert_int_equal(fake_counts().mrs, mrs - 1);
+    assert_true(move(world, MC_TRANSFER_WRITE, 0, 4096) < 0);
+    assert_int_equal(add(world->far, world->far_memory, MEMORY), 0);
+    arrives(world, 4096, 2);
+}
+
 /* The peer restarts under another name; the old one's links end with it. */
 static void test_peer_ends(void **state)
 {
@@ -828,6 +848,7 @@ int main(void)
         TWO_EACH(test_nic_loads),
         ONE_EACH(test_memory_without_keys),
         ONE_EACH(test_registered_again),
+        ONE_EACH(test_kept_by_a_device),
         ONE_EACH(test_peer_ends),
         cmocka_unit_test(test_tcp_takes_rdma),
         cmocka_unit_test(test_no_device),

@@ -80,11 +80,14 @@ int mc_store_unregister_buffer(struct mc_store *store, void *base)
         found->is_busy = true;
     pthread_mutex_unlock(&store->lock);
     if (rc == 0) {
-        mc_paths_unregister(store->paths, base);
-        mc_gpu_forget(base);
+        rc = mc_paths_unregister(store->paths, base);
+        if (rc == 0)
+            mc_gpu_forget(base);
         pthread_mutex_lock(&store->lock);
         found = registered_at(store, base); /* it may lie elsewhere now */
-        *found = store->registered[--store->registered_count];
+        found->is_busy = false;
+        if (rc == 0)
+            *found = store->registered[--store->registered_count];
         pthread_cond_broadcast(&store->registered_changed);
         pthread_mutex_unlock(&store->lock);
     }

@@ -62,10 +62,9 @@ int mc_paths_register(struct mc_paths *paths, void *base, uint64_t size)
     return mc_rdma_buffers_add(paths->buffers, base, size);
 }
 
-void mc_paths_unregister(struct mc_paths *paths, const void *base)
+int mc_paths_unregister(struct mc_paths *paths, const void *base)
 {
-    if (paths->buffers != NULL)
-        mc_rdma_buffers_remove(paths->buffers, base);
+    return paths->buffers == NULL ? 0 : mc_rdma_buffers_remove(paths->buffers, base);
 }
 
 void mc_paths_set_cluster(struct mc_paths *paths, struct mc_id cluster)

@@ -22,9 +22,9 @@ void mc_paths_destroy(struct mc_paths *paths);
 void mc_paths_set_rdma(struct mc_paths *paths, struct mc_rdma *rdma);
 /* Memory of the caller's that path rdma reads and writes in place; without devices nothing is done. What cannot be
  * registered is copied, and the log says so: 0, MC_ERR_NO_MEMORY, MC_ERR_TRANSFER_FAIL. unregister waits for device
- * requests that use it; calls that do may go on, and copy. */
+ * requests that use it; calls that do may go on, and copy. MC_ERR_TRANSFER_FAIL of it: a device does not let go. */
 int mc_paths_register(struct mc_paths *paths, void *base, uint64_t size);
-void mc_paths_unregister(struct mc_paths *paths, const void *base);
+int mc_paths_unregister(struct mc_paths *paths, const void *base);
 /* In which cluster we are told of places: owners of another one refuse us. */
 void mc_paths_set_cluster(struct mc_paths *paths, struct mc_id cluster);
 /* Descriptors of others that a forked child closes, too. add: its place, or MC_ERR_BUSY. */

@@ -28,7 +28,7 @@ struct mc_rdma_buffers *mc_rdma_buffers_create(struct mc_rdma *rdma)
 
 static void buffer_free(struct mc_rdma_buffer *buffer)
 {
-    mc_rdma_memory_unregister(buffer->memory);
+    (void)mc_rdma_memory_unregister(buffer->memory);
     free(buffer);
 }
 
@@ -110,23 +110,31 @@ int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, void *base, uint64_t si
     return is_there ? 0 : MC_ERR_NO_MEMORY;
 }
 
-void mc_rdma_buffers_remove(struct mc_rdma_buffers *buffers, const void *base)
+int mc_rdma_buffers_remove(struct mc_rdma_buffers *buffers, const void *base)
 {
-    struct mc_rdma_buffer *gone = NULL;
     pthread_mutex_lock(&buffers->lock);
     size_t at = count_up_to(buffers, (uintptr_t)base);
-    if (at > 0 && buffers->list[at - 1]->start == (uintptr_t)base) {
-        gone = buffers->list[at - 1];
-        buffers->count--;
-        memmove(buffers->list + at - 1, buffers->list + at,
-                (buffers->count - at + 1) * sizeof(struct mc_rdma_buffer *));
-        reach_again(buffers, at - 1);
-        while (gone->users > 0)
-            pthread_cond_wait(&buffers->given, &buffers->lock);
+    struct mc_rdma_buffer *gone = at > 0 ? buffers->list[at - 1] : NULL;
+    if (gone == NULL || gone->start != (uintptr_t)base) {
+        pthread_mutex_unlock(&buffers->lock);
+        return 0;
     }
+    gone->is_leaving = true;
+    while (gone->users > 0)
+        pthread_cond_wait(&buffers->given, &buffers->lock);
     pthread_mutex_unlock(&buffers->lock);
-    if (gone != NULL)
-        buffer_free(gone);
+    int rc = mc_rdma_memory_unregister(gone->memory);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&buffers->lock);
+    at = count_up_to(buffers, (uintptr_t)base); /* others may have come before it */
+    mc_assert(at > 0 && buffers->list[at - 1] == gone);
+    buffers->count--;
+    memmove(buffers->list + at - 1, buffers->list + at, (buffers->count - at + 1) * sizeof(struct mc_rdma_buffer *));
+    reach_again(buffers, at - 1);
+    pthread_mutex_unlock(&buffers->lock);
+    free(gone);
+    return 0;
 }
 
 struct mc_rdma_buffer *mc_rdma_buffers_hold(struct mc_rdma_buffers *buffers, const void *address, uint64_t length)
@@ -137,7 +145,7 @@ struct mc_rdma_buffer *mc_rdma_buffers_hold(struct mc_rdma_buffers *buffers, con
         return NULL;
     pthread_mutex_lock(&buffers->lock);
     for (size_t i = count_up_to(buffers, start); found == NULL && i > 0 && buffers->list[i - 1]->reach >= end; i--)
-        if (buffers->list[i - 1]->end >= end)
+        if (buffers->list[i - 1]->end >= end && !buffers->list[i - 1]->is_leaving)
             found = buffers->list[i - 1];
     if (found != NULL)
         found->users++;

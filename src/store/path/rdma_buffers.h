@@ -13,6 +13,7 @@ struct mc_rdma_buffer { /* to be read while it is held */
     uintptr_t start, end;
     struct mc_rdma_memory *memory;
     uint32_t users;  /* guarded by the list's lock */
+    bool is_leaving; /* nobody holds it any more; guarded as well */
     uintptr_t reach; /* the greatest end of this one and of all before it in the list; guarded as well */
 };
 
@@ -22,8 +23,9 @@ void mc_rdma_buffers_free(struct mc_rdma_buffers *buffers);           /* nothing
  * MC_ERR_TRANSFER_FAIL as mc_rdma_memory_register, or a device that is there did not take it: the log says why, and
  * such memory is copied from and to. */
 int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, void *base, uint64_t size);
-/* Waits until nobody holds it: groups that use it end by their calls' deadlines. Does nothing without one. */
-void mc_rdma_buffers_remove(struct mc_rdma_buffers *buffers, const void *base);
+/* Waits until nobody holds it: groups that use it end by their calls' deadlines. Does nothing without one. One base is
+ * removed by one thread. 0, or as mc_rdma_memory_unregister: then it is in the list still, and held no more. */
+int mc_rdma_buffers_remove(struct mc_rdma_buffers *buffers, const void *base);
 /* The memory that holds the whole range, or NULL. */
 struct mc_rdma_buffer *mc_rdma_buffers_hold(struct mc_rdma_buffers *buffers, const void *address, uint64_t length);
 void mc_rdma_buffers_give(struct mc_rdma_buffers *buffers, struct mc_rdma_buffer **held, size_t count);

@@ -29,7 +29,7 @@ struct mc_rdma_stages *mc_rdma_stages_create(struct mc_rdma *rdma)
 
 static void stage_free(struct mc_rdma_stage *stage)
 {
-    mc_rdma_memory_unregister(stage->memory);
+    (void)mc_rdma_memory_unregister(stage->memory);
     (void)munmap(stage->bytes, stage->size);
     free(stage);
 }

@@ -460,9 +460,9 @@ int mc_serve_start(struct mc_serve *serve)
 static void unpin(struct mc_serve *serve)
 {
     if (serve->server.rdma_data != NULL)
-        mc_rdma_memory_unregister(serve->server.rdma_data);
+        (void)mc_rdma_memory_unregister(serve->server.rdma_data);
     if (serve->server.rdma_index != NULL)
-        mc_rdma_memory_unregister(serve->server.rdma_index);
+        (void)mc_rdma_memory_unregister(serve->server.rdma_index);
     serve->server.rdma_data = serve->server.rdma_index = NULL;
 }
 
@@ -480,8 +480,8 @@ static void on_pinned(void *argument)
         server->rdma_data = pinned->data;
         server->rdma_index = pinned->index;
     } else { /* other memory is served meanwhile */
-        mc_rdma_memory_unregister(pinned->data);
-        mc_rdma_memory_unregister(pinned->index);
+        (void)mc_rdma_memory_unregister(pinned->data);
+        (void)mc_rdma_memory_unregister(pinned->index);
     }
     mc_segment_memory_release(pinned->memory);
     free(pinned);
@@ -515,7 +515,7 @@ void mc_serve_pin(struct mc_serve *serve, struct mc_segment_memory *memory)
     if (rc == 0) {
         rc = mc_rdma_memory_register(serve->server.rdma, &index, &pinned->index);
         if (rc < 0)
-            mc_rdma_memory_unregister(pinned->data);
+            (void)mc_rdma_memory_unregister(pinned->data);
     }
     if (rc < 0) {
         mc_log(WARNING, "the segment cannot be registered for RDMA (%s): peers reach it by tcp", mc_error_name(rc));

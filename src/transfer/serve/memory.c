@@ -60,7 +60,7 @@ static void render_rdma(const struct mc_transfer_engine *engine, struct mc_buffe
     mc_rdma_put_devices(engine->rdma, &devices);
     mc_rdma_remote_begin(out, mc_span(devices.data, devices.length));
     for (const struct mc_region *one = engine->regions.first; one != NULL; one = one->next)
-        if (one->rdma != NULL)
+        if (one->rdma != NULL && !one->is_leaving)
             mc_rdma_remote_region(out, mc_rdma_memory_remote(one->rdma));
     mc_rdma_remote_end(out);
     mc_buffer_free(&devices);
@@ -187,7 +187,7 @@ static void pin(struct mc_transfer_engine *engine, const struct mc_transfer_rang
         engine->regions.version++;
         pthread_mutex_unlock(&engine->lock);
         if (!is_first && memory != NULL)
-            mc_rdma_memory_unregister(memory); /* another thread's registering met the coming of the devices */
+            (void)mc_rdma_memory_unregister(memory); /* another thread's registering met the coming of the devices */
         mc_transfer_release(engine, region);
     }
 }
@@ -314,9 +314,14 @@ static int wait_and_remove(struct mc_transfer_engine *engine, uint64_t address)
             region->rdma = NULL;
             region->in_flight++; /* it stays until we are back */
             pthread_mutex_unlock(&engine->lock);
-            mc_rdma_memory_unregister(memory); /* peers' requests fail from now on, those under way, too */
+            /* Peers' requests fail from now on, those under way, too. */
+            bool is_kept = mc_rdma_memory_unregister(memory) < 0;
             pthread_mutex_lock(&engine->lock);
             region->in_flight--;
+            region->rdma = is_kept ? memory : NULL;
+            engine->regions.version += is_kept; /* peers are not told its keys any more */
+            if (is_kept)
+                return MC_TRANSFER_ERR_BATCH_BUSY;
         }
         if (is_alone(engine, region)) {
             if (region->memory_fd >= 0)
@@ -348,8 +353,8 @@ static int leave(struct mc_transfer_engine *engine, uint64_t address)
         mc_gpu_forget((const void *)(uintptr_t)address);
     if (rc == MC_TRANSFER_ERR_BATCH_BUSY)
         mc_log(ERROR,
-               "memory at 0x%llx cannot be unregistered: a stopped process of this machine was copying there; it must "
-               "not be freed yet",
+               "memory at 0x%llx cannot be unregistered: a stopped process of this machine was copying there, or a "
+               "device does not let go of it; it must not be freed yet",
                (unsigned long long)address);
     return rc;
 }
@@ -484,7 +489,7 @@ void mc_memory_free(struct mc_transfer_engine *engine)
     for (struct mc_region *one = engine->regions.first; one != NULL; one = one->next) {
         mc_gpu_forget((const void *)(uintptr_t)one->address);
         if (one->rdma != NULL)
-            mc_rdma_memory_unregister(one->rdma);
+            (void)mc_rdma_memory_unregister(one->rdma);
         if (!one->is_managed)
             continue;
         (void)unmap_memory((void *)(uintptr_t)one->address, (size_t)one->length, one->memory_fd >= 0);
