@@ -1,6 +1,7 @@
 /* What the transfer engine reads from peers and metadata servers. The first byte says what the rest is: a document, a
  * handshake's bytes, a note, an rpc_meta document, the bytes of a data connection (in pieces whose sizes they say
  * themselves), the answers to requests of ours, what etcd's gateway says of a key, or what comes before a proof. */
+#include "base/checksum.h"
 #include "base/error.h"
 #include "env/etcd.h"
 #include "transfer/wire/document.h"
@@ -111,6 +112,15 @@ static bool copy(void *context, uint64_t address, const void *from, size_t size)
     return true;
 }
 
+static bool sum(void *context, const struct mc_region *region, uint64_t address, size_t size, uint32_t *result)
+{
+    (void)context;
+    mc_assert(address >= region->address && size <= region->length &&
+              address - region->address <= region->length - size);
+    *result = mc_crc32c(0, (const void *)(uintptr_t)address, size);
+    return true;
+}
+
 /* Takes or sends at most `most`, as the shell would. */
 static size_t feed(struct mc_inbound *inbound, const uint8_t *data, size_t size)
 {
@@ -146,7 +156,7 @@ static void run_data(const uint8_t *data, size_t size)
 {
     static struct mc_inbound inbound;
     struct mc_region_table table = {0};
-    struct mc_inbound_hooks hooks = {&table, hold, release, copy, NULL, NULL, NULL};
+    struct mc_inbound_hooks hooks = {&table, hold, release, copy, NULL, NULL, sum, NULL};
     struct mc_transfer_range ranges[2] = {{(uintptr_t)memory, 1000}, {(uintptr_t)memory + 1000, MEMORY - 1000}};
     uint8_t bytes[512];
     mc_assert(mc_region_add(&table, ranges, 2, NULL) == 0);
@@ -181,7 +191,8 @@ static void run_answers(const uint8_t *data, size_t size)
     static struct mc_outbound outbound;
     struct mc_transfer_item items[3] = {{memory, 1, 100}, {memory + 100, 2, 7}, {memory + 107, 3, 1000}};
     struct iovec parts[MC_OUTBOUND_PARTS];
-    mc_outbound_init(&outbound, size % 2 == 0 ? MC_TRANSFER_READ : MC_TRANSFER_WRITE, 2, items, 3);
+    enum mc_outbound_sums sums = (enum mc_outbound_sums)(size / 2 % 3);
+    mc_outbound_init(&outbound, size % 2 == 0 ? MC_TRANSFER_READ : MC_TRANSFER_WRITE, 2, sums, items, 3);
     while (outbound.sending < outbound.count) {
         size_t count = mc_outbound_send_parts(&outbound, parts);
         mc_assert(count > 0);

@@ -669,6 +669,9 @@ static enum ibv_wc_status execute(struct fake_qp *qp, const struct fake_work *wo
     void *local = work->is_inline ? (void *)(uintptr_t)work->inlined : reached(work->local);
     void *remote = reached(work->remote);
     move(is_read ? local : remote, is_read ? remote : local, work->length);
+    if (device->is_flipping)
+        ((uint8_t *)(is_read ? local : remote))[work->length / 2] ^= 4;
+    device->is_flipping = false;
     fake.counts.bytes[fake_device_of(qp->qp.context)] += work->length;
     return IBV_WC_SUCCESS;
 }
@@ -754,6 +757,13 @@ void fake_fail_post(uint32_t device, uint32_t after)
     pthread_mutex_lock(&fake.lock);
     fake.devices[device].is_post_failing = true;
     fake.devices[device].post_fail_after = after;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_flip(uint32_t device)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.devices[device].is_flipping = true;
     pthread_mutex_unlock(&fake.lock);
 }
 

@@ -32,6 +32,7 @@ struct fake_device_config fake_roce(uint32_t number);
 void fake_fail_work(uint32_t device, uint32_t after, enum ibv_wc_status status);
 /* Work stays under way, and neither succeeds nor fails, until fake_release or the end of its queue pair. */
 void fake_hold(uint32_t device);
+void fake_flip(uint32_t device); /* a bit of what its next work brings is another */
 void fake_release(uint32_t device);
 /* Packets between the two do not arrive (both ways): work fails with RETRY_EXC_ERR. */
 void fake_cut(uint32_t a, uint32_t b, bool is_cut);

@@ -164,6 +164,35 @@ static void test_cables(void **state)
     }
 }
 
+/* What devices moved is compared by questions over tcp. */
+static void test_checksums(void **state)
+{
+    struct world *world = *state;
+    struct mc_peer *peer = peer_of(world);
+    const _Atomic uint64_t *checks = peer->tally->checks[MC_TRANSFER_PATH_RDMA];
+    expect(world, MC_TRANSFER_PATH_RDMA, 1 << 20, 1);
+    fake_flip(0);
+    assert_int_equal(move(world, MC_TRANSFER_WRITE, 0, 4096), 0); /* who does not check is told that all is well */
+    assert_memory_not_equal(world->far_memory, world->near_memory, 4096);
+    assert_int_equal(checks[0], 0);
+    world->near->settings.checksum_every = 1;
+    expect(world, MC_TRANSFER_PATH_RDMA, MEMORY, 2);
+    assert_int_equal(checks[0], 1);
+    for (int opcode = MC_TRANSFER_READ; opcode <= MC_TRANSFER_WRITE; opcode++) {
+        fake_flip(0);
+        assert_int_equal(move(world, (enum mc_transfer_opcode)opcode, 0, MEMORY), MC_TRANSFER_ERR_INVALID_ARGUMENT);
+        assert_int_equal(move(world, (enum mc_transfer_opcode)opcode, 0, MEMORY), 0);
+        assert_memory_equal(world->far_memory, world->near_memory, MEMORY);
+    }
+    assert_int_equal(checks[0], 5);
+    assert_int_equal(checks[1], 2);
+    assert_int_equal(moved_by(world, MC_TRANSFER_PATH_TCP), 0);
+    peer->document.can_sum = false;
+    expect(world, MC_TRANSFER_PATH_RDMA, MEMORY, 3);
+    assert_int_equal(checks[0], 5);
+    mc_peer_release(peer);
+}
+
 /* Work that neither ends nor fails: it is cut, and cannot arrive over what came after it. */
 static void test_stalled_writes_are_cut(void **state)
 {
@@ -835,6 +864,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TWO_EACH(test_both_devices),
         TWO_EACH(test_cables),
+        ONE_EACH(test_checksums),
         ONE_EACH(test_stalled_writes_are_cut),
         ONE_EACH(test_all_wait_for_the_cut),
         ONE_EACH(test_another_process_after_a_cut),

@@ -6,7 +6,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/checksum.h"
 #include "base/error.h"
+#include "env/keys.h"
 #include "transfer/state/batch.h"
 #include "transfer/wire/document.h"
 #include "transfer/wire/handshake.h"
@@ -241,6 +243,14 @@ static bool copy(void *context, uint64_t address, const void *from, size_t size)
     return true;
 }
 
+static bool sum(void *context, const struct mc_region *region, uint64_t address, size_t size, uint32_t *result)
+{
+    (void)context;
+    assert_true(region->in_flight > 0);
+    *result = mc_crc32c(0, (const void *)(uintptr_t)address, size);
+    return true;
+}
+
 static size_t gather(const struct iovec *parts, size_t count, uint8_t *to, size_t most)
 {
     size_t used = 0;
@@ -285,10 +295,11 @@ static int pump(struct mc_outbound *outbound, struct mc_inbound *inbound, size_t
     return mc_outbound_received(outbound, got);
 }
 
-static void run_pair(enum mc_transfer_opcode opcode, unsigned version, size_t width, size_t count, size_t length)
+static void run_pair(enum mc_transfer_opcode opcode, unsigned version, enum mc_outbound_sums sums, size_t width,
+                     size_t count, size_t length)
 {
     struct world world = {0};
-    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, NULL};
+    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, sum, NULL};
     struct mc_inbound *inbound = malloc(sizeof(*inbound));
     struct mc_outbound outbound;
     uint8_t *near = malloc(count * length), *far = calloc(count, length);
@@ -301,7 +312,7 @@ static void run_pair(enum mc_transfer_opcode opcode, unsigned version, size_t wi
     for (size_t i = 0; i < count; i++) /* backwards in the far memory */
         items[i] = (struct mc_transfer_item){near + i * length, (uintptr_t)far + (count - 1 - i) * length, length};
     mc_inbound_init(inbound, &hooks);
-    mc_outbound_init(&outbound, opcode, version, items, count);
+    mc_outbound_init(&outbound, opcode, version, sums, items, count);
     bool moved = true;
     while (moved && !mc_outbound_is_done(&outbound))
         assert_int_equal(pump(&outbound, inbound, width, &moved), 0);
@@ -323,14 +334,15 @@ static void test_data(void **state)
 {
     (void)state;
     static const size_t widths[] = {1, 7, 8, 24, 25, 1000, 65536, 1 << 17};
-    for (unsigned version = 1; version <= 2; version++) {
+    for (unsigned version = 1; version <= 3; version++) { /* 3: 2 with sums */
+        const enum mc_outbound_sums sums = version == 3 ? MC_SUMS_TOO : MC_SUMS_NONE;
         for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++) {
-            run_pair(MC_TRANSFER_WRITE, version, widths[i], 1, 1);
-            run_pair(MC_TRANSFER_READ, version, widths[i], 1, 1);
-            run_pair(MC_TRANSFER_WRITE, version, widths[i], 600, 13);
-            run_pair(MC_TRANSFER_READ, version, widths[i], 600, 13);
-            run_pair(MC_TRANSFER_WRITE, version, widths[i], 3, 70001);
-            run_pair(MC_TRANSFER_READ, version, widths[i], 3, 70001);
+            run_pair(MC_TRANSFER_WRITE, version < 2 ? 1 : 2, sums, widths[i], 1, 1);
+            run_pair(MC_TRANSFER_READ, version < 2 ? 1 : 2, sums, widths[i], 1, 1);
+            run_pair(MC_TRANSFER_WRITE, version < 2 ? 1 : 2, sums, widths[i], 600, 13);
+            run_pair(MC_TRANSFER_READ, version < 2 ? 1 : 2, sums, widths[i], 600, 13);
+            run_pair(MC_TRANSFER_WRITE, version < 2 ? 1 : 2, sums, widths[i], 3, 70001);
+            run_pair(MC_TRANSFER_READ, version < 2 ? 1 : 2, sums, widths[i], 3, 70001);
         }
     }
 }
@@ -356,7 +368,7 @@ static void test_data_refused(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         for (int opcode = 0; opcode < 2; opcode++) {
             struct world world = {0};
-            struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, NULL};
+            struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, sum, NULL};
             static struct mc_inbound inbound;
             struct iovec parts[4];
             struct mc_transfer_range range = {base, 64};
@@ -384,7 +396,7 @@ static void test_data_end(void **state)
     static uint8_t memory[64];
     static struct mc_inbound inbound;
     struct world world = {0};
-    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, NULL};
+    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, sum, NULL};
     struct mc_transfer_range range = {(uintptr_t)memory, 64};
     assert_int_equal(mc_region_add(&world.table, &range, 1, NULL), 0);
     struct mc_region *region = mc_region_at(&world.table, range.address);
@@ -431,7 +443,7 @@ static void test_outbound_lies(void **state)
                 {MC_TCP_STATUS_OK | 77, MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED},
                 {UINT64_MAX, MC_TRANSFER_ERR_REJECT_HANDSHAKE}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        mc_outbound_init(&outbound, MC_TRANSFER_READ, 2, items, 2);
+        mc_outbound_init(&outbound, MC_TRANSFER_READ, 2, MC_SUMS_NONE, items, 2);
         assert_int_equal(mc_outbound_receive_parts(&outbound, parts), 0); /* nothing asked, nothing expected */
         assert_int_equal(mc_outbound_send_parts(&outbound, parts), 2);
         mc_outbound_sent(&outbound, 48);
@@ -447,6 +459,197 @@ static void test_outbound_lies(void **state)
     const struct mc_tcp_header *header = parts[0].iov_base;
     static const uint8_t zero[7];
     assert_memory_equal(header->lane, zero, 7);
+}
+
+/* ---- sums ---- */
+
+enum { SUMMED = 100000, FLIPPED = 70000 };
+
+struct sums_world {
+    struct world world;
+    struct mc_inbound_hooks hooks;
+    struct mc_inbound inbound;
+    struct mc_outbound outbound;
+    struct mc_transfer_item items[3];
+    uint8_t near[3 * SUMMED], far[3 * SUMMED];
+};
+
+static struct sums_world *sums_open(enum mc_transfer_opcode opcode, enum mc_outbound_sums sums)
+{
+    struct sums_world *own = calloc(1, sizeof(*own));
+    assert_non_null(own);
+    own->hooks = (struct mc_inbound_hooks){&own->world, hold, release, copy, NULL, NULL, sum, NULL};
+    struct mc_transfer_range range = {(uintptr_t)own->far, sizeof(own->far)};
+    assert_int_equal(mc_region_add(&own->world.table, &range, 1, NULL), 0);
+    for (size_t i = 0; i < sizeof(own->near); i++)
+        own->near[i] = own->far[i] = (uint8_t)(i * 31 + i / 251);
+    for (size_t i = 0; i < 3; i++)
+        own->items[i] = (struct mc_transfer_item){own->near + i * SUMMED, (uintptr_t)own->far + i * SUMMED, SUMMED};
+    mc_inbound_init(&own->inbound, &own->hooks);
+    mc_outbound_init(&own->outbound, opcode, 2, sums, own->items, 3);
+    return own;
+}
+
+static void sums_close(struct sums_world *own)
+{
+    mc_inbound_end(&own->inbound);
+    assert_int_equal(own->world.held, 0);
+    mc_region_table_free(&own->world.table);
+    free(own);
+}
+
+/* Until something is said, or all is done. */
+static int sums_pump(struct sums_world *own, uint8_t *flipped)
+{
+    bool moved = true;
+    int rc = 0;
+    for (bool has_flipped = false; rc == 0 && moved && !mc_outbound_is_done(&own->outbound);) {
+        rc = pump(&own->outbound, &own->inbound, 4096, &moved);
+        const size_t at = FLIPPED % SUMMED;
+        bool is_there = own->outbound.opcode == MC_TRANSFER_WRITE
+                            ? own->inbound.region != NULL && own->inbound.left < SUMMED - at
+                            : own->outbound.received_of_oldest > at + 8;
+        if (flipped != NULL && !has_flipped && (is_there || own->outbound.sums == MC_SUMS_ONLY)) {
+            *flipped ^= 4;
+            has_flipped = true;
+        }
+    }
+    return rc;
+}
+
+/* A bit of what has arrived is another: the request fails, and which one and both sums can be told. */
+static void test_sums_differ(void **state)
+{
+    (void)state;
+    for (int row = 0; row < 4; row++) {
+        enum mc_transfer_opcode opcode = row % 2 == 0 ? MC_TRANSFER_READ : MC_TRANSFER_WRITE;
+        enum mc_outbound_sums sums = row < 2 ? MC_SUMS_TOO : MC_SUMS_ONLY;
+        struct sums_world *own = sums_open(opcode, sums);
+        assert_int_equal(sums_pump(own, NULL), 0);
+        assert_true(mc_outbound_is_done(&own->outbound));
+        /* Of nothing but sums no byte is moved. */
+        assert_int_equal(own->inbound.bytes, sums == MC_SUMS_ONLY ? 0 : sizeof(own->far));
+        mc_outbound_again(&own->outbound, 2, sums);
+        uint8_t *arrived = opcode == MC_TRANSFER_WRITE ? own->far : own->near;
+        uint32_t sum_before = mc_crc32c(0, arrived, SUMMED);
+        if (sums == MC_SUMS_ONLY)
+            arrived[FLIPPED] ^= 4;
+        if (opcode == MC_TRANSFER_WRITE || sums == MC_SUMS_ONLY) {
+            assert_int_equal(sums_pump(own, sums == MC_SUMS_ONLY ? NULL : arrived + FLIPPED),
+                             MC_TRANSFER_ERR_INVALID_ARGUMENT);
+            assert_int_equal(own->outbound.done, 0);
+            uint32_t ours = own->outbound.ours[0], theirs = (uint32_t)own->outbound.theirs[0].sum;
+            assert_int_equal(opcode == MC_TRANSFER_WRITE ? ours : theirs, sum_before);
+            assert_int_not_equal(ours, theirs);
+        }
+        sums_close(own);
+    }
+}
+
+/* As above, of a READ: a bit is another when it comes. */
+static void test_sums_differ_of_read(void **state)
+{
+    (void)state;
+    struct sums_world *own = sums_open(MC_TRANSFER_READ, MC_SUMS_TOO);
+    struct iovec parts[MC_OUTBOUND_PARTS], replies[8], window[2];
+    static uint8_t wire[3 * (SUMMED + 64)];
+    size_t asked = gather(parts, mc_outbound_send_parts(&own->outbound, parts), wire, sizeof(wire));
+    assert_int_equal(asked, 3 * 2 * sizeof(struct mc_tcp_header));
+    assert_int_equal(scatter(window, mc_inbound_window(&own->inbound, window), wire, asked), asked);
+    mc_outbound_sent(&own->outbound, asked);
+    mc_inbound_received(&own->inbound, asked);
+    size_t said = gather(replies, mc_inbound_replies(&own->inbound, replies, 8), wire, sizeof(wire));
+    wire[8 + FLIPPED] ^= 4;
+    assert_true(said > SUMMED + 24);
+    assert_int_equal(scatter(parts, mc_outbound_receive_parts(&own->outbound, parts), wire, SUMMED + 23), SUMMED + 23);
+    assert_int_equal(mc_outbound_received(&own->outbound, SUMMED + 23), 0); /* not before all of it has come */
+    assert_int_equal(scatter(parts, mc_outbound_receive_parts(&own->outbound, parts), wire + SUMMED + 23, 1), 1);
+    assert_int_equal(mc_outbound_received(&own->outbound, 1), MC_TRANSFER_ERR_INVALID_ARGUMENT);
+    sums_close(own);
+}
+
+/* Who may only write can ask for the sum of what he wrote, once, and of nothing else. */
+static void test_sums_rights(void **state)
+{
+    (void)state;
+    for (int row = 0; row < 4; row++) {
+        struct sums_world *own = sums_open(MC_TRANSFER_WRITE, MC_SUMS_TOO);
+        struct iovec parts[8];
+        uint64_t base = (uintptr_t)own->far;
+        own->inbound.rights = MC_RIGHT_WRITE;
+        if (row > 0) {
+            feed(&own->inbound, 4, base, MC_TCP_OPCODE_VERSION_2 | MC_TRANSFER_WRITE);
+            assert_int_equal(mc_inbound_window(&own->inbound, parts), 2);
+            mc_inbound_received(&own->inbound, 4);
+        }
+        feed(&own->inbound, row == 2 ? 3 : 4, base, MC_TCP_OPCODE_VERSION_2 | MC_TCP_SUM);
+        assert_int_equal(own->inbound.refused, row == 0 || row == 2);
+        if (row == 1 || row == 3) {
+            feed(&own->inbound, 4, base, MC_TCP_OPCODE_VERSION_2 | MC_TCP_SUM);
+            assert_int_equal(own->inbound.refused, 1);
+        }
+        sums_close(own);
+    }
+}
+
+/* A sum is made in one go, so it is of little; many take turns; and version 1 knows none. */
+static void test_sums_bounds(void **state)
+{
+    (void)state;
+    static uint8_t memory[MC_TCP_SUM_MAX + 1];
+    static struct mc_inbound inbound;
+    struct world world = {0};
+    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, sum, NULL};
+    struct mc_transfer_range range = {(uintptr_t)memory, sizeof(memory)};
+    struct iovec window[2], parts[64];
+    struct mc_tcp_header headers[8];
+    assert_int_equal(mc_region_add(&world.table, &range, 1, NULL), 0);
+    mc_inbound_init(&inbound, &hooks);
+    feed(&inbound, MC_TCP_SUM_MAX + 1, range.address, MC_TCP_OPCODE_VERSION_2 | MC_TCP_SUM);
+    assert_true(inbound.is_over && inbound.refused == 1);
+    mc_inbound_end(&inbound);
+    mc_inbound_init(&inbound, &hooks);
+    feed(&inbound, 1, range.address, MC_TCP_SUM);
+    assert_true(mc_inbound_is_done(&inbound));
+    mc_inbound_init(&inbound, &hooks);
+    for (size_t i = 0; i < 8; i++)
+        headers[i] = (struct mc_tcp_header){
+            .length = MC_TCP_SUM_MAX, .address = range.address, .opcode = MC_TCP_OPCODE_VERSION_2 | MC_TCP_SUM};
+    assert_int_equal(mc_inbound_window(&inbound, window), 1);
+    memcpy(window[0].iov_base, headers, sizeof(headers));
+    mc_inbound_received(&inbound, sizeof(headers));
+    size_t answered = 0;
+    for (uint32_t turns = 0; inbound.count > 0; turns++) {
+        size_t count = mc_inbound_replies(&inbound, parts, 64), bytes = 0;
+        assert_true(turns < 8 && count <= 2);
+        for (size_t i = 0; i < count; i++)
+            bytes += parts[i].iov_len;
+        answered += bytes;
+        mc_inbound_sent(&inbound, bytes);
+    }
+    assert_int_equal(answered, 8 * sizeof(struct mc_tcp_sum));
+    mc_inbound_end(&inbound);
+    assert_int_equal(world.held, 0);
+    mc_region_table_free(&world.table);
+}
+
+/* A peer that refuses to say the sum hangs up behind its status. */
+static void test_sum_refused(void **state)
+{
+    (void)state;
+    struct sums_world *own = sums_open(MC_TRANSFER_READ, MC_SUMS_TOO);
+    struct iovec parts[MC_OUTBOUND_PARTS];
+    const uint64_t ok = MC_TCP_STATUS_OK, refused = MC_TCP_STATUS_REFUSED;
+    own->items[0].length = 8;
+    assert_true(mc_outbound_send_parts(&own->outbound, parts) > 0);
+    mc_outbound_sent(&own->outbound, 2 * sizeof(struct mc_tcp_header));
+    assert_int_equal(mc_outbound_receive_parts(&own->outbound, parts), 3);
+    memcpy(parts[0].iov_base, &ok, 8);
+    assert_int_equal(mc_outbound_received(&own->outbound, 16), 0);
+    assert_int_equal(mc_outbound_receive_parts(&own->outbound, parts), 1);
+    memcpy(parts[0].iov_base, &refused, 8);
+    assert_int_equal(mc_outbound_received(&own->outbound, 8), MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED);
+    sums_close(own);
 }
 
 /* ---- batch ids ---- */
@@ -574,6 +777,11 @@ int main(void)
         cmocka_unit_test(test_data_refused),
         cmocka_unit_test(test_data_end),
         cmocka_unit_test(test_outbound_lies),
+        cmocka_unit_test(test_sums_differ),
+        cmocka_unit_test(test_sums_differ_of_read),
+        cmocka_unit_test(test_sums_rights),
+        cmocka_unit_test(test_sums_bounds),
+        cmocka_unit_test(test_sum_refused),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_host_table),
     };

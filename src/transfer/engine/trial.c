@@ -172,10 +172,10 @@ static struct mc_transfer_range longest(const struct mc_document *document)
 static int read_once(struct mc_trial_session *session, int path, const struct mc_transfer_item *item)
 {
     if (path == MC_TRANSFER_PATH_HOST)
-        return mc_run_host(session->peer, MC_TRANSFER_READ, item, 1, deadline_of());
+        return mc_run_host(session->peer, MC_TRANSFER_READ, item, 1, NULL, deadline_of());
     if (path == MC_TRANSFER_PATH_RDMA)
         return mc_run_rdma(session->peer, MC_TRANSFER_READ, item, 1, deadline_of());
-    return mc_run_tcp(session->peer, MC_TRANSFER_READ, item, 1, deadline_of(), NULL);
+    return mc_run_tcp(session->peer, MC_TRANSFER_READ, item, 1, NULL, deadline_of(), NULL);
 }
 
 static int by_number(const void *left, const void *right)

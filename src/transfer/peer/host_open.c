@@ -1,12 +1,14 @@
 /* The initiator's half of the path within one machine: proving that the peer is the process that it seems, and copying
  * to and from its memory. */
 #include "transfer/state/host_wire.h"
+#include "transfer/peer/check.h"
 #include "transfer/peer/host_path.h"
 #include "transfer/peer/peer.h"
 #include "transfer/state/engine.h"
 #include "transfer/state/host_table.h"
 #include "transfer/wire/preface.h"
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/crew.h"
@@ -28,8 +30,9 @@
 #define RETRY_MS 30000u
 #define COPY_BYTES ((uint64_t)4 << 20) /* of one system call: between two looks at the clock and the region */
 #define COPY_PARTS 256u
-#define COPY_ROUNDS 4u       /* of so many calls, where several threads make them */
-#define COPY_SHARED_PARTS 8u /* no helper is asked for smaller ones */
+#define SUM_BYTES ((size_t)16 << 10) /* of another process, on the stack */
+#define COPY_ROUNDS 4u               /* of so many calls, where several threads make them */
+#define COPY_SHARED_PARTS 8u         /* no helper is asked for smaller ones */
 
 /* ---- opening ---- */
 
@@ -421,13 +424,87 @@ static int parts_move(const struct mc_host_path *path, bool is_write, bool is_ma
     return moved == (ssize_t)bytes ? 0 : 1;
 }
 
+/* Of memory in the peer's process. False: it is not there. */
+static bool sum_far(const struct mc_host_path *path, const char *address, size_t length, uint32_t *sum)
+{
+    char copied[SUM_BYTES];
+    *sum = 0;
+    for (size_t at = 0, part; at < length; at += part) {
+        part = length - at < sizeof(copied) ? length - at : sizeof(copied);
+        struct iovec near = {copied, part}, far = {(void *)(uintptr_t)(address + at), part};
+        if (process_vm_readv(path->pid, &near, 1, &far, 1, 0) != (ssize_t)part)
+            return false;
+        *sum = mc_crc32c(*sum, copied, part);
+    }
+    return true;
+}
+
+struct sums {        /* of one piece */
+    const void *far; /* NULL: none that differed */
+    size_t length;
+    uint32_t near_sum, far_sum;
+};
+
+/* 0, or 1: not by this path. 3: the sums differ. */
+static int piece_check(const struct mc_host_path *path, bool is_write, bool is_mapped, struct sums *sums, void *near,
+                       void *far)
+{
+    const size_t length = sums->length;
+    if (is_mapped) {
+        bool is_same = is_write ? mc_check_copy(far, near, length, &sums->near_sum, &sums->far_sum)
+                                : mc_check_copy(near, far, length, &sums->far_sum, &sums->near_sum);
+        return is_same ? 0 : 3;
+    }
+    const struct iovec near_part = {near, length}, far_part = {far, length};
+    int rc = parts_move(path, is_write, false, &near_part, &far_part, 1);
+    if (rc != 0 || !sum_far(path, far, length, &sums->far_sum))
+        return 1;
+    sums->near_sum = mc_crc32c(0, near, length);
+    return sums->near_sum == sums->far_sum ? 0 : 3;
+}
+
+/* As parts_move, and compares. One part after the other, as two may be of the same memory. */
+static int parts_check(const struct mc_host_path *path, bool is_write, bool is_mapped, const struct iovec *near,
+                       const struct iovec *far, size_t parts, struct sums *wrong)
+{
+    for (size_t i = 0; i < parts; i++) {
+        const size_t length = near[i].iov_len;
+        const uintptr_t from = (uintptr_t)near[i].iov_base, to = (uintptr_t)far[i].iov_base;
+        const bool is_whole = is_mapped && from < to + length && to < from + length; /* they overlap */
+        for (size_t at = 0, piece; at < length; at += piece) {
+            piece = is_whole || length - at < MC_CHECK_PIECE ? length - at : MC_CHECK_PIECE;
+            struct sums sums = {.far = (char *)far[i].iov_base + at, .length = piece};
+            int rc = piece_check(path, is_write, is_mapped, &sums, (char *)near[i].iov_base + at,
+                                 (char *)far[i].iov_base + at);
+            if (rc == 3)
+                *wrong = sums;
+            if (rc != 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
 /* A large copy, in pieces that whoever is free makes. */
 struct large_copy {
     const struct mc_host_path *path;
     const struct copy *copy;
-    bool is_write;
+    bool is_write, is_checked;
     _Atomic int result;
+    _Atomic bool is_told;
+    struct sums wrong; /* of whoever was the first to find some */
 };
+
+static int some_move(struct large_copy *shared, const struct iovec *near, const struct iovec *far, size_t parts)
+{
+    struct sums wrong = {0};
+    if (!shared->is_checked)
+        return parts_move(shared->path, shared->is_write, shared->copy->is_mapped, near, far, parts);
+    int rc = parts_check(shared->path, shared->is_write, shared->copy->is_mapped, near, far, parts, &wrong);
+    if (rc == 3 && !atomic_exchange(&shared->is_told, true))
+        shared->wrong = wrong;
+    return rc;
+}
 
 static void piece_move(void *context, uint32_t index, bool is_own)
 {
@@ -449,9 +526,10 @@ static void piece_move(void *context, uint32_t index, bool is_own)
     if (atomic_load(&shared->result) != 0)
         return;
     /* So many pieces take long enough for a process to end and its number to be another's. */
-    if ((!shared->copy->is_mapped && mc_host_has_ended(shared->path)) ||
-        parts_move(shared->path, shared->is_write, shared->copy->is_mapped, &near_piece, &far_piece, 1) != 0)
-        atomic_store(&shared->result, 1);
+    bool has_ended = !shared->copy->is_mapped && mc_host_has_ended(shared->path);
+    int rc = has_ended ? 1 : some_move(shared, &near_piece, &far_piece, 1);
+    if (rc != 0)
+        atomic_store(&shared->result, rc);
 }
 
 static bool may_overlap(const struct copy *copy, size_t part)
@@ -461,25 +539,40 @@ static bool may_overlap(const struct copy *copy, size_t part)
     return copy->is_mapped && near < far + length && far < near + length;
 }
 
-static int copy_once(const struct mc_host_path *path, struct mc_crew *crew, enum mc_transfer_opcode opcode,
-                     const struct copy *copy)
+/* Where that piece lies in the peer's memory. */
+static uint64_t address_of(const struct copy *copy, const void *far)
 {
-    struct large_copy shared = {.path = path, .copy = copy, .is_write = opcode == MC_TRANSFER_WRITE};
+    for (size_t i = 0; i < copy->region_count && copy->is_mapped; i++)
+        if ((uintptr_t)far - (uintptr_t)copy->bytes_of[i] < copy->known[i].length)
+            return copy->known[i].address + ((uintptr_t)far - (uintptr_t)copy->bytes_of[i]);
+    return (uintptr_t)far;
+}
+
+/* 0; 1: not by this path; or what mc_check_wrong says. */
+static int copy_once(const struct mc_host_path *path, struct mc_crew *crew, enum mc_transfer_opcode opcode,
+                     const struct copy *copy, struct mc_sum_check *check)
+{
+    struct large_copy shared = {
+        .path = path, .copy = copy, .is_write = opcode == MC_TRANSFER_WRITE, .is_checked = check != NULL};
     bool is_for_many = crew != NULL && copy->bytes >= MC_CREW_BYTES_MIN && copy->parts <= COPY_SHARED_PARTS;
     uint64_t pieces = 0;
     for (size_t i = 0; i < copy->parts && is_for_many; i++) {
         pieces += (copy->near[i].iov_len + MC_CREW_PIECE_BYTES - 1) / MC_CREW_PIECE_BYTES;
         is_for_many = !may_overlap(copy, i);
     }
-    if (!is_for_many)
-        return parts_move(path, shared.is_write, copy->is_mapped, copy->near, copy->far, copy->parts);
-    mc_crew_run(crew, (uint32_t)pieces, piece_move, &shared);
+    if (is_for_many)
+        mc_crew_run(crew, (uint32_t)pieces, piece_move, &shared);
+    else
+        atomic_store(&shared.result, some_move(&shared, copy->near, copy->far, copy->parts));
+    if (check != NULL && shared.is_told)
+        return mc_check_wrong(check, address_of(copy, shared.wrong.far), shared.wrong.length, shared.wrong.near_sum,
+                              shared.wrong.far_sum);
     return atomic_load(&shared.result);
 }
 
 /* One planned copy under its intents. 0; 1: not by this path; 2: a region has gone or changed, look again. */
 static int copy_announced(struct mc_host_path *path, struct mc_crew *crew, enum mc_transfer_opcode opcode,
-                          const struct copy *copy, uint64_t deadline_ns)
+                          const struct copy *copy, struct mc_sum_check *check, uint64_t deadline_ns)
 {
     int place = take_intent(path, deadline_ns);
     if (place < 0)
@@ -490,7 +583,7 @@ static int copy_announced(struct mc_host_path *path, struct mc_crew *crew, enum 
     if (mc_host_has_ended(path))
         rc = 1;
     else if (mc_host_announce(intent, path->table, copy->regions, copy->region_count))
-        rc = copy_once(path, crew, opcode, copy);
+        rc = copy_once(path, crew, opcode, copy, check);
     mc_host_retreat(intent);
     atomic_fetch_and(&path->taken, ~(1ull << place));
     return rc;
@@ -506,7 +599,8 @@ static bool refresh(struct mc_host_path *path)
 }
 
 static int copy_all(struct mc_host_path *path, struct mc_transfer_engine *engine, enum mc_transfer_opcode opcode,
-                    const struct mc_transfer_item *items, size_t count, uint64_t deadline_ns)
+                    const struct mc_transfer_item *items, size_t count, struct mc_sum_check *check,
+                    uint64_t deadline_ns)
 {
     const uint64_t bytes_max = engine->crew == NULL ? COPY_BYTES : COPY_ROUNDS * COPY_BYTES;
     struct progress at = {0, 0};
@@ -516,7 +610,7 @@ static int copy_all(struct mc_host_path *path, struct mc_transfer_engine *engine
         struct progress before = at;
         int rc = plan(path, items, count, &at, &copy, bytes_max) ? 0 : 2;
         if (rc == 0) {
-            rc = copy_announced(path, engine->crew, opcode, &copy, deadline_ns);
+            rc = copy_announced(path, engine->crew, opcode, &copy, check, deadline_ns);
             release_maps(path, &copy);
         }
         if (rc == 2) { /* what we knew was old: once more, then it is tcp's to say what is wrong */
@@ -540,12 +634,12 @@ static int copy_all(struct mc_host_path *path, struct mc_transfer_engine *engine
 }
 
 int mc_run_host(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
-                size_t count, uint64_t deadline_ns)
+                size_t count, struct mc_sum_check *check, uint64_t deadline_ns)
 {
     struct mc_host_path *path = mc_host_path_get(peer);
     if (path == NULL)
         return 1;
-    int rc = copy_all(path, peer->engine, opcode, items, count, deadline_ns);
+    int rc = copy_all(path, peer->engine, opcode, items, count, check, deadline_ns);
     if (rc == 1 && mc_host_has_ended(path)) {
         atomic_store(&path->is_broken, true);
         rc = 2;

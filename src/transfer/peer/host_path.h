@@ -7,6 +7,7 @@
 
 #define MC_HOST_MAP_BUCKETS 64u
 
+struct mc_sum_check;
 struct mc_host_map;
 
 struct mc_host_path {                  /* to a peer of this machine; reference counted */
@@ -53,8 +54,9 @@ void mc_host_maps_tidy(struct mc_host_path *path);
 /* Nobody uses the path any more. */
 void mc_host_maps_free(struct mc_host_path *path);
 
-/* 1: this path cannot be used; nothing is being copied. 2: the same, because the peer's process has ended. */
+/* 1: this path cannot be used; nothing is being copied. 2: the same, because the peer's process has ended. check: NULL,
+ * or peer/check.h. */
 int mc_run_host(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
-                size_t count, uint64_t deadline_ns);
+                size_t count, struct mc_sum_check *check, uint64_t deadline_ns);
 
 #endif

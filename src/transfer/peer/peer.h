@@ -41,6 +41,7 @@ struct mc_peer {
     uint64_t first_address;
     char data_address[MC_ADDRESS_MAX + 8];
     char handshake_address[MC_ADDRESS_MAX]; /* with a metadata server: by what it said last; "": it did not */
+    bool is_unchecked;                      /* it was said that it cannot compare checksums */
     bool is_near;                           /* same machine: splitting over lanes gains nothing */
     struct mc_lane *idle;
     uint32_t idle_count;

@@ -1,6 +1,7 @@
 /* The requests of one lane. */
 #include "transfer/run/outbound.h"
 
+#include "base/checksum.h"
 #include "base/error.h"
 
 #include <string.h>
@@ -8,13 +9,14 @@
 #define CALL_BYTES ((uint64_t)1 << 20)
 
 void mc_outbound_init(struct mc_outbound *outbound, enum mc_transfer_opcode opcode, unsigned version,
-                      const struct mc_transfer_item *items, size_t count)
+                      enum mc_outbound_sums sums, const struct mc_transfer_item *items, size_t count)
 {
     outbound->items = items;
     outbound->count = count;
     outbound->done = outbound->sending = 0;
     outbound->opcode = opcode;
     outbound->has_status = version >= 2;
+    outbound->sums = sums;
     outbound->lane = 0;
     outbound->sent_of_current = outbound->received_of_oldest = 0;
 }
@@ -25,9 +27,10 @@ void mc_outbound_restart(struct mc_outbound *outbound)
     outbound->sent_of_current = outbound->received_of_oldest = 0;
 }
 
-void mc_outbound_again(struct mc_outbound *outbound, unsigned version)
+void mc_outbound_again(struct mc_outbound *outbound, unsigned version, enum mc_outbound_sums sums)
 {
     outbound->has_status = version >= 2;
+    outbound->sums = sums;
     outbound->done = 0;
     mc_outbound_restart(outbound);
 }
@@ -37,21 +40,32 @@ static bool has_fences(const struct mc_outbound *outbound)
     return !outbound->has_status && outbound->opcode == MC_TRANSFER_WRITE;
 }
 
+static bool moves(const struct mc_outbound *outbound, enum mc_transfer_opcode opcode)
+{
+    return outbound->opcode == opcode && outbound->sums != MC_SUMS_ONLY;
+}
+
+static uint64_t head_size(const struct mc_outbound *outbound)
+{
+    return outbound->sums == MC_SUMS_ONLY ? 0 : sizeof(struct mc_tcp_header);
+}
+
 static uint64_t bytes_to_send(const struct mc_outbound *outbound, size_t at)
 {
-    return sizeof(struct mc_tcp_header) + (outbound->opcode == MC_TRANSFER_WRITE ? outbound->items[at].length : 0) +
-           (has_fences(outbound) ? sizeof(struct mc_tcp_header) : 0);
+    return head_size(outbound) + (moves(outbound, MC_TRANSFER_WRITE) ? outbound->items[at].length : 0) +
+           (has_fences(outbound) || outbound->sums != MC_SUMS_NONE ? sizeof(struct mc_tcp_header) : 0);
 }
 
 /* Of a status, or of the byte that a fence brings. */
 static uint64_t word_size(const struct mc_outbound *outbound)
 {
-    return outbound->has_status ? sizeof(uint64_t) : has_fences(outbound) ? 1 : 0;
+    return outbound->sums == MC_SUMS_ONLY ? 0 : outbound->has_status ? sizeof(uint64_t) : has_fences(outbound) ? 1 : 0;
 }
 
 static uint64_t bytes_to_receive(const struct mc_outbound *outbound, size_t at)
 {
-    return word_size(outbound) + (outbound->opcode == MC_TRANSFER_READ ? outbound->items[at].length : 0);
+    return word_size(outbound) + (moves(outbound, MC_TRANSFER_READ) ? outbound->items[at].length : 0) +
+           (outbound->sums == MC_SUMS_NONE ? 0 : sizeof(struct mc_tcp_sum));
 }
 
 struct vector { /* the parts of one call: a bounded number of bytes */
@@ -82,6 +96,19 @@ static uint64_t beyond(uint64_t skip, uint64_t others)
     return skip > others ? skip - others : 0;
 }
 
+/* Of a stream in which the bytes of request `at` lie behind so many others, those from `from` to `to` went. */
+static void sum_up(struct mc_outbound *outbound, size_t at, uint64_t others, uint64_t from, uint64_t to)
+{
+    const struct mc_transfer_item *item = &outbound->items[at];
+    uint32_t *sum = &outbound->ours[at % MC_OUTBOUND_WINDOW];
+    uint64_t first = beyond(from, others), end = beyond(to, others);
+    end = end < item->length ? end : item->length;
+    if (first == 0)
+        *sum = 0;
+    if (first < end)
+        *sum = mc_crc32c(*sum, (const char *)item->local + first, (size_t)(end - first));
+}
+
 size_t mc_outbound_send_parts(struct mc_outbound *outbound, struct iovec parts[MC_OUTBOUND_PARTS])
 {
     struct vector vector = {parts, 0, CALL_BYTES};
@@ -89,28 +116,39 @@ size_t mc_outbound_send_parts(struct mc_outbound *outbound, struct iovec parts[M
     size_t end = outbound->done + MC_OUTBOUND_WINDOW;
     for (size_t at = outbound->sending; at < outbound->count && at < end && vector.room > 0; at++, skip = 0) {
         const struct mc_transfer_item *item = &outbound->items[at];
-        const uint64_t header_size = sizeof(struct mc_tcp_header);
+        const uint64_t header_size = head_size(outbound);
+        const uint64_t payload = moves(outbound, MC_TRANSFER_WRITE) ? item->length : 0;
+        const uint8_t version = outbound->has_status ? MC_TCP_OPCODE_VERSION_2 : 0;
         struct mc_tcp_header header = {
-            .length = item->length,
-            .address = item->remote,
-            .opcode = (uint8_t)((unsigned)outbound->opcode | (outbound->has_status ? MC_TCP_OPCODE_VERSION_2 : 0u))};
-        add_header(&vector, &outbound->headers[at % MC_OUTBOUND_WINDOW], header, outbound->lane, skip);
-        if (outbound->opcode == MC_TRANSFER_WRITE)
-            add_part(&vector, item->local, item->length, beyond(skip, header_size));
-        header = (struct mc_tcp_header){.length = 1, .address = item->remote + item->length - 1};
-        if (has_fences(outbound))
-            add_header(&vector, &outbound->fences[at % MC_OUTBOUND_WINDOW], header, outbound->lane,
-                       beyond(skip, header_size + item->length));
+            .length = item->length, .address = item->remote, .opcode = (uint8_t)((unsigned)outbound->opcode | version)};
+        if (header_size > 0)
+            add_header(&vector, &outbound->headers[at % MC_OUTBOUND_WINDOW], header, outbound->lane, skip);
+        if (payload > 0)
+            add_part(&vector, item->local, payload, beyond(skip, header_size));
+        if (outbound->sums != MC_SUMS_NONE)
+            header.opcode = (uint8_t)(MC_TCP_SUM | version);
+        else if (has_fences(outbound))
+            header = (struct mc_tcp_header){.length = 1, .address = item->remote + item->length - 1};
+        else
+            continue;
+        add_header(&vector, &outbound->fences[at % MC_OUTBOUND_WINDOW], header, outbound->lane,
+                   beyond(skip, header_size + payload));
     }
     return vector.used;
 }
 
 void mc_outbound_sent(struct mc_outbound *outbound, size_t count)
 {
-    uint64_t sent = outbound->sent_of_current + count;
-    while (outbound->sending < outbound->count && sent >= bytes_to_send(outbound, outbound->sending)) {
-        sent -= bytes_to_send(outbound, outbound->sending);
-        outbound->sending++;
+    uint64_t before = outbound->sent_of_current, sent = before + count;
+    for (; outbound->sending < outbound->count && sent > before; outbound->sending++, before = 0) {
+        uint64_t size = bytes_to_send(outbound, outbound->sending);
+        if (outbound->sums == MC_SUMS_TOO && outbound->opcode == MC_TRANSFER_WRITE)
+            sum_up(outbound, outbound->sending, sizeof(struct mc_tcp_header), before, sent);
+        if (sent < size)
+            break;
+        sent -= size;
+        if (outbound->sums == MC_SUMS_ONLY) /* while the peer makes its own */
+            sum_up(outbound, outbound->sending, 0, 0, UINT64_MAX);
     }
     outbound->sent_of_current = sent;
 }
@@ -122,8 +160,12 @@ size_t mc_outbound_receive_parts(struct mc_outbound *outbound, struct iovec part
     for (size_t at = outbound->done; at < outbound->sending && vector.room > 0; at++, skip = 0) {
         uint64_t size = word_size(outbound);
         add_part(&vector, &outbound->statuses[at % MC_OUTBOUND_WINDOW], size, skip);
-        if (outbound->opcode == MC_TRANSFER_READ)
-            add_part(&vector, outbound->items[at].local, outbound->items[at].length, beyond(skip, size));
+        uint64_t payload = moves(outbound, MC_TRANSFER_READ) ? outbound->items[at].length : 0;
+        if (payload > 0)
+            add_part(&vector, outbound->items[at].local, payload, beyond(skip, size));
+        if (outbound->sums != MC_SUMS_NONE)
+            add_part(&vector, &outbound->theirs[at % MC_OUTBOUND_WINDOW], sizeof(struct mc_tcp_sum),
+                     beyond(skip, size + payload));
     }
     return vector.used;
 }
@@ -136,15 +178,33 @@ static int check_status(uint64_t status)
                                                : MC_TRANSFER_ERR_REJECT_HANDSHAKE;
 }
 
+/* Of the answer to the oldest request the bytes from `before` to `received` came. */
+static int check_oldest(struct mc_outbound *outbound, uint64_t before, uint64_t received)
+{
+    const uint64_t size = bytes_to_receive(outbound, outbound->done), head = word_size(outbound);
+    const size_t place = outbound->done % MC_OUTBOUND_WINDOW;
+    int rc = 0;
+    if (outbound->has_status && before < head && received >= head)
+        rc = check_status(outbound->statuses[place]);
+    if (rc < 0 || outbound->sums == MC_SUMS_NONE)
+        return rc;
+    const uint64_t status_end = size - sizeof(outbound->theirs[place].sum);
+    if (moves(outbound, MC_TRANSFER_READ))
+        sum_up(outbound, outbound->done, head, before, received);
+    if (before < status_end && received >= status_end)
+        rc = check_status(outbound->theirs[place].status);
+    if (rc == 0 && received >= size && outbound->theirs[place].sum != outbound->ours[place])
+        rc = MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    return rc;
+}
+
 int mc_outbound_received(struct mc_outbound *outbound, size_t count)
 {
     uint64_t before = outbound->received_of_oldest, received = before + count;
     while (outbound->done < outbound->sending) {
-        if (outbound->has_status && before < sizeof(uint64_t) && received >= sizeof(uint64_t)) {
-            int rc = check_status(outbound->statuses[outbound->done % MC_OUTBOUND_WINDOW]);
-            if (rc < 0)
-                return rc;
-        }
+        int rc = check_oldest(outbound, before, received);
+        if (rc < 0)
+            return rc;
         if (received < bytes_to_receive(outbound, outbound->done))
             break;
         received -= bytes_to_receive(outbound, outbound->done);

@@ -2,6 +2,7 @@
 #ifndef MC_TRANSFER_RUN_RUN_H
 #define MC_TRANSFER_RUN_RUN_H
 
+#include "transfer/peer/check.h"
 #include "transfer/peer/peer.h"
 #include "transfer/state/batch.h"
 
@@ -13,9 +14,12 @@ int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc
            uint64_t deadline_ns, struct mc_parking *parking);
 #define MC_RUN_PARKED 3 /* of a call with a parking: it goes on where it was when it is called again */
 /* items: none of length zero; with a parking they stay where they are until it ends. parking NULL: it keeps its thread.
- */
+ * check: NULL, or as everywhere below, for what peer/check.h says. */
 int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
-               uint64_t deadline_ns, struct mc_parking *parking);
+               struct mc_sum_check *check, uint64_t deadline_ns, struct mc_parking *parking);
+/* Compares what has been moved otherwise, by questions over tcp. */
+int mc_run_sums(struct mc_peer *peer, const struct mc_transfer_item *items, size_t count, struct mc_sum_check *check,
+                uint64_t deadline_ns);
 /* 1: this path cannot be used (any more), and nothing of it is under way. */
 int mc_run_rdma(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
                 size_t count, uint64_t deadline_ns);
@@ -24,12 +28,12 @@ bool mc_run_is_registered(struct mc_transfer_engine *engine, const struct mc_tra
 /* Over host, rdma or tcp, whichever works first; *path says which. is_staged: the local memory is ours, which no RDMA
  * device knows. */
 int mc_run_far(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
-               bool is_staged, uint64_t deadline_ns, struct mc_parking *parking, int *path);
+               bool is_staged, struct mc_sum_check *check, uint64_t deadline_ns, struct mc_parking *parking, int *path);
 /* Does any item's local memory belong to a device? *device: to which. */
 bool mc_run_has_devices(const struct mc_transfer_item *items, size_t count, int *device);
 /* By RDMA straight from and to the device where that is possible, else as mc_run_far, through memory of ours. */
 int mc_run_staged(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
-                  size_t count, int device, uint64_t deadline_ns, int *path);
+                  size_t count, int device, struct mc_sum_check *check, uint64_t deadline_ns, int *path);
 /* Within the process, between memory of any kind. */
 int mc_run_local_devices(struct mc_transfer_engine *owner, enum mc_transfer_opcode opcode,
                          const struct mc_transfer_item *items, size_t count, uint64_t deadline_ns);

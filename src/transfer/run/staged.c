@@ -115,6 +115,7 @@ struct staged_batch { /* one batch */
     size_t count, index; /* index, at: where the next wave begins */
     uint64_t at;
     size_t wave_count;
+    struct mc_sum_check *check;
     uint64_t deadline_ns;
     struct mc_gpu_finder finder;
     struct mc_gpu_lane *lane;
@@ -171,8 +172,8 @@ static int fill(struct staged_batch *staging, struct item_wave *wave, unsigned u
 static int run_wave(struct staged_batch *staging, const struct item_wave *wave)
 {
     staging->wave_count++;
-    return mc_run_far(staging->peer, staging->opcode, wave->items, wave->count, true, staging->deadline_ns, NULL,
-                      staging->path);
+    return mc_run_far(staging->peer, staging->opcode, wave->items, wave->count, true, staging->check,
+                      staging->deadline_ns, NULL, staging->path);
 }
 
 static int wait_unit(struct staged_batch *staging, unsigned unit)
@@ -258,6 +259,8 @@ static int run_direct(struct staged_batch *staging)
         return rc;
     *staging->path = MC_TRANSFER_PATH_RDMA;
     rc = mc_run_rdma(peer, staging->opcode, staging->items, staging->count, staging->deadline_ns);
+    if (rc == 0 && staging->check != NULL) /* no processor sees both ends of it */
+        staging->check->is_blind = true;
     if (rc == 0 && staging->opcode == MC_TRANSFER_READ && mc_gpu_flush(devices_of(staging)) < 0)
         rc = MC_TRANSFER_ERR_INVALID_ARGUMENT;
     return rc;
@@ -302,10 +305,15 @@ static int run_waves(struct staged_batch *staging, struct item_wave *waves)
 }
 
 int mc_run_staged(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
-                  size_t count, int device, uint64_t deadline_ns, int *path)
+                  size_t count, int device, struct mc_sum_check *check, uint64_t deadline_ns, int *path)
 {
-    struct staged_batch staging = {
-        .peer = peer, .opcode = opcode, .items = items, .count = count, .deadline_ns = deadline_ns, .path = path};
+    struct staged_batch staging = {.peer = peer,
+                                   .opcode = opcode,
+                                   .items = items,
+                                   .count = count,
+                                   .check = check,
+                                   .deadline_ns = deadline_ns,
+                                   .path = path};
     struct item_wave *waves = malloc(2 * sizeof(*waves));
     staging.lane = waves == NULL ? NULL : mc_gpu_take(device);
     int rc = MC_TRANSFER_ERR_MEMORY;

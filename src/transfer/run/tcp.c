@@ -31,7 +31,9 @@ struct lane_job { /* what one lane has to do */
 struct lanes_run {
     struct mc_peer *peer;
     struct mc_parking *parking;
-    uint64_t moved_ns; /* when a byte last moved, or it began to wait for one; has_moved: one has since */
+    struct mc_sum_check *check; /* NULL: sums are not wanted */
+    bool is_only_check;         /* the bytes have been moved otherwise */
+    uint64_t moved_ns;          /* when a byte last moved, or it began to wait for one; has_moved: one has since */
     bool has_moved;
     bool was_dead; /* a lane was: then tries that take long are not counted, as who is cut off may come back */
     unsigned tries;
@@ -84,7 +86,7 @@ static int receive_some(struct lane_job *job)
         return MC_TRANSFER_ERR_SOCKET;
     }
     int rc = mc_outbound_received(&job->outbound, (size_t)received);
-    job->has_ended |= rc < 0;
+    job->has_ended |= rc < 0 && rc != MC_TRANSFER_ERR_INVALID_ARGUMENT; /* sums that differ are not the peer's word */
     return rc < 0 ? rc : 1;
 }
 
@@ -172,7 +174,16 @@ static int wait_for_any(struct lanes_run *run)
     return 0;
 }
 
-/* Until every lane is done, or one is broken, refused or late, or the run is parked. */
+static void note_wrong(const struct lanes_run *run, const struct mc_outbound *outbound)
+{
+    const struct mc_transfer_item *item = &outbound->items[outbound->done];
+    const size_t place = outbound->done % MC_OUTBOUND_WINDOW;
+    if (run->check != NULL)
+        (void)mc_check_wrong(run->check, item->remote, item->length, outbound->ours[place],
+                             (uint32_t)outbound->theirs[place].sum);
+}
+
+/* Until every lane is done, or one is broken, refused, late or wrong, or the run is parked. */
 static int drive(struct lanes_run *run)
 {
     run->moved_ns = mc_clock_ns();
@@ -184,6 +195,8 @@ static int drive(struct lanes_run *run)
             if (mc_outbound_is_done(&job->outbound))
                 continue;
             int rc = job_step(job);
+            if (rc == MC_TRANSFER_ERR_INVALID_ARGUMENT)
+                note_wrong(run, &job->outbound);
             if (rc < 0)
                 return rc;
             is_stuck &= rc == 0;
@@ -209,17 +222,27 @@ static unsigned version_of(const struct mc_peer *peer)
     return peer->document.data_version < own ? peer->document.data_version : own;
 }
 
-/* Cuts the items into so many portions of about the same number of bytes. */
-static int deal(struct lanes_run *run, enum mc_transfer_opcode opcode, unsigned version,
+/* The peer's lock is held. */
+static enum mc_outbound_sums sums_of(const struct lanes_run *run)
+{
+    if (run->check == NULL || !run->peer->document.can_sum || version_of(run->peer) < 2)
+        return MC_SUMS_NONE;
+    return run->is_only_check ? MC_SUMS_ONLY : MC_SUMS_TOO;
+}
+
+/* Cuts the items into so many portions of about the same number of bytes; for sums, each into what one may be of. */
+static int deal(struct lanes_run *run, enum mc_transfer_opcode opcode, unsigned version, enum mc_outbound_sums sums,
                 const struct mc_transfer_item *items, size_t count, uint64_t bytes, size_t lanes)
 {
+    const uint64_t most = sums == MC_SUMS_NONE ? UINT64_MAX : MC_TCP_SUM_MAX;
     uint64_t share = bytes / lanes + 1, room = share, offset = 0;
     size_t used = 0, start = 0, at = 0;
-    struct mc_transfer_item *cut = malloc((count + lanes) * sizeof(*cut));
+    struct mc_transfer_item *cut = malloc((count + lanes + bytes / most) * sizeof(*cut));
     if (cut == NULL)
         return MC_TRANSFER_ERR_MEMORY;
     while (at < count) {
         uint64_t left = items[at].length - offset, piece = left < room ? left : room;
+        piece = piece < most ? piece : most;
         cut[used++] = (struct mc_transfer_item){(char *)items[at].local + offset, items[at].remote + offset, piece};
         room -= piece;
         offset += piece;
@@ -228,7 +251,7 @@ static int deal(struct lanes_run *run, enum mc_transfer_opcode opcode, unsigned 
             at++;
         }
         if (room == 0 || at == count) {
-            mc_outbound_init(&run->jobs[run->job_count++].outbound, opcode, version, cut + start, used - start);
+            mc_outbound_init(&run->jobs[run->job_count++].outbound, opcode, version, sums, cut + start, used - start);
             start = used;
             room = share;
         }
@@ -247,14 +270,15 @@ static int prepare(struct lanes_run *run, enum mc_transfer_opcode opcode, const 
         bytes += items[i].length;
     pthread_mutex_lock(&peer->lock);
     unsigned version = version_of(peer);
+    enum mc_outbound_sums sums = sums_of(run);
     run->incarnation = peer->incarnation;
     size_t lanes = peer->is_near ? settings->lanes_near : settings->lanes;
     pthread_mutex_unlock(&peer->lock);
     if (bytes / LANE_BYTES_MIN < lanes)
         lanes = bytes < 2 * LANE_BYTES_MIN ? 1 : (size_t)(bytes / LANE_BYTES_MIN);
-    if (lanes > 1)
-        return deal(run, opcode, version, items, count, bytes, lanes);
-    mc_outbound_init(&run->jobs[0].outbound, opcode, version, items, count);
+    if (lanes > 1 || sums != MC_SUMS_NONE)
+        return deal(run, opcode, version, sums, items, count, bytes, lanes);
+    mc_outbound_init(&run->jobs[0].outbound, opcode, version, sums, items, count);
     run->job_count = 1;
     return 0;
 }
@@ -300,12 +324,13 @@ static void look_who(struct lanes_run *run)
     pthread_mutex_lock(&run->peer->lock);
     uint32_t incarnation = run->peer->incarnation;
     unsigned version = version_of(run->peer);
+    enum mc_outbound_sums sums = sums_of(run);
     pthread_mutex_unlock(&run->peer->lock);
     if (incarnation == run->incarnation)
         return;
     drop_lanes(run);
     for (size_t i = 0; i < run->job_count; i++)
-        mc_outbound_again(&run->jobs[i].outbound, version);
+        mc_outbound_again(&run->jobs[i].outbound, version, sums);
     run->incarnation = incarnation;
 }
 
@@ -351,6 +376,10 @@ static int take_lanes(struct lanes_run *run)
 static int attempt(struct lanes_run *run)
 {
     look_who(run);
+    if (run->is_only_check && run->jobs[0].outbound.sums != MC_SUMS_ONLY) {
+        mc_log_limited(WARNING, "%s is another process by now, which cannot be asked for checksums", run->peer->name);
+        return MC_TRANSFER_ERR_REJECT_HANDSHAKE;
+    }
     int rc = take_lanes(run);
     if (rc == 0)
         rc = drive(run);
@@ -363,6 +392,8 @@ static void init(struct lanes_run *run, struct mc_peer *peer, uint64_t deadline_
 {
     run->peer = peer;
     run->deadline_ns = deadline_ns;
+    run->check = NULL;
+    run->is_only_check = false;
     run->job_count = 0;
     run->cut = NULL;
     run->was_dead = false;
@@ -379,22 +410,14 @@ static void take_up(struct lanes_run *run, struct mc_parking *parking)
     parking->parked = NULL;
 }
 
-int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
-               uint64_t deadline_ns, struct mc_parking *parking)
+/* Until it has ended, or is parked. */
+static int run_lanes(struct lanes_run *run)
 {
-    struct lanes_run run;
-    int rc = 0;
-    if (parking != NULL && parking->parked != NULL) {
-        take_up(&run, parking);
-    } else {
-        init(&run, peer, deadline_ns);
-        rc = prepare(&run, opcode, items, count);
-    }
-    run.parking = parking;
-    if (rc == 0)
-        rc = attempt(&run);
+    struct mc_peer *peer = run->peer;
+    const uint64_t deadline_ns = run->deadline_ns;
+    int rc = attempt(run);
     const _Atomic bool *is_closing = &peer->engine->is_closing;
-    while (rc == MC_TRANSFER_ERR_SOCKET && run.tries < MC_TRANSFER_ATTEMPTS && !*is_closing) {
+    while (rc == MC_TRANSFER_ERR_SOCKET && run->tries < MC_TRANSFER_ATTEMPTS && !*is_closing) {
         uint64_t start_ns = mc_clock_ns();
         /* A kept lane may have been of a process that is gone: ask who is there now. */
         mc_log(DEBUG, "a connection to %s broke; asking where it is now", peer->name);
@@ -403,19 +426,55 @@ int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
         if (rc >= 0)
             rc = mc_settle(peer, deadline_ns);
         if (rc == 0)
-            rc = attempt(&run);
-        run.tries += !run.was_dead || mc_clock_ns() - start_ns < DEAD_MS * 1000000ull;
+            rc = attempt(run);
+        run->tries += !run->was_dead || mc_clock_ns() - start_ns < DEAD_MS * 1000000ull;
     }
     if (rc == MC_TRANSFER_ERR_TIMEOUT) /* whatever has become of them, no other call is to wait for it again */
         mc_peer_drop_lanes(peer);
     /* Refused, but by whom? A connection does not say who answers, and the port may be another process's by now, even
      * the one of its handshakes. Another thread may have asked just before. */
     bool is_refused = rc == MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED || rc == MC_TRANSFER_ERR_REJECT_HANDSHAKE;
-    if (is_refused && mc_peer_refresh(peer, deadline_ns) >= 0 && incarnation_now(peer) != run.incarnation)
-        rc = attempt(&run);
+    if (is_refused && mc_peer_refresh(peer, deadline_ns) >= 0 && incarnation_now(peer) != run->incarnation)
+        rc = attempt(run);
+    return rc;
+}
+
+int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
+               struct mc_sum_check *check, uint64_t deadline_ns, struct mc_parking *parking)
+{
+    struct lanes_run run;
+    int rc = 0;
+    bool is_parked = parking != NULL && parking->parked != NULL;
+    if (is_parked)
+        take_up(&run, parking);
+    else
+        init(&run, peer, deadline_ns);
+    run.parking = parking;
+    run.check = check;
+    if (!is_parked)
+        rc = prepare(&run, opcode, items, count);
+    if (rc == 0)
+        rc = run_lanes(&run);
+    if (rc == 0 && check != NULL)
+        check->is_blind = run.jobs[0].outbound.sums == MC_SUMS_NONE;
     if (rc == MC_RUN_PARKED) /* `cut` stays, too */
         parking->parked->run = run;
     else
         free(run.cut);
+    return rc;
+}
+
+int mc_run_sums(struct mc_peer *peer, const struct mc_transfer_item *items, size_t count, struct mc_sum_check *check,
+                uint64_t deadline_ns)
+{
+    struct lanes_run run;
+    init(&run, peer, deadline_ns);
+    run.parking = NULL;
+    run.check = check;
+    run.is_only_check = true;
+    int rc = prepare(&run, MC_TRANSFER_READ, items, count); /* nothing of a write is under way */
+    if (rc == 0)
+        rc = run_lanes(&run);
+    free(run.cut);
     return rc;
 }

@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-#define PART_MAX ((size_t)1 << 20) /* of one part: a call has a bounded length, and the sum of a vector is small */
+#define SUMMED_MAX (2 * MC_TCP_SUM_MAX) /* in one turn, and one more; others have theirs, too */
+#define PART_MAX ((size_t)1 << 20)      /* of one part: a call has a bounded length, and the sum of a vector is small */
 
 void mc_inbound_init(struct mc_inbound *inbound, const struct mc_inbound_hooks *hooks)
 {
@@ -45,7 +46,7 @@ static void add_status(struct mc_inbound *inbound, uint64_t status)
 {
     struct mc_inbound_reply *reply = add_reply(inbound);
     reply->status = status;
-    reply->status_left = sizeof(status);
+    reply->word_size = reply->word_left = sizeof(status);
 }
 
 static void refuse(struct mc_inbound *inbound, bool wants_status)
@@ -54,6 +55,38 @@ static void refuse(struct mc_inbound *inbound, bool wants_status)
     if (wants_status)
         add_status(inbound, MC_TCP_STATUS_REFUSED);
     inbound->is_over = true;
+}
+
+/* May who asks know the sum of that range? */
+static bool may_sum(struct mc_inbound *inbound, const struct mc_tcp_header *header)
+{
+    bool is_own = inbound->written_length > 0 && header->address == inbound->written_address &&
+                  header->length == inbound->written_length;
+    inbound->written_length = 0;
+    return header->length <= MC_TCP_SUM_MAX && ((inbound->rights & MC_RIGHT_READ) != 0 || is_own);
+}
+
+/* At once: a write that comes next may be to the same memory. */
+static void take_sum(struct mc_inbound *inbound, const struct mc_tcp_header *header)
+{
+    const struct mc_inbound_hooks *hooks = inbound->hooks;
+    struct mc_region *region =
+        may_sum(inbound, header) ? hooks->hold(hooks->context, header->address, header->length) : NULL;
+    uint32_t sum = 0;
+    if (region == NULL) {
+        refuse(inbound, true);
+        return;
+    }
+    if (hooks->sum(hooks->context, region, header->address, (size_t)header->length, &sum)) {
+        add_status(inbound, MC_TCP_STATUS_OK);
+        struct mc_inbound_reply *reply = &inbound->replies[(inbound->first + inbound->count - 1) % MC_INBOUND_REPLIES];
+        reply->address = sum;
+        reply->word_size = reply->word_left = sizeof(struct mc_tcp_sum);
+    } else {
+        inbound->is_over = true; /* as when what is to be read is not there */
+    }
+    inbound->summed += header->length;
+    release(inbound, &region);
 }
 
 static void take_header(struct mc_inbound *inbound)
@@ -68,7 +101,7 @@ static void take_header(struct mc_inbound *inbound)
     }
     uint8_t opcode = header.opcode & (uint8_t)~MC_TCP_OPCODE_VERSION_2;
     bool wants_status = opcode != header.opcode;
-    if (opcode > MC_TRANSFER_WRITE) {
+    if (opcode > (wants_status ? (uint8_t)MC_TCP_SUM : (uint8_t)MC_TRANSFER_WRITE)) {
         inbound->is_over = true; /* not this protocol */
         return;
     }
@@ -77,6 +110,10 @@ static void take_header(struct mc_inbound *inbound)
     if (is_first && inbound->lane != 0 && inbound->hooks->is_cut != NULL &&
         inbound->hooks->is_cut(inbound->hooks->context, inbound->lane)) {
         inbound->is_over = true; /* nobody waits for an answer */
+        return;
+    }
+    if (opcode == MC_TCP_SUM) {
+        take_sum(inbound, &header);
         return;
     }
     unsigned needed = opcode == MC_TRANSFER_WRITE ? MC_RIGHT_WRITE : MC_RIGHT_READ;
@@ -89,11 +126,13 @@ static void take_header(struct mc_inbound *inbound)
         inbound->region = region;
         inbound->address = header.address;
         inbound->left = header.length;
+        inbound->written_address = header.address;
+        inbound->written_length = header.length;
         inbound->wants_status = wants_status;
     } else {
         struct mc_inbound_reply *reply = add_reply(inbound);
         reply->status = MC_TCP_STATUS_OK;
-        reply->status_left = wants_status ? sizeof(reply->status) : 0;
+        reply->word_size = reply->word_left = wants_status ? sizeof(reply->status) : 0;
         reply->region = region;
         reply->address = header.address;
         reply->left = header.length;
@@ -115,7 +154,9 @@ static void payload_came(struct mc_inbound *inbound, uint64_t count)
 /* Parses the stash as far as there is room for replies. */
 static void parse(struct mc_inbound *inbound)
 {
-    while (!inbound->is_over && inbound->stash_at < inbound->stash_end && inbound->count < MC_INBOUND_REPLIES) {
+    inbound->summed = 0;
+    while (!inbound->is_over && inbound->stash_at < inbound->stash_end && inbound->count < MC_INBOUND_REPLIES &&
+           inbound->summed < SUMMED_MAX) {
         const uint8_t *at = inbound->stash + inbound->stash_at;
         size_t left = inbound->stash_end - inbound->stash_at, used;
         if (inbound->region != NULL) {
@@ -189,9 +230,9 @@ size_t mc_inbound_replies(const struct mc_inbound *inbound, struct iovec *parts,
     size_t used = 0;
     for (uint32_t i = 0; i < inbound->count && used + 2 <= most; i++) {
         const struct mc_inbound_reply *reply = &inbound->replies[(inbound->first + i) % MC_INBOUND_REPLIES];
-        if (reply->status_left > 0)
-            parts[used++] = (struct iovec){
-                (char *)(uintptr_t)&reply->status + sizeof(reply->status) - reply->status_left, reply->status_left};
+        if (reply->word_left > 0)
+            parts[used++] =
+                (struct iovec){(char *)(uintptr_t)reply + reply->word_size - reply->word_left, reply->word_left};
         size_t size = reply->left < PART_MAX ? (size_t)reply->left : PART_MAX;
         const void *at = (const void *)(uintptr_t)reply->address;
         if (size > 0 && reply->region->place.kind != MC_GPU_HOST) {
@@ -211,15 +252,15 @@ void mc_inbound_sent(struct mc_inbound *inbound, size_t count)
     while (count > 0) {
         mc_assert(inbound->count > 0);
         struct mc_inbound_reply *reply = &inbound->replies[inbound->first % MC_INBOUND_REPLIES];
-        uint32_t status = count < reply->status_left ? (uint32_t)count : reply->status_left;
-        reply->status_left -= status;
-        count -= status;
+        uint32_t word = count < reply->word_left ? (uint32_t)count : reply->word_left;
+        reply->word_left -= word;
+        count -= word;
         uint64_t data = count < reply->left ? count : reply->left;
         reply->address += data;
         reply->left -= data;
         inbound->bytes += data;
         count -= (size_t)data;
-        if (reply->status_left > 0 || reply->left > 0)
+        if (reply->word_left > 0 || reply->left > 0)
             break;
         release(inbound, &reply->region);
         inbound->first++;

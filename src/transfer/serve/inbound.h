@@ -28,16 +28,21 @@ struct mc_inbound_hooks {
     uint8_t *(*receive_at)(void *context, const struct mc_region *region, size_t *size);
     /* Where its bytes can be sent from until the next mc_inbound_replies, at most *size of them; NULL: not now. */
     const uint8_t *(*send_from)(void *context, const struct mc_region *region, uint64_t address, size_t *size);
+    /* The CRC32C of bytes of a region, all of them at once. False: they are not there. */
+    bool (*sum)(void *context, const struct mc_region *region, uint64_t address, size_t size, uint32_t *sum);
     /* Has the connection of that number been cut, before it was known here? NULL: none. */
     bool (*is_cut)(void *context, uint64_t lane);
 };
 
 struct mc_inbound_reply {
     uint64_t status;
-    uint32_t status_left;     /* bytes of status still to send: 8 .. 0 */
-    struct mc_region *region; /* of a READ; NULL: status only */
-    uint64_t address, left;
+    uint64_t address; /* of a READ, where its bytes are; of a SUM the sum, which goes out right behind the status */
+    uint64_t left;    /* bytes of a READ still to send */
+    struct mc_region *region;      /* of a READ; NULL: status, and sum, only */
+    uint32_t word_size, word_left; /* bytes of status and sum, and of these still to send */
 };
+_Static_assert(offsetof(struct mc_inbound_reply, address) == sizeof(uint64_t),
+               "a SUM's answer is sent as it lies there");
 
 struct mc_inbound {
     const struct mc_inbound_hooks *hooks;
@@ -52,6 +57,8 @@ struct mc_inbound {
     size_t bounce_size; /* of the last window */
     bool is_careful;    /* nothing is received into memory itself: who decrypts would die where that is not there */
     bool wants_status;
+    uint64_t written_address, written_length; /* of the last WRITE, until its sum has been asked */
+    uint64_t summed;                          /* bytes that this turn has summed */
     bool is_over; /* refused or nonsense: nothing more is taken; the replies there are go out, then the end */
     struct mc_inbound_reply replies[MC_INBOUND_REPLIES];
     uint32_t first, count;

@@ -83,6 +83,7 @@ static void render(struct mc_transfer_engine *engine)
                                    .id = engine->id,
                                    .can_cut = true,
                                    .can_mean = true,
+                                   .can_sum = true,
                                    .rpc_port = engine->rpc_port,
                                    .buffer_count = 0};
     char timestamp[64] = "";

@@ -96,6 +96,26 @@ static void put_errors(const struct sink *sink, const struct mc_tally *tally)
     }
 }
 
+/* way 0: that were compared; 1: that differed */
+static void put_checks(const struct sink *sink, const struct mc_tally *tally, unsigned way)
+{
+    for (int path = 0; path < MC_TRANSFER_PATHS; path++) {
+        if (tally->checks[path][way] == 0)
+            continue;
+        put_head(sink, "", tally->peer, path);
+        mc_buffer_printf(sink->out, "} %" PRIu64 "\n", (uint64_t)tally->checks[path][way]);
+    }
+}
+
+static void put_checked(const struct sink *sink, const struct mc_tally *tally)
+{
+    put_checks(sink, tally, 0);
+}
+static void put_mismatches(const struct sink *sink, const struct mc_tally *tally)
+{
+    put_checks(sink, tally, 1);
+}
+
 static void put_seconds(const struct sink *sink, const struct mc_tally *tally)
 {
     for (int path = 0; path < MC_TRANSFER_PATHS; path++) {
@@ -165,6 +185,8 @@ static const struct metric_row {
     {"mooncake_transfer_items_total", "counter", "Items of the batches that were moved.", NULL, put_items},
     {"mooncake_transfer_errors_total", "counter", "Batches that were not moved.", NULL, put_errors},
     {"mooncake_transfer_seconds", "histogram", "How long batches that were moved took.", NULL, put_seconds},
+    {"mooncake_transfer_checked_total", "counter", "Batches whose checksums were compared.", NULL, put_checked},
+    {"mooncake_transfer_mismatches_total", "counter", "Batches whose checksums differed.", NULL, put_mismatches},
     {"mooncake_transfer_fallbacks_total", "counter", "Peers of this machine that could only be reached by tcp.", fallbacks, NULL},
     {"mooncake_transfer_served_bytes_total", "counter", "Bytes that peers have read or written here over tcp.", served, NULL},
     {"mooncake_transfer_refused_total", "counter", "Requests of peers for addresses that are not registered.", refused, NULL},

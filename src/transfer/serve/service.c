@@ -7,6 +7,7 @@
 #include "transfer/serve/service_inside.h"
 #include "rdma/link.h"
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
@@ -285,24 +286,66 @@ static bool staging_end(struct mc_service *service)
 
 /* ---- data ---- */
 
-/* With TLS memory is read here and not by the kernel, and that which is registered and not there (any more) must be an
- * error as ever: so the kernel copies it first. What is not taken is copied again. */
-static ssize_t send_carefully(struct mc_service_connection *connection, const struct msghdr *message)
+/* Copies up to CAREFUL_BYTES of memory to service->careful, by the kernel: that which is registered and not there (any
+ * more) must be an error as ever, also where it is read here. How many bytes; 0: nothing of it is there. Negative, with
+ * ENOSYS: that is not allowed here. */
+static ssize_t copy_carefully(struct mc_service *service, const struct iovec *parts, size_t count)
 {
-    struct mc_service *service = connection->service;
     struct iovec to = {service->careful, CAREFUL_BYTES};
     if (to.iov_base == NULL)
         to.iov_base = service->careful = malloc(CAREFUL_BYTES);
     if (to.iov_base == NULL)
         return -1;
-    ssize_t copied = process_vm_readv(service->process, &to, 1, message->msg_iov, message->msg_iovlen, 0);
-    if (copied < 0 && (errno == ENOSYS || errno == EPERM)) /* not allowed here */
-        return mc_socket_sendmsg(connection->fd, message);
-    if (copied <= 0)
+    ssize_t copied = process_vm_readv(service->process, &to, 1, parts, count, 0);
+    if (copied < 0 && errno == EPERM)
+        errno = ENOSYS;
+    if (copied == 0 || (copied < 0 && errno != ENOSYS))
         mc_log_limited(ERROR, "memory that a peer reads is registered, but it is not there (any more)");
+    return copied;
+}
+
+/* With TLS memory is read here. What is not taken is copied again. */
+static ssize_t send_carefully(struct mc_service_connection *connection, const struct msghdr *message)
+{
+    struct mc_service *service = connection->service;
+    ssize_t copied = copy_carefully(service, message->msg_iov, message->msg_iovlen);
+    if (copied < 0 && errno == ENOSYS)
+        return mc_socket_sendmsg(connection->fd, message);
     if (copied == 0)
         errno = EFAULT;
     return copied <= 0 ? -1 : mc_socket_sends(connection->fd, service->careful, (size_t)copied);
+}
+
+static bool sum_of_device(struct mc_service *service, const struct mc_region *region, uint64_t address, size_t size,
+                          uint32_t *sum)
+{
+    struct mc_gpu_lane *lane = lane_of(service, region->place.number);
+    for (size_t at = 0, part; lane != NULL && at < size; at += part) {
+        part = size - at < lane->unit_bytes ? size - at : lane->unit_bytes;
+        int rc = mc_gpu_start(lane, lane->units[1], (const void *)(uintptr_t)(address + at), part);
+        if (mc_gpu_finish(lane) < 0 || rc < 0) /* also after a refusal */
+            return false;
+        *sum = mc_crc32c(*sum, lane->units[1], part);
+    }
+    return lane != NULL;
+}
+
+static bool sum(void *context, const struct mc_region *region, uint64_t address, size_t size, uint32_t *result)
+{
+    struct mc_service *service = ((struct mc_transfer_engine *)context)->service;
+    *result = 0;
+    if (region->place.kind != MC_GPU_HOST)
+        return sum_of_device(service, region, address, size, result);
+    for (size_t at = 0, part; at < size; at += part) {
+        part = size - at < CAREFUL_BYTES ? size - at : CAREFUL_BYTES;
+        struct iovec from = {(void *)(uintptr_t)(address + at), part};
+        ssize_t copied = copy_carefully(service, &from, 1);
+        bool is_allowed = copied >= 0 || errno != ENOSYS;
+        if (is_allowed && copied != (ssize_t)part)
+            return false;
+        *result = mc_crc32c(*result, is_allowed ? service->careful : from.iov_base, part);
+    }
+    return true;
 }
 
 /* False: the connection has ended. */
@@ -777,7 +820,7 @@ int mc_service_start(struct mc_transfer_engine *engine, int rpc_listener, int da
     }
     engine->service = service;
     service->engine = engine;
-    service->inbound_hooks = (struct mc_inbound_hooks){engine, hold, release, copy, receive_at, send_from, is_cut};
+    service->inbound_hooks = (struct mc_inbound_hooks){engine, hold, release, copy, receive_at, send_from, sum, is_cut};
     service->process = getpid();
     pthread_mutex_init(&service->initiators_lock, NULL);
     service->epoll_fd = epoll_create1(EPOLL_CLOEXEC);

@@ -19,6 +19,7 @@ struct mc_parking {
     void *context;
     struct mc_parked *parked; /* NULL: nothing to go on with */
     uint64_t start_ns;
+    bool is_checked; /* by checksums */
 };
 
 struct mc_batch {

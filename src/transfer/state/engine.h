@@ -121,7 +121,8 @@ struct mc_transfer_engine {
     struct {
         _Atomic uint64_t failed, timed_out, fallbacks, served_bytes, refused;
     } count;
-    struct mc_metrics metrics; /* whose tallies they are: engine->lock */
+    _Atomic uint64_t checks[64]; /* batches of 2^i bytes and more that were asked whether they are checked */
+    struct mc_metrics metrics;   /* whose tallies they are: engine->lock */
 };
 
 /* How often this process, or those that it was forked from, have forked since their first engine. */

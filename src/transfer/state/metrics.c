@@ -47,6 +47,12 @@ void mc_tally_fail(struct mc_tally *tally, int path, int code)
     counter_add(&tally->errors[path][error], 1);
 }
 
+void mc_tally_check(struct mc_tally *tally, int path, bool is_wrong)
+{
+    counter_add(&tally->checks[path][0], 1);
+    counter_add(&tally->checks[path][1], is_wrong);
+}
+
 static void add_up(struct mc_tally *into, const struct mc_tally *from)
 {
     for (int path = 0; path < MC_METRICS_PATHS; path++)
@@ -56,6 +62,7 @@ static void add_up(struct mc_tally *into, const struct mc_tally *from)
         for (unsigned way = 0; way < 2; way++) {
             counter_add(&into->bytes[path][way], counter_get(&from->bytes[path][way]));
             counter_add(&into->items[path][way], counter_get(&from->items[path][way]));
+            counter_add(&into->checks[path][way], counter_get(&from->checks[path][way]));
         }
         for (unsigned i = 0; i <= MC_METRICS_BUCKETS; i++)
             counter_add(&into->batches[path][i], counter_get(&from->batches[path][i]));

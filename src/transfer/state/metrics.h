@@ -29,6 +29,7 @@ struct mc_tally { /* of one peer */
     _Atomic uint64_t bytes[MC_TRANSFER_PATHS][2], items[MC_TRANSFER_PATHS][2]; /* by opcode */
     _Atomic uint64_t batches[MC_TRANSFER_PATHS][MC_METRICS_BUCKETS + 1], batches_ns[MC_TRANSFER_PATHS];
     _Atomic uint64_t errors[MC_TRANSFER_PATHS + 1][MC_METRICS_ERRORS]; /* batches that failed */
+    _Atomic uint64_t checks[MC_TRANSFER_PATHS][2]; /* batches that were compared by checksum; that differed */
 };
 
 struct mc_metrics { /* zeroed = empty */
@@ -49,6 +50,8 @@ void mc_tally_add(struct mc_tally *tally, int path, enum mc_transfer_opcode opco
                   uint64_t duration_ns);
 /* A batch that was not; code: a negative enum mc_transfer_error. */
 void mc_tally_fail(struct mc_tally *tally, int path, int code);
+/* A batch whose checksums were compared. */
+void mc_tally_check(struct mc_tally *tally, int path, bool is_wrong);
 /* Adds all peers' up. */
 void mc_metrics_sum(const struct mc_metrics *metrics, struct mc_tally *sum);
 

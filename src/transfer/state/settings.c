@@ -20,6 +20,7 @@
 #define PORT_LAST 17000
 #define PORT_TRIES 500
 #define HANDSHAKE_PORT 12001
+#define CHECKSUM_EVERY 100
 
 uint64_t mc_settings_number(enum mc_variable variable, uint64_t initial, uint64_t least, uint64_t most)
 {
@@ -49,6 +50,20 @@ static bool is_ptrace(enum mc_variable variable)
     return text != NULL && strcasecmp(text, "ptrace") == 0;
 }
 
+/* One transfer in how many is checked. */
+static uint32_t checksum_every(void)
+{
+    const char *text = mc_variable(MC_TE_CHECKSUM);
+    if (text == NULL || text[0] == 0 || is_off(MC_VARIABLE_MC_TE_CHECKSUM))
+        return 0;
+    if (strcasecmp(text, "sampled") == 0)
+        return (uint32_t)mc_settings_number(MC_VARIABLE_MC_TE_CHECKSUM_EVERY, CHECKSUM_EVERY, 1, 1000000);
+    if (strcasecmp(text, "on") == 0)
+        return 1;
+    mc_log(WARNING, "MC_TE_CHECKSUM=%.40s: off, sampled or on is expected; off is used", text);
+    return 0;
+}
+
 void mc_settings_read(struct mc_settings *settings)
 {
     uint64_t seconds = mc_settings_number(MC_VARIABLE_MC_TRANSFER_TIMEOUT, 30, 0, 1000000);
@@ -69,6 +84,7 @@ void mc_settings_read(struct mc_settings *settings)
                               ? 0
                               : (uint16_t)mc_settings_number(MC_VARIABLE_MC_HANDSHAKE_PORT, HANDSHAKE_PORT, 1, 65535),
         .tcp_version = mc_settings_number(MC_VARIABLE_MC_TCP_PROTO, 2, 1, 2) == 1 ? 1 : 2,
+        .checksum_every = checksum_every(),
         .use_ipv6 = mc_variable(MC_USE_IPV6) != NULL, /* as in the original: there at all is on */
         .allow_local = mc_variable(MC_FORCE_TCP) == NULL && !is_off(MC_VARIABLE_MC_SAME_PROCESS),
         .allow_host = mc_variable(MC_FORCE_TCP) == NULL && !is_off(MC_VARIABLE_MC_SAME_HOST),

@@ -17,6 +17,7 @@ struct mc_settings { /* from the environment */
     uint16_t handshake_port;    /* for a name without a port, when names say it; 0: ports are drawn */
     unsigned lanes, lanes_near; /* of one call; near: to peers of this machine, where more gain nothing */
     unsigned tcp_version;       /* 1: never speak version 2 */
+    uint32_t checksum_every;    /* one batch of so many is checked; 0: none, 1: all */
     bool use_ipv6, allow_local, allow_host;
     bool allow_tracers; /* processes of this user may reach into ours where the kernel asks for our word */
     char bind_address[MC_ADDRESS_MAX];

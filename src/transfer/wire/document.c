@@ -89,7 +89,7 @@ static int small_number(const struct mc_json_cursor *member, uint64_t most, uint
 static int read_ours(struct mc_span text, struct mc_document *document)
 {
     struct mc_json_cursor member;
-    uint64_t number = 0, cuts = 0;
+    uint64_t number = 0, cuts = 0, sums = 0;
     char hex[40];
     int rc = mc_json_open(text, '{', &member);
     while (rc == 0 && (rc = mc_json_next(&member)) == 1) {
@@ -105,12 +105,15 @@ static int read_ours(struct mc_span text, struct mc_document *document)
             rc = small_number(&member, UINT16_MAX, &number);
         else if (mc_json_is(member.name, "cuts"))
             rc = mc_json_number(&member, &cuts) == 0 ? 0 : BAD;
+        else if (mc_json_is(member.name, "sums"))
+            rc = mc_json_number(&member, &sums) == 0 ? 0 : BAD;
         else if (mc_json_is(member.name, "rdma"))
             rc = document->remote != NULL ? BAD : mc_rdma_remote_read(member.value, &document->remote);
     }
     document->rpc_port = (uint16_t)number;
     document->can_cut = cuts != 0;
     document->can_mean = cuts >= 2;
+    document->can_sum = sums != 0;
     return rc == 0 ? 0 : BAD;
 }
 
@@ -202,6 +205,8 @@ void mc_document_write(struct mc_buffer *out, const struct mc_document *document
         mc_json_put_text(out, document->unix_name);
         if (document->can_cut)
             mc_buffer_printf(out, ",\"cuts\":%d", document->can_mean ? 2 : 1);
+        if (document->can_sum)
+            mc_buffer_printf(out, ",\"sums\":1");
         if (document->rpc_port != 0)
             mc_buffer_printf(out, ",\"rpc_port\":%u", (unsigned)document->rpc_port);
         if (document->rdma.length > 0) {

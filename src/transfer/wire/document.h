@@ -29,6 +29,7 @@ struct mc_document {
     char unix_name[MC_UNIX_PATH_MAX];  /* ours only: "@name" of the socket for peers of the same machine */
     bool can_cut;                      /* ours only: knows numbers of connections, and the question to cut them */
     bool can_mean;                     /* ours only: knows MC_TCP_WHO */
+    bool can_sum;                      /* ours only: knows MC_TCP_SUM */
     uint16_t rpc_port;                 /* ours only: of its handshakes, at data_host; 0: not said */
     struct mc_rdma_remote *remote;     /* ours only: what can be reached by RDMA; NULL. The document's */
     struct mc_span rdma;               /* for writing: the text of that */

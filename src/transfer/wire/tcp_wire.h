@@ -8,7 +8,11 @@
  * Before all else an engine whose document says "cuts" 2 or more is told who is meant: a header with MC_TCP_WHO, in
  * place of length and address the halves of the engine's id. There is no answer; but another engine, which has the
  * address by now, hangs up and takes nothing of what follows. One of an earlier release knows no such opcode, and takes
- * nothing either; the original takes it for a READ, of memory that is not there. */
+ * nothing either; the original takes it for a READ, of memory that is not there.
+ *
+ * Opcode 2, SUM, is for engines of ours whose document says "sums", in version 2 only: a status and, if it is OK, 8
+ * bytes with the CRC32C of that range of the receiver's memory, in which the WRITEs before are. Of at most
+ * MC_TCP_SUM_MAX bytes. Who may write and not read may ask it once of what the last WRITE has brought. */
 #ifndef MC_TRANSFER_TCP_WIRE_H
 #define MC_TRANSFER_TCP_WIRE_H
 
@@ -20,6 +24,14 @@ struct mc_tcp_header {
 };
 _Static_assert(sizeof(struct mc_tcp_header) == 24, "wire format");
 
+enum { MC_TCP_SUM = 2 };
+
+struct mc_tcp_sum {
+    uint64_t status, sum;
+};
+_Static_assert(sizeof(struct mc_tcp_sum) == 16, "wire format");
+
+#define MC_TCP_SUM_MAX ((uint64_t)1 << 20) /* it is made in one go */
 #define MC_TCP_LANE_MAX ((UINT64_C(1) << 56) - 1)
 #define MC_TCP_OPCODE_VERSION_2 0x80u
 #define MC_TCP_WHO 0x40u
