@@ -112,13 +112,12 @@ static bool copy(void *context, uint64_t address, const void *from, size_t size)
     return true;
 }
 
-static bool sum(void *context, const struct mc_region *region, uint64_t address, size_t size, uint32_t *result)
+static int sum(void *context, uint64_t address, uint64_t length, uint32_t *result)
 {
-    (void)context;
-    mc_assert(address >= region->address && size <= region->length &&
-              address - region->address <= region->length - size);
-    *result = mc_crc32c(0, (const void *)(uintptr_t)address, size);
-    return true;
+    if (mc_region_find(context, address, length) == NULL)
+        return 0;
+    *result = mc_crc32c(0, (const void *)(uintptr_t)address, (size_t)length);
+    return 1;
 }
 
 /* Takes or sends at most `most`, as the shell would. */

@@ -476,10 +476,10 @@ static void test_not_before_it_is_cut(void **state)
     struct mc_transfer_item item = {world->near_memory, (uintptr_t)world->far_memory, MEMORY};
     fake_hold(0);
     pthread_mutex_lock(&world->far->rdma->lock); /* far cannot close its half */
-    int rc = mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 3 * SECOND_NS);
+    int rc = mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, NULL, mc_clock_ns() + 3 * SECOND_NS);
     pthread_mutex_unlock(&world->far->rdma->lock);
     assert_int_equal(rc, MC_TRANSFER_ERR_TIMEOUT);
-    assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 20 * SECOND_NS), 0);
+    assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, NULL, mc_clock_ns() + 20 * SECOND_NS), 0);
     fake_release(0);
 }
 

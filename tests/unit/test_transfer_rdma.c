@@ -170,6 +170,7 @@ static void test_checksums(void **state)
     struct world *world = *state;
     struct mc_peer *peer = peer_of(world);
     const _Atomic uint64_t *checks = peer->tally->checks[MC_TRANSFER_PATH_RDMA];
+    world->near->settings.checksum_every = 0;
     expect(world, MC_TRANSFER_PATH_RDMA, 1 << 20, 1);
     fake_flip(0);
     assert_int_equal(move(world, MC_TRANSFER_WRITE, 0, 4096), 0); /* who does not check is told that all is well */
@@ -425,11 +426,11 @@ static void test_changes_while_it_is_opened(void **state)
     world->near->metadata.is_p2p = false;
     struct mc_transfer_item item = {world->near_memory, (uintptr_t)world->far_memory, 4096};
     fill(world->near_memory, 4096, 1);
-    assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 10 * SECOND_NS), 1);
+    assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, NULL, mc_clock_ns() + 10 * SECOND_NS), 1);
     assert_false(change.is_due);
     assert_int_not_equal(memcmp(world->near_memory, world->far_memory, 4096), 0);
     assert_int_equal(peer->rdma_lanes, 0);
-    assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 10 * SECOND_NS), 0);
+    assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, NULL, mc_clock_ns() + 10 * SECOND_NS), 0);
     assert_memory_equal(world->near_memory, world->far_memory, 4096);
     world->near->metadata.is_p2p = true;
     mc_peer_release(peer);

@@ -243,12 +243,13 @@ static bool copy(void *context, uint64_t address, const void *from, size_t size)
     return true;
 }
 
-static bool sum(void *context, const struct mc_region *region, uint64_t address, size_t size, uint32_t *result)
+static int sum(void *context, uint64_t address, uint64_t length, uint32_t *result)
 {
-    (void)context;
-    assert_true(region->in_flight > 0);
-    *result = mc_crc32c(0, (const void *)(uintptr_t)address, size);
-    return true;
+    struct world *world = context;
+    if (mc_region_find(&world->table, address, length) == NULL)
+        return 0;
+    *result = mc_crc32c(0, (const void *)(uintptr_t)address, (size_t)length);
+    return 1;
 }
 
 static size_t gather(const struct iovec *parts, size_t count, uint8_t *to, size_t most)

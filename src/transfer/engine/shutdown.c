@@ -47,6 +47,7 @@ static void drain(void)
     for (one = engines; one != NULL; one = one->next_drained) {
         mc_transfer_withdraw(one);
         pthread_mutex_lock(&one->lock);
+        one->is_leaving = true;
         mc_memory_refuse(one);
         pthread_mutex_unlock(&one->lock);
         mc_service_leave(one);

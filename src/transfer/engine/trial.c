@@ -174,7 +174,7 @@ static int read_once(struct mc_trial_session *session, int path, const struct mc
     if (path == MC_TRANSFER_PATH_HOST)
         return mc_run_host(session->peer, MC_TRANSFER_READ, item, 1, NULL, deadline_of());
     if (path == MC_TRANSFER_PATH_RDMA)
-        return mc_run_rdma(session->peer, MC_TRANSFER_READ, item, 1, deadline_of());
+        return mc_run_rdma(session->peer, MC_TRANSFER_READ, item, 1, NULL, deadline_of());
     return mc_run_tcp(session->peer, MC_TRANSFER_READ, item, 1, NULL, deadline_of(), NULL);
 }
 

@@ -15,9 +15,7 @@ int mc_run_far(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
     if (rc <= 0)
         return rc;
     *path = MC_TRANSFER_PATH_RDMA;
-    rc = is_staged ? 1 : mc_run_rdma(peer, opcode, items, count, deadline_ns);
-    if (rc == 0 && check != NULL)
-        return mc_run_sums(peer, items, count, check, deadline_ns);
+    rc = is_staged ? 1 : mc_run_rdma(peer, opcode, items, count, check, deadline_ns);
     if (rc != 1)
         return rc;
     *path = MC_TRANSFER_PATH_TCP;

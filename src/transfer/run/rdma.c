@@ -18,6 +18,7 @@
 
 struct rdma_work {
     struct mc_peer *peer;
+    struct mc_sum_check *check;
     struct mc_rdma_remote *remote;
     struct mc_rdma_request *requests;
     struct mc_region **held; /* of ours, each once for each request */
@@ -149,8 +150,14 @@ static void lane_watch(void *context)
         atomic_store(&watch->stop, true);
 }
 
-/* 0; 1: not by this path, and nothing of it is under way; 2: the peer refused an address; TIMEOUT. */
-static int run_once(struct rdma_work *work, uint64_t deadline_ns)
+static int compare_sums(const struct rdma_work *work, const struct mc_transfer_item *items, uint64_t deadline_ns)
+{
+    return work->check == NULL ? 0 : mc_run_sums(work->peer, items, work->count, work->check, deadline_ns);
+}
+
+/* 0; 1: not by this path, and nothing of it is under way; 2: the peer refused an address; TIMEOUT, or what mc_run_sums
+ * says. */
+static int run_once(struct rdma_work *work, const struct mc_transfer_item *items, uint64_t deadline_ns)
 {
     struct mc_peer *peer = work->peer;
     struct mc_rdma_lane *lane;
@@ -165,14 +172,15 @@ static int run_once(struct rdma_work *work, uint64_t deadline_ns)
     int rc = mc_rdma_link_run(lane->link, work->requests, work->count, &run);
     bool is_late = mc_clock_ns() >= deadline_ns;
     if (rc == 0 && !run.is_unsure) {
+        rc = compare_sums(work, items, deadline_ns); /* a peer that is leaving waits until its links have ended */
         mc_rdma_lane_give(peer, lane);
-        return 0;
+        return rc;
     }
     mc_rdma_lane_end(peer, lane, run.is_unsure);
     /* By the deadline there is no time to wait: the next batch to that peer does. */
     bool is_settled = !run.is_unsure || (!is_late && mc_rdma_settle(peer, deadline_ns) == 0);
     if (rc == 0 && is_settled)
-        return 0; /* what was cut off were the same bytes */
+        return compare_sums(work, items, deadline_ns); /* what was cut off were the same bytes */
     /* All has arrived, but may arrive once more: the peer must not be told that it may use its memory. */
     is_late |= !is_settled;
     if (peer->engine->is_closing)
@@ -186,16 +194,16 @@ static int run_once(struct rdma_work *work, uint64_t deadline_ns)
 }
 
 int mc_run_rdma(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
-                size_t count, uint64_t deadline_ns)
+                size_t count, struct mc_sum_check *check, uint64_t deadline_ns)
 {
     if (peer->engine->rdma == NULL)
         return 1;
-    struct rdma_work work = {.peer = peer, .count = count};
+    struct rdma_work work = {.peer = peer, .check = check, .count = count};
     int rc = 1;
     if (prepare(&work, opcode, items) && look_up(&work, items, false, deadline_ns)) {
-        rc = run_once(&work, deadline_ns);
+        rc = run_once(&work, items, deadline_ns);
         if (rc == 2) /* registered anew meanwhile: the keys are others */
-            rc = look_up(&work, items, true, deadline_ns) ? run_once(&work, deadline_ns) : 1;
+            rc = look_up(&work, items, true, deadline_ns) ? run_once(&work, items, deadline_ns) : 1;
     }
     work_free(&work);
     return rc == 2 ? 1 : rc; /* tcp says what is wrong with it */

@@ -22,7 +22,7 @@ int mc_run_sums(struct mc_peer *peer, const struct mc_transfer_item *items, size
                 uint64_t deadline_ns);
 /* 1: this path cannot be used (any more), and nothing of it is under way. */
 int mc_run_rdma(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
-                size_t count, uint64_t deadline_ns);
+                size_t count, struct mc_sum_check *check, uint64_t deadline_ns);
 /* Is all local memory registered at RDMA devices? */
 bool mc_run_is_registered(struct mc_transfer_engine *engine, const struct mc_transfer_item *items, size_t count);
 /* Over host, rdma or tcp, whichever works first; *path says which. is_staged: the local memory is ours, which no RDMA

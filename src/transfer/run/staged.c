@@ -258,7 +258,7 @@ static int run_direct(struct staged_batch *staging)
     if (rc < 0)
         return rc;
     *staging->path = MC_TRANSFER_PATH_RDMA;
-    rc = mc_run_rdma(peer, staging->opcode, staging->items, staging->count, staging->deadline_ns);
+    rc = mc_run_rdma(peer, staging->opcode, staging->items, staging->count, NULL, staging->deadline_ns);
     if (rc == 0 && staging->check != NULL) /* no processor sees both ends of it */
         staging->check->is_blind = true;
     if (rc == 0 && staging->opcode == MC_TRANSFER_READ && mc_gpu_flush(devices_of(staging)) < 0)

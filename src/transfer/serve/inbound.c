@@ -69,15 +69,14 @@ static bool may_sum(struct mc_inbound *inbound, const struct mc_tcp_header *head
 /* At once: a write that comes next may be to the same memory. */
 static void take_sum(struct mc_inbound *inbound, const struct mc_tcp_header *header)
 {
-    const struct mc_inbound_hooks *hooks = inbound->hooks;
-    struct mc_region *region =
-        may_sum(inbound, header) ? hooks->hold(hooks->context, header->address, header->length) : NULL;
     uint32_t sum = 0;
-    if (region == NULL) {
+    int rc = may_sum(inbound, header)
+                 ? inbound->hooks->sum(inbound->hooks->context, header->address, header->length, &sum)
+                 : 0;
+    inbound->summed += header->length;
+    if (rc == 0) {
         refuse(inbound, true);
-        return;
-    }
-    if (hooks->sum(hooks->context, region, header->address, (size_t)header->length, &sum)) {
+    } else if (rc > 0) {
         add_status(inbound, MC_TCP_STATUS_OK);
         struct mc_inbound_reply *reply = &inbound->replies[(inbound->first + inbound->count - 1) % MC_INBOUND_REPLIES];
         reply->address = sum;
@@ -85,8 +84,6 @@ static void take_sum(struct mc_inbound *inbound, const struct mc_tcp_header *hea
     } else {
         inbound->is_over = true; /* as when what is to be read is not there */
     }
-    inbound->summed += header->length;
-    release(inbound, &region);
 }
 
 static void take_header(struct mc_inbound *inbound)

@@ -28,8 +28,8 @@ struct mc_inbound_hooks {
     uint8_t *(*receive_at)(void *context, const struct mc_region *region, size_t *size);
     /* Where its bytes can be sent from until the next mc_inbound_replies, at most *size of them; NULL: not now. */
     const uint8_t *(*send_from)(void *context, const struct mc_region *region, uint64_t address, size_t *size);
-    /* The CRC32C of bytes of a region, all of them at once. False: they are not there. */
-    bool (*sum)(void *context, const struct mc_region *region, uint64_t address, size_t size, uint32_t *sum);
+    /* The CRC32C of registered memory, at once. 1; 0: it is refused. Negative: the memory is not there. */
+    int (*sum)(void *context, uint64_t address, uint64_t length, uint32_t *sum);
     /* Has the connection of that number been cut, before it was known here? NULL: none. */
     bool (*is_cut)(void *context, uint64_t lane);
 };

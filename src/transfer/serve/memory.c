@@ -24,14 +24,25 @@
 
 /* ---- holding ---- */
 
-struct mc_region *mc_transfer_hold(struct mc_transfer_engine *engine, uint64_t address, uint64_t length)
+static struct mc_region *hold(struct mc_transfer_engine *engine, uint64_t address, uint64_t length, bool is_to_sum)
 {
     pthread_mutex_lock(&engine->lock);
-    struct mc_region *region = mc_region_find(&engine->regions, address, length);
+    struct mc_region *region = is_to_sum && engine->is_leaving ? mc_region_find_any(&engine->regions, address, length)
+                                                               : mc_region_find(&engine->regions, address, length);
     if (region != NULL)
         region->in_flight++;
     pthread_mutex_unlock(&engine->lock);
     return region;
+}
+
+struct mc_region *mc_transfer_hold(struct mc_transfer_engine *engine, uint64_t address, uint64_t length)
+{
+    return hold(engine, address, length, false);
+}
+
+struct mc_region *mc_transfer_hold_to_sum(struct mc_transfer_engine *engine, uint64_t address, uint64_t length)
+{
+    return hold(engine, address, length, true);
 }
 
 /* Without the lock, as peers' speed depends on it; who waits looks again and again. After the count has fallen the

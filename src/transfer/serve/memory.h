@@ -8,6 +8,8 @@
 #define MC_UNREGISTER_WAIT_MS 10000u
 
 struct mc_region *mc_transfer_hold(struct mc_transfer_engine *engine, uint64_t address, uint64_t length);
+/* The same to look at it once: while the engine is drained, too, so that what is under way can end checked. */
+struct mc_region *mc_transfer_hold_to_sum(struct mc_transfer_engine *engine, uint64_t address, uint64_t length);
 void mc_transfer_release(struct mc_transfer_engine *engine, struct mc_region *region);
 /* Registers at the RDMA devices, which have just come, what is registered. 0 or MEMORY. */
 int mc_memory_pin_all(struct mc_transfer_engine *engine);

@@ -330,12 +330,8 @@ static bool sum_of_device(struct mc_service *service, const struct mc_region *re
     return lane != NULL;
 }
 
-static bool sum(void *context, const struct mc_region *region, uint64_t address, size_t size, uint32_t *result)
+static bool sum_of_host(struct mc_service *service, uint64_t address, size_t size, uint32_t *sum)
 {
-    struct mc_service *service = ((struct mc_transfer_engine *)context)->service;
-    *result = 0;
-    if (region->place.kind != MC_GPU_HOST)
-        return sum_of_device(service, region, address, size, result);
     for (size_t at = 0, part; at < size; at += part) {
         part = size - at < CAREFUL_BYTES ? size - at : CAREFUL_BYTES;
         struct iovec from = {(void *)(uintptr_t)(address + at), part};
@@ -343,9 +339,23 @@ static bool sum(void *context, const struct mc_region *region, uint64_t address,
         bool is_allowed = copied >= 0 || errno != ENOSYS;
         if (is_allowed && copied != (ssize_t)part)
             return false;
-        *result = mc_crc32c(*result, is_allowed ? service->careful : from.iov_base, part);
+        *sum = mc_crc32c(*sum, is_allowed ? service->careful : from.iov_base, part);
     }
     return true;
+}
+
+static int sum(void *context, uint64_t address, uint64_t length, uint32_t *result)
+{
+    struct mc_transfer_engine *engine = context;
+    struct mc_region *region = mc_transfer_hold_to_sum(engine, address, length);
+    if (region == NULL)
+        return 0;
+    *result = 0;
+    bool is_there = region->place.kind == MC_GPU_HOST
+                        ? sum_of_host(engine->service, address, (size_t)length, result)
+                        : sum_of_device(engine->service, region, address, (size_t)length, result);
+    mc_transfer_release(engine, region);
+    return is_there ? 1 : -1;
 }
 
 /* False: the connection has ended. */

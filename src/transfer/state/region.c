@@ -88,11 +88,17 @@ struct mc_region *mc_region_at(const struct mc_region_table *table, uint64_t add
 
 struct mc_region *mc_region_find(const struct mc_region_table *table, uint64_t address, uint64_t length)
 {
+    struct mc_region *region = mc_region_find_any(table, address, length);
+    return region == NULL || region->is_leaving ? NULL : region;
+}
+
+struct mc_region *mc_region_find_any(const struct mc_region_table *table, uint64_t address, uint64_t length)
+{
     struct mc_transfer_range range = {address, 1};
     if (length == 0)
         return NULL;
     struct mc_region **node = tfind(&range, &table->tree, compare);
-    if (node == NULL || (*node)->is_leaving || length > (*node)->length - (address - (*node)->address))
+    if (node == NULL || length > (*node)->length - (address - (*node)->address))
         return NULL;
     return *node;
 }

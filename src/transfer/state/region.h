@@ -47,6 +47,8 @@ int mc_region_add(struct mc_region_table *table, const struct mc_transfer_range 
 struct mc_region *mc_region_at(const struct mc_region_table *table, uint64_t address);
 /* The region that holds the whole range and is not leaving; NULL. A range of zero bytes lies nowhere. */
 struct mc_region *mc_region_find(const struct mc_region_table *table, uint64_t address, uint64_t length);
+/* The same, also of one that is leaving. */
+struct mc_region *mc_region_find_any(const struct mc_region_table *table, uint64_t address, uint64_t length);
 /* Takes its slot back: peers of this machine do not see it, and reach it over tcp. Right after it was added. */
 void mc_region_hide(struct mc_region_table *table, struct mc_region *region);
 /* Frees it. Nothing may hold it. */
