@@ -5,10 +5,13 @@ import re
 import subprocess
 import sys
 import time
+import zlib
+
+import pytest
 
 from cluster import wait_until
 from test_documents import document, metrics_of, names, same, section
-from test_engine import Near, Peer
+from test_engine import Near, Peer, set_path
 
 from mooncake.engine import TransferEngine
 import mooncake.engine as module
@@ -73,6 +76,25 @@ def test_by_peer_and_path(monkeypatch):
     assert value(found, "mooncake_transfer_registered_ranges") == 1 and value(found, "mooncake_transfer_peers") == 2
     assert value(every, "mooncake_transfer_bytes_total", peer=one.target, path="tcp", direction="write") == 5
     assert value(every, "mooncake_transfer_bytes_total", peer=one.target, path="host", direction="write") == 1000
+
+
+@pytest.mark.parametrize("path", ["host", "tcp"])
+@pytest.mark.parametrize("mode", ["on", "sampled", "off"])
+def test_checksums(monkeypatch, mode, path):
+    """Every transfer, one in so many of each size, or none is compared; and all arrive."""
+    set_path(monkeypatch, path)
+    monkeypatch.setenv("MC_TE_CHECKSUM", mode)
+    monkeypatch.setenv("MC_TE_CHECKSUM_EVERY", "4")
+    near = Near()
+    with Peer() as peer:
+        for size in (100, 100000, 10000000):
+            for byte in range(6):
+                near.memory[:size] = bytes([byte]) * size
+                assert near.engine.transfer_sync_write(peer.target, near.address, peer.address, size) == 0
+                assert int(peer.ask("crc", 0, size)) == zlib.crc32(near.memory[:size])
+        found = samples(near.engine.get_metrics())
+    assert value(found, "mooncake_transfer_checked_total", peer=peer.target, path=path) == {"on": 18, "sampled": 6, "off": 0}[mode]
+    assert value(found, "mooncake_transfer_mismatches_total") == 0
 
 
 def test_who_cannot_be_reached():

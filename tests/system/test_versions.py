@@ -14,6 +14,7 @@ import pytest
 import cluster
 from etcd import Etcd
 from python_cluster import wait_until
+from test_engine import Peer
 from test_ha import epoch_of, serves
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -242,3 +243,21 @@ def test_masters_of_both_take_turns(release, ends):
             for master in masters.values():
                 if master.process is not None:
                     master.stop()
+
+
+@pytest.mark.parametrize("path", ["host", "tcp"])
+def test_engines_with_checksums(release, path):
+    """Where one of two engines knows nothing of them, bytes are moved as ever, and who wanted checksums says so, once."""
+    environment = {"MC_TE_CHECKSUM": "on", "MC_LOG_LEVEL": "INFO", **({"MC_FORCE_TCP": "1"} if path == "tcp" else {})}
+    with (tempfile.TemporaryFile("w+") as said, Peer(log=said, **environment) as new,
+          Peer(**{**environment, "MC_PYTHONPATH": str(release["old"].python_path)}) as old):
+        for asker, other in ((new, old), (old, new)):
+            for size in (1, 65537, 5 << 20):
+                assert asker.ask("fill", 0, size, size % 251) == "ok"
+                assert asker.ask("write", other.target, other.address, size) == "0"
+                assert other.ask("crc", 0, size) == asker.ask("crc", 0, size)
+                assert other.ask("fill", 0, size, size % 249) == "ok"
+                assert asker.ask("read", other.target, other.address, size) == "0"
+                assert other.ask("crc", 0, size) == asker.ask("crc", 0, size)
+        said.seek(0)
+        assert said.read().count(f"{old.target} cannot compare checksums") == 1
