@@ -7,6 +7,7 @@
  *   - A transfer ends exactly once and by its deadline: 30 s (MC_TRANSFER_TIMEOUT, seconds, at least 5) plus 1 ns per
  *     byte. After that nothing of the library touches the caller's memory for it any more. The time of a batch in the
  *     background begins when its peer's earlier ones leave room for it, unless that peer is silent.
+ *   - With MC_TE_CHECKSUM=on, or sampled (docs/transfer.md), bytes that are not the same at both ends fail a transfer.
  *   - Result 0 of a write means that every byte lies in the peer's memory (of an old peer, which speaks the first
  *     version of the protocol: that every byte was sent). After a failure either side's target may hold anything.
  *   - A peer can reach registered memory only, and no more of it once mc_transfer_unregister has returned 0.
