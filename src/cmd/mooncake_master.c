@@ -12,6 +12,7 @@
 #include "store/master/options.h"
 #include "store/master/quotas.h"
 #include "store/master/server.h"
+#include "store/master/standbys.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -65,6 +66,7 @@ static int serve(struct mc_master_config *config, char *error, size_t error_size
         mc_pod_destroy(config->pod);
         return rc;
     }
+    config->standbys = mc_standbys_start(config, server);
     rc = mc_http_create(server, config, &http, error, error_size);
     if (rc == 0) {
         mc_log(INFO, "%s", config->start);
@@ -82,7 +84,9 @@ static int serve(struct mc_master_config *config, char *error, size_t error_size
     mc_pod_lead(config->pod, false); /* while the leadership is given back */
     mc_quotas_stop(config->quotas);
     mc_http_destroy(http);
+    mc_standbys_stop(config->standbys); /* waited for when the leadership is given back */
     mc_server_destroy(server);
+    mc_standbys_destroy(config->standbys);
     mc_pod_destroy(config->pod);
     return rc;
 }

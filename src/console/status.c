@@ -37,6 +37,30 @@ static void print_leader(const struct mc_console *console, struct mc_span data)
         fprintf(out, "leader    %s%s\n", leader, is_leader ? "" : "; this one knows nothing of objects: ask that one");
 }
 
+static void print_standbys(FILE *out, struct mc_span data)
+{
+    struct mc_span list;
+    struct mc_json_cursor cursor;
+    char name[80], address[300], build[80], since[32];
+    uint64_t now_ms = mc_console_number(data, "time_ms");
+    size_t count = 0;
+    if (mc_json_find(data, "standbys", &list) != 1 || mc_json_open(list, '[', &cursor) < 0)
+        return; /* no election, or a master of a release before */
+    for (; mc_json_next(&cursor) == 1; count++) {
+        uint64_t since_ms = mc_console_number(cursor.value, "since_ms");
+        fprintf(out, "standby   %s, %s; %s; waits %s, heard %.1f s ago\n",
+                mc_console_text(cursor.value, "address", address, sizeof(address)),
+                mc_console_text(cursor.value, "name", name, sizeof(name)),
+                mc_console_text(cursor.value, "build", build, sizeof(build)),
+                mc_console_time(since, now_ms > since_ms ? (now_ms - since_ms) / 1000 : 0),
+                (double)mc_console_number(cursor.value, "heard_ms") / 1000);
+    }
+    if (!mc_console_bool(data, "standbys_are_known"))
+        fprintf(out, "standby   the place of the election has not said lately who waits\n");
+    else if (count == 0)
+        fprintf(out, "standby   none waits: nobody would follow\n");
+}
+
 static double part(double of, double all)
 {
     return all <= 0 ? 0 : 100 * of / all;
@@ -141,6 +165,7 @@ void mc_console_print_status(const struct mc_console *console, struct mc_span da
 {
     FILE *out = console->out;
     print_leader(console, data);
+    print_standbys(out, data);
     if (!mc_console_bool(data, "is_ready"))
         return;
     print_memory(out, data);

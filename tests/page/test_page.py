@@ -16,7 +16,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "system"
 import keyed  # noqa: E402
 from browser import CHROMIUM, Browser  # noqa: E402
 from cluster import Master, request  # noqa: E402
+from etcd import Etcd  # noqa: E402
 from keyed import Key  # noqa: E402
+from test_ha import CLUSTER, Masters  # noqa: E402
 from wire import EXIST, EXIST_REPLY, LIVE, PUT_DONE, PUT_GRANTED, PUT_START, FakeOwner, data, record, records  # noqa: E402
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser here")
@@ -196,6 +198,29 @@ def test_keyboard():
         assert browser.eval("document.getElementById('keys').open")
         assert browser.eval("[...document.querySelectorAll('button, input, select, a, [tabindex]')].every(one => one.tabIndex >= 0 || one.id === 'nodes-part')")
         assert browser.eval("[...document.querySelectorAll('button, input, select')].every(one => one.innerText || one.getAttribute('aria-label') || one.closest('label'))"), "each says what it is"
+
+
+def test_masters_that_wait():
+    """A standby writes its own name there: it is text, whatever it is. The standby's page has the list as well."""
+    with Etcd() as etcd, Masters(etcd, 2) as masters, Browser(390, 844) as phone, Browser() as browser:
+        leader = masters.leader()
+        other = masters.others(leader)[0]
+        short = "<script>document.title='owned'</script>"
+        evil = {"name": short, "address": "<b>:1", "build": short, "since_ms": 2**63, "beat": 1}
+        browser.open(f"http://127.0.0.1:{leader.metrics_port}/")
+        browser.wait(f"document.getElementById('waiting').innerText.includes({json.dumps(other.address)})")
+        etcd.ask("/v3/kv/put", key=f"mooncake-store/{CLUSTER}/standby/1".encode(), value=json.dumps(evil).encode())
+        browser.wait("document.querySelectorAll('#waiting tr').length === 2")
+        assert short in browser.eval("[...document.querySelectorAll('#waiting td')].map(cell => cell.textContent).join()") and browser.eval("document.title") == "Mooncake"
+        assert "0.4" in text_of(browser, "waiting") and text_of(browser, "waiting-part").count(" s\t") + text_of(browser, "waiting-part").count(" s\n") >= 2
+        leave_picture(browser, "waiting-wide")
+        phone.open(f"http://127.0.0.1:{other.metrics_port}/")
+        phone.wait(f"document.getElementById('waiting').innerText.includes({json.dumps(other.address)})")
+        assert phone.eval("document.documentElement.scrollWidth") <= 390 and phone.eval("document.getElementById('leader-part').hidden")
+        leave_picture(phone, "waiting-phone")
+        other.kill()
+        browser.wait("document.getElementById('waiting-none').innerText.includes('None waits')")
+        assert browser.problems == [] and phone.problems == []
 
 
 def test_a_master_that_ends_and_comes_back():

@@ -60,6 +60,7 @@ class ApiServer:
         self.verbs = {"get", "create", "update", "patch"}  # the last of pods, the others of leases
         self.fail, self.is_mute, self.late_s, self.requests, self.lost_answers = None, False, 0, 0, 0
         self.cut_off = set()  # accounts whose packets are lost
+        self.hidden = set()  # Leases that a role with resourceNames does not name
         self.server = None
         self.environment = self.account("all")
 
@@ -134,7 +135,8 @@ class ApiServer:
             found = PATH.match(path)
             if not found:
                 return 404, status_of(404, "no such path")
-            if VERBS.get(method) not in self.verbs:
+            name = found[2] or (body or {}).get("metadata", {}).get("name")
+            if VERBS.get(method) not in self.verbs or f"{found[1]}/{name}" in self.hidden:
                 return 403, status_of(403, "leases.coordination.k8s.io is forbidden")
             result = self._change(method, *found.groups(), body)
             if self.lost_answers > 0 and method != "GET":

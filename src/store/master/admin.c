@@ -57,6 +57,7 @@ struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_maste
                                    .drains = admin->drains,
                                    .history = config->history,
                                    .events = config->events,
+                                   .standbys = config->standbys,
                                    .started_ms = admin->started_ms,
                                    .is_ha = config->ha_enabled,
                                    .has_tenants = config->quotas != NULL};
@@ -242,6 +243,8 @@ static void get_metrics(void *context, struct mc_web_request *request)
     if (ask(admin, ask_accusers, &accusers) < 0)
         accusers.count = 0; /* the page is worth more than that line */
     const struct mc_tls_counts tls = mc_tls_counts();
+    struct mc_standby standbys[MC_STANDBYS_MAX];
+    bool is_known;
     struct mc_metrics_extra extra = {resident_bytes(),
                                      (mc_clock_ms() - admin->started_ms) / 1000,
                                      mc_server_epoch(admin->server),
@@ -249,7 +252,8 @@ static void get_metrics(void *context, struct mc_web_request *request)
                                      accusers.list,
                                      accusers.count,
                                      tls.served,
-                                     tls.served_resumed};
+                                     tls.served_resumed,
+                                     mc_standbys_read(admin->view.standbys, standbys, &is_known)};
     mc_metrics_text(&text, &statistics, segments, (size_t)count, &extra);
     free(segments);
     mc_misses_metrics(admin->server, &text);

@@ -200,6 +200,25 @@ static void write_turns(struct mc_json_writer *writer, const struct mc_view *vie
     mc_json_end(writer, '}');
 }
 
+static void write_standbys(struct mc_json_writer *writer, const struct mc_view *view)
+{
+    struct mc_standby list[MC_STANDBYS_MAX];
+    bool is_known;
+    size_t count = mc_standbys_read(view->standbys, list, &is_known);
+    mc_json_add_bool(writer, "standbys_are_known", is_known);
+    mc_json_begin(writer, "standbys", '[');
+    for (size_t i = 0; i < count; i++) {
+        mc_json_begin(writer, NULL, '{');
+        mc_http_json_add(writer, "name", list[i].name, strlen(list[i].name));
+        mc_http_json_add(writer, "address", list[i].address, strlen(list[i].address));
+        mc_http_json_add(writer, "build", list[i].build, strlen(list[i].build));
+        mc_json_add_number(writer, "since_ms", list[i].since_ms);
+        mc_json_add_number(writer, "heard_ms", list[i].heard_ms);
+        mc_json_end(writer, '}');
+    }
+    mc_json_end(writer, ']');
+}
+
 static void write_leader(struct mc_json_writer *writer, const struct mc_view *view, bool is_ready)
 {
     struct mc_election_role role;
@@ -214,6 +233,8 @@ static void write_leader(struct mc_json_writer *writer, const struct mc_view *vi
     mc_json_add_bool(writer, "has_tenants", view->has_tenants);
     mc_http_json_add(writer, "leader_address", role.leader, strlen(role.leader));
     mc_json_add_number(writer, "epoch", role.leader_epoch);
+    if (view->is_ha)
+        write_standbys(writer, view);
 }
 
 static void write_cluster(struct mc_json_writer *writer, const struct mc_view *view,

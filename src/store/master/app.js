@@ -169,6 +169,22 @@ function showDisks(disks) {
   ], byId("disks"));
 }
 
+/* Who would follow. A standby's clock may differ from ours: no time is below zero. */
+function showWaiting(data) {
+  byId("waiting-part").hidden = !data.standbys;
+  if (!data.standbys) return;
+  const list = data.standbys;
+  set(byId("waiting-none"), !data.standbys_are_known ? "The place of the election has not said lately who waits." : list.length ? "" : "None waits: nobody would follow.");
+  byId("waiting-none").hidden = data.standbys_are_known && list.length > 0;
+  byId("waiting-table").hidden = list.length === 0;
+  keyed(byId("waiting"), list, one => one.address, () => {
+    const row = document.createElement("tr");
+    add(row, "td", "", "name");
+    for (const label of ["", "", "waits", "heard"]) { const cell = add(row, "td", "", label ? "number" : "name"); if (label) cell.dataset.label = label; }
+    return row;
+  }, (row, one) => [reached(one.address), one.name, one.build, duration(Math.max(0, data.time_ms - one.since_ms) / 1000), (one.heard_ms / 1000).toFixed(1) + " s"].forEach((text, at) => set(row.children[at], text)));
+}
+
 /* ---- curves ---- */
 
 const past = {hour: {series: null, last: 0, each: 10}, day: {series: null, last: 0, each: 120}};
@@ -494,6 +510,7 @@ function showState(data) {
   set(byId("state"), `${who}; ${data.build}; up ${duration(data.uptime_seconds)}${isPaused ? "; paused" : ""}; seen ${clock(Date.now())}`);
   setClass(byId("state"), "");
   byId("leader-part").hidden = !data.is_ready;
+  showWaiting(data);
   byId("standby-part").hidden = data.is_ready;
   if (!data.is_ready) {
     set(byId("standby"), data.leader_address ? `It is well, and knows nothing of objects: ask the leader, ${data.leader_address}.` : "Nobody leads now: a master is being elected, or the election cannot be reached.");

@@ -6,6 +6,7 @@
 #include "env/json.h"
 #include "env/keys.h"
 #include "store/master/server.h"
+#include "store/master/standbys.h"
 #include "store/wire/tenant.h"
 #include "web/web.h"
 
@@ -81,8 +82,9 @@ mc_http_handler mc_page_index, mc_page_style, mc_page_script;
 struct mc_view {
     struct mc_server *server;
     struct mc_drain_jobs *drains;
-    struct mc_history *history; /* NULL: there is none */
-    struct mc_events *events;   /* NULL: likewise */
+    struct mc_history *history;   /* NULL: there is none */
+    struct mc_events *events;     /* NULL: likewise */
+    struct mc_standbys *standbys; /* NULL: likewise */
     uint64_t started_ms;
     bool is_ha, has_tenants;
 };

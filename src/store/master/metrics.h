@@ -26,7 +26,7 @@ struct mc_metrics_extra { /* what the core does not know */
     uint64_t resident_bytes, uptime_seconds, epoch, longest_turn_ns;
     const struct mc_core_accuser *accusers;
     size_t accuser_count;
-    uint64_t tls_handshakes, tls_resumed;
+    uint64_t tls_handshakes, tls_resumed, standbys;
 };
 const char *mc_metrics_reason(enum mc_gone why);
 void mc_metrics_misses(struct mc_buffer *out, const struct mc_core_statistics *statistics,

@@ -10,6 +10,7 @@
 struct mc_events;
 struct mc_history;
 struct mc_quotas;
+struct mc_standbys;
 
 #define MC_CONFIG_KEYS_MAX 1024 /* settings in a config file */
 #define MC_CONFIG_DEPTH_MAX 16  /* nested maps in a config file */
@@ -35,6 +36,7 @@ struct mc_master_config {
     struct mc_quotas *quotas;   /* of tenants, whose each new core is told; NULL: there are none. The caller's */
     struct mc_history *history; /* of samples, and of events; NULL: nothing is remembered. The caller's */
     struct mc_events *events;
+    struct mc_standbys *standbys; /* who waits to lead; NULL: that is not known. The caller's */
     bool has_kv_events;
     uint32_t kv_events_capacity;
     char kv_events_backend[256];
