@@ -74,7 +74,7 @@ static void start(struct bench *bench, uint64_t epoch, uint64_t recovery_window_
     memset(bench, 0, sizeof(*bench));
     config = mc_core_config_default();
     config.recovery_window_ms = recovery_window_ms;
-    output = (struct mc_core_output){bench, get_buffer, closed, NULL, NULL, NULL, NULL};
+    output = (struct mc_core_output){bench, get_buffer, closed, NULL, NULL, NULL, NULL, NULL};
     bench->core = mc_core_create(&config, &output, (struct mc_id){1, 2}, epoch, 7, 0);
     if (bench->core == NULL)
         exit(1);

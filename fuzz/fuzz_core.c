@@ -489,7 +489,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     config.offload = size % 4 == 0 ? MC_OFFLOAD_NEVER : MC_OFFLOAD_ON_PUT;
     config.disk_ttl_ms = size % 4 == 1 ? 0 : 20000;
     config.offload_queue_limit = 8;
-    struct mc_core_output output = {game, buffer_of, closed, NULL, NULL, NULL, NULL};
+    struct mc_core_output output = {game, buffer_of, closed, NULL, NULL, NULL, NULL, NULL};
     game->now = 5000;
     game->number = 1;
     game->in = mc_reader(data, size);

@@ -302,7 +302,7 @@ static bool open_disk(struct mc_pool *pool, const struct mc_pool_settings *setti
 struct mc_pool *mc_pool_open(const struct mc_pool_settings *settings)
 {
     struct mc_pool *pool = calloc(1, sizeof(*pool));
-    struct mc_core_output output = {pool, buffer_of, note_closed, NULL, NULL, NULL, NULL};
+    struct mc_core_output output = {pool, buffer_of, note_closed, NULL, NULL, NULL, NULL, NULL};
     struct mc_core_config config = mc_core_config_default();
     config.recovery_window_ms = 0;
     config.client_ttl_ms = config.depart_ms = FOR_EVER_MS;

@@ -12,6 +12,7 @@
 #include "store/master/options.h"
 #include "store/master/quotas.h"
 #include "store/master/server.h"
+#include "store/master/slow.h"
 #include "store/master/standbys.h"
 
 #include <signal.h>
@@ -22,7 +23,8 @@ static void remember(struct mc_master_config *config)
 {
     config->history = mc_history_create();
     config->events = mc_events_create();
-    if (config->history == NULL || config->events == NULL)
+    config->slow = mc_slow_create();
+    if (config->history == NULL || config->events == NULL || config->slow == NULL)
         mc_log(WARNING, "out of memory: there will be no history of this master, or no account of its events");
     if (config->has_kv_events)
         config->kv_events = mc_kv_events_create(config->kv_events_capacity, config->kv_events_backend);
@@ -112,6 +114,7 @@ int main(int argc, char **argv)
         rc = serve(&config, error, sizeof(error));
         mc_history_destroy(config.history);
         mc_events_destroy(config.events);
+        mc_slow_destroy(config.slow);
         mc_kv_events_destroy(config.kv_events);
     }
     if (rc <= 0)

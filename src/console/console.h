@@ -30,6 +30,7 @@ int mc_console_status(struct mc_console *console);
 int mc_console_nodes(struct mc_console *console);
 int mc_console_keys(struct mc_console *console);
 int mc_console_events(struct mc_console *console);
+int mc_console_slow(struct mc_console *console);
 int mc_console_drain(struct mc_console *console);
 int mc_console_undrain(struct mc_console *console);
 int mc_console_top(struct mc_console *console);

@@ -1,4 +1,4 @@
-/* mooncake nodes, keys and events: what comes a page at a time. */
+/* mooncake nodes, keys, events and slow: what comes a page at a time. */
 #include "console/console.h"
 
 #include "env/clock.h"
@@ -12,6 +12,8 @@
 #define KEYS_SHOWN 100u
 #define EVENTS_SHOWN 50u
 #define FOLLOW_MS 1000
+#define SLOW_SHOWN 20u
+#define SLOW_MOST 128u
 
 static struct mc_span whole(const struct mc_buffer *reply)
 {
@@ -182,13 +184,19 @@ int mc_console_keys(struct mc_console *console)
 
 /* ---- events ---- */
 
+static void put_when(char when[32], uint64_t wall_ms)
+{
+    time_t seconds = (time_t)(wall_ms / 1000);
+    struct tm parts;
+    snprintf(when, 32, "?");
+    if (localtime_r(&seconds, &parts) != NULL)
+        (void)strftime(when, 32, "%Y-%m-%d %H:%M:%S", &parts);
+}
+
 void mc_console_print_event(FILE *out, struct mc_span event)
 {
-    char text[300], kind[32], level[32], when[32] = "?";
-    time_t seconds = (time_t)(mc_console_number(event, "time_ms") / 1000);
-    struct tm parts;
-    if (localtime_r(&seconds, &parts) != NULL)
-        (void)strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &parts);
+    char text[300], kind[32], level[32], when[32];
+    put_when(when, mc_console_number(event, "time_ms"));
     uint64_t count = mc_console_number(event, "count");
     fprintf(out, "%s %-9s%s %s", when, mc_console_text(event, "kind", kind, sizeof(kind)),
             strcmp(mc_console_text(event, "level", level, sizeof(level)), "warning") == 0 ? "!" : " ",
@@ -220,6 +228,55 @@ int mc_console_events(struct mc_console *console)
     }
     if (console->is_json && code == MC_CONSOLE_FINE)
         mc_console_list_end(console, is_begun);
+    mc_buffer_free(&reply);
+    return code;
+}
+
+/* ---- slow calls ---- */
+
+static void print_call(FILE *out, struct mc_span call, const char *when, const char *end)
+{
+    char kind[32], key[700], tenant[80], client[80], address[300];
+    (void)mc_console_text(call, "tenant", tenant, sizeof(tenant));
+    (void)mc_console_text(call, "client", client, sizeof(client));
+    (void)mc_console_text(call, "address", address, sizeof(address));
+    fprintf(out, "%-19s %9.3f s  %-11s %-20s %s%s by %s%s%s%s", when, (double)mc_console_number(call, "ms") / 1000,
+            mc_console_text(call, "kind", kind, sizeof(kind)), end, mc_console_text(call, "key", key, sizeof(key)),
+            mc_console_bool(call, "key_is_cut") ? "..." : "", client[0] == 0 ? "one that has gone" : client,
+            address[0] == 0 ? "" : " at ", address, tenant[0] == 0 || strcmp(tenant, "default") == 0 ? "" : ", of ");
+    fprintf(out, "%s\n", tenant[0] == 0 || strcmp(tenant, "default") == 0 ? "" : tenant);
+}
+
+static void print_slow(FILE *out, struct mc_span call)
+{
+    char when[32], result[64];
+    put_when(when, mc_console_number(call, "time_ms"));
+    print_call(out, call, when, mc_console_text(call, "result", result, sizeof(result)));
+}
+
+static void print_open(FILE *out, struct mc_span call)
+{
+    char size[32], text[64];
+    snprintf(text, sizeof(text), "open, %s", mc_console_size(size, mc_console_number(call, "bytes")));
+    print_call(out, call, "now", text);
+}
+
+int mc_console_slow(struct mc_console *console)
+{
+    struct mc_buffer reply = {0};
+    char path[64];
+    bool is_begun = false;
+    uint64_t most = console->limit != 0 ? console->limit : SLOW_SHOWN;
+    snprintf(path, sizeof(path), "/api/v1/slow?limit=%" PRIu64, most < SLOW_MOST ? most : SLOW_MOST);
+    int code = mc_console_ask(console, path, NULL, &reply);
+    if (code == MC_CONSOLE_FINE && console->is_json) {
+        mc_console_put_json(console->out, whole(&reply));
+        fprintf(console->out, "\n");
+    } else if (code == MC_CONSOLE_FINE &&
+               (print_page(console, &reply, "open", UINT64_MAX, &is_begun, print_open) < 0 ||
+                print_page(console, &reply, "calls", UINT64_MAX, &is_begun, print_slow) < 0)) {
+        code = MC_CONSOLE_FAILED;
+    }
     mc_buffer_free(&reply);
     return code;
 }

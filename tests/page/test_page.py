@@ -8,6 +8,7 @@ import pathlib
 import resource
 import struct
 import sys
+import time
 
 import pytest
 
@@ -19,6 +20,7 @@ from cluster import Master, request  # noqa: E402
 from etcd import Etcd  # noqa: E402
 from keyed import Key  # noqa: E402
 from test_ha import CLUSTER, Masters  # noqa: E402
+from test_slow import Caller, begin, end  # noqa: E402
 from wire import EXIST, EXIST_REPLY, LIVE, PUT_DONE, PUT_GRANTED, PUT_START, FakeOwner, data, record, records  # noqa: E402
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser here")
@@ -198,6 +200,27 @@ def test_keyboard():
         assert browser.eval("document.getElementById('keys').open")
         assert browser.eval("[...document.querySelectorAll('button, input, select, a, [tabindex]')].every(one => one.tabIndex >= 0 || one.id === 'nodes-part')")
         assert browser.eval("[...document.querySelectorAll('button, input, select')].every(one => one.innerText || one.getAttribute('aria-label') || one.closest('label'))"), "each says what it is"
+
+
+def test_slow_calls():
+    """Those that were, and puts that are open; keys and names of callers are text."""
+    with Pool(1) as pool, Browser() as browser, Browser(390, 844) as phone:
+        owner, caller = pool.owners[0], Caller(pool.master.port, b"", EVIL[:60].encode())
+        for key in (EVIL.encode(), b"model/" + b"7" * 300):
+            places = begin(caller, [key])
+            time.sleep(.03)
+            end(owner, caller, places, -801 if key[:1] == b"m" else 0)
+        begin(caller, [b"<b>open</b>"], 5 << 20)
+        time.sleep(1.1)
+        for one, name in ((browser, "wide"), (phone, "phone")):
+            one.open(pool.url)
+            one.wait("document.querySelectorAll('#slow tr').length === 3")
+            shown = one.eval("[...document.querySelectorAll('#slow td')].map(cell => cell.textContent).join('|')")
+            assert EVIL in shown and "<b>open</b>" in shown and "open, 5.00 MB" in shown and "TRANSFER_FAIL" in shown and "7…" in shown and EVIL[:50] in shown
+            assert one.eval("document.title") == "Mooncake" and one.eval("document.querySelectorAll('#slow b, #slow script').length") == 0
+            assert one.eval("document.documentElement.scrollWidth") <= one.size[0] and one.problems == []
+            leave_picture(one, "slow-" + name)
+        caller.close()
 
 
 def test_masters_that_wait():

@@ -93,7 +93,7 @@ def test_the_master_answers_as_described(tmp_path):
             look("GET", path)
         for path, query in (("/query_key", "?key=a"), ("/query_key", "?key=b"), ("/query_key", ""), ("/batch_query_keys", "?keys=a,b"), ("/batch_query_keys", ""),
                             ("/query_segment", f"?segment={name}"), ("/query_segment", ""), ("/query_segment", "?segment=x"), ("/api/v1/segments/status", f"?segment={name}"),
-                            ("/api/v1/segments/status", "?segment=x"), ("/api/v1/drain_jobs/query", "?job_id=1-2"), ("/api/v1/tenant_quotas", ""), ("/api/v1/misses", ""), ("/api/v1/misses", "?more_bytes=x"), ("/api/v1/misses/why", "?key=b"), ("/api/v1/misses/why", ""),
+                            ("/api/v1/segments/status", "?segment=x"), ("/api/v1/drain_jobs/query", "?job_id=1-2"), ("/api/v1/tenant_quotas", ""), ("/api/v1/misses", ""), ("/api/v1/slow", ""), ("/api/v1/slow", "?limit=x"), ("/api/v1/misses", "?more_bytes=x"), ("/api/v1/misses/why", "?key=b"), ("/api/v1/misses/why", ""),
                             ("/api/v1/tenant_quotas", "?tenant_id=default"), ("/api/v1/tenant_quotas", "?tenant_id=nobody")):
             look("GET", path, query)
         look("GET", "/kv_events/status")

@@ -34,7 +34,7 @@ struct fake_owner { /* an owner's process and its memory; the memory survives ma
 static void master_start(struct world *world, uint64_t epoch, const struct mc_core_config *config)
 {
     struct mc_core_config fallback = mc_core_config_default();
-    struct mc_core_output output = {world, world_buffer, world_close, world_log, world_way, NULL, world_medium};
+    struct mc_core_output output = {world, world_buffer, world_close, world_log, world_way, NULL, world_medium, NULL};
     world->index_sum = world->index_count = 0;
     world->core =
         mc_core_create(config == NULL ? &fallback : config, &output, (struct mc_id){77, 88}, epoch, epoch, world->now);

@@ -118,7 +118,7 @@ static void world_check_index(const struct world *world)
 static void world_open_with(struct world *world, const struct mc_core_config *config)
 {
     *world = (struct world){.now = 1000000, .next_connection = 1};
-    struct mc_core_output output = {world, world_buffer, world_close, world_log, world_way, NULL, world_medium};
+    struct mc_core_output output = {world, world_buffer, world_close, world_log, world_way, NULL, world_medium, NULL};
     uint64_t young_ms = config->depart_ms;
     world->core = mc_core_create(config, &output, (struct mc_id){77, 88}, FIRST_EPOCH, 42, world->now - young_ms);
     mc_assert(world->core != NULL);

@@ -147,6 +147,21 @@ enum mc_core_topic {
 
 enum mc_core_medium { MC_MEDIUM_MEMORY, MC_MEDIUM_DISK };
 
+/* A call that was answered late, as far as the master sees it: a put from its grant until its last value was there or
+ * had failed, a removal until all owners had cleared. Everything else is answered in the turn in which it comes. */
+enum mc_slow_kind { MC_SLOW_PUT, MC_SLOW_REMOVE, MC_SLOW_REMOVE_MANY /* by pattern, or all */, MC_SLOW_KINDS };
+#define MC_CORE_SLOW_MS 10u       /* what took less is not told */
+#define MC_CORE_SLOW_KEY_MAX 160u /* bytes of a key that are told */
+struct mc_core_slow {
+    enum mc_slow_kind kind;
+    uint64_t connection; /* 0: it has ended */
+    char client[64];     /* the caller's name, as its hello said */
+    uint8_t key[MC_CORE_SLOW_KEY_MAX];
+    uint32_t key_length; /* of all of it; of many keys, the one that was last. REMOVE_MANY: a star, in its scope */
+    uint64_t took_ms;
+    int32_t code; /* the result; of many keys, of that one */
+};
+
 struct mc_core_output { /* how the core speaks, and asks; these must not call back into the core */
     void *context;
     /* The connection's output buffer, to append a whole frame to; NULL when it is gone. */
@@ -163,6 +178,8 @@ struct mc_core_output { /* how the core speaks, and asks; these must not call ba
     /* The key's value is on that medium from now on, or no more: where readers are offered it, while its owners answer.
      * Of a (key, medium) these alternate. May be NULL. */
     void (*medium)(void *context, struct mc_span key, enum mc_core_medium medium, bool is_there);
+    /* May be NULL. */
+    void (*slow)(void *context, const struct mc_core_slow *call);
 };
 
 /* seed: for the choice of segments. epoch: of this leadership, >= 1. */
@@ -397,6 +414,17 @@ int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core
 /* How many keys of a list, from its first on, are stored up to the first that is not; of those, in memory and on disks.
  */
 struct mc_core_prefix {
+/* Puts that were begun long ago and are not decided, the oldest first, at most `capacity`; scope NULL: of all tenants. */
+#define MC_CORE_OPEN_MS 1000u
+#define MC_CORE_OPEN_LOOK 1024u /* puts that are looked at */
+struct mc_core_open_put {
+    struct mc_core_slow call; /* key: of the first value that is missing; took_ms: until now */
+    uint64_t bytes;           /* of that value */
+    uint32_t open;            /* replicas that are missing, of all its keys */
+};
+size_t mc_core_open_puts(const struct mc_core *core, const struct mc_scope *scope, struct mc_core_open_put *list,
+                         size_t capacity);
+
     uint64_t matched, memory, disk;
     uint64_t looked; /* keys of the list so far; set to 0s by who begins one */
 };

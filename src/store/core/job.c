@@ -10,10 +10,12 @@
 #include "store/core/recover.h"
 #include "store/core/replica.h"
 #include "store/core/segment.h"
+#include "store/core/slow.h"
 #include "store/core/state.h"
 #include "store/core/tombstone.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- answers that wait ---- */
 
@@ -28,6 +30,7 @@ struct mc_wait *mc_wait_create(struct mc_core *core, enum mc_wait_kind kind, str
     wait->kind = kind;
     wait->connection = connection;
     wait->request_id = request_id;
+    wait->started_ms = mc_core_life_ms(core);
     wait->outstanding = 1;
     wait->code_count = code_count;
     wait->index = mc_table_add(&core->waits, wait);
@@ -86,8 +89,26 @@ static void remove_reply(struct mc_core *core, const struct mc_wait *wait)
     mc_frame_end_list(out, frame, list, wait->code_count);
 }
 
+void mc_wait_names(struct mc_wait *wait, struct mc_span key)
+{
+    wait->key_length = (uint16_t)key.length;
+    if (key.length > 0)
+        memcpy(wait->key, key.data, key.length < sizeof(wait->key) ? key.length : sizeof(wait->key));
+}
+
+static void tell_slow(const struct mc_core *core, const struct mc_wait *wait)
+{
+    struct mc_slow_note note = {.is_slow = true, .length = wait->key_length};
+    bool is_one = wait->kind == MC_WAIT_REMOVE;
+    memcpy(note.key, wait->key, sizeof(note.key));
+    if (wait->kind != MC_WAIT_BOTH && mc_slow_is(core, wait->started_ms))
+        mc_slow_tell(core, is_one ? MC_SLOW_REMOVE : MC_SLOW_REMOVE_MANY, wait->connection, &note, wait->started_ms,
+                     wait->code != 0 || !is_one ? wait->code : wait->codes[0]);
+}
+
 static void answer(struct mc_core *core, const struct mc_wait *wait)
 {
+    tell_slow(core, wait);
     if (wait->removal != NULL)
         *wait->removal = (struct mc_removal){.id = wait->removal->id, .code = wait->code, .count = wait->removed};
     if (wait->connection == NULL)
@@ -212,6 +233,10 @@ static struct mc_wait *remove_begin(struct mc_core *core, struct mc_connection *
     }
     core->has_changed = true;
     mc_recover_refuse(core); /* what it would have matched among keys that are yet to come, nobody could say */
+    uint8_t name[sizeof(wanted->scope.bytes) + 1];
+    memcpy(name, wanted->scope.bytes, wanted->scope.length);
+    name[wanted->scope.length] = '*';
+    mc_wait_names(wait, mc_span(name, wanted->scope.length + 1u));
     *job = *wanted;
     job->kind = MC_JOB_REMOVE;
     job->wait = wait;

@@ -3,6 +3,7 @@
 #define MC_CORE_JOB_H
 
 #include "base/regex.h"
+#include "store/core/core.h"
 #include "store/core/list.h"
 #include "store/wire/tenant.h"
 #include "store/wire/wire.h"
@@ -20,6 +21,9 @@ struct mc_wait { /* an answer that waits for CLEARED; BOTH: one more that waits 
     struct mc_removal *removal;       /* of the shell's own */
     struct mc_link of_connection;
     uint64_t request_id;
+    uint64_t started_ms; /* life time */
+    uint16_t key_length; /* of the first key, or for a removal of many its scope and a star; its first bytes: */
+    uint8_t key[MC_CORE_SLOW_KEY_MAX];
     uint64_t outstanding;         /* held keys and BOTHs, plus one while the request itself is still at work */
     struct mc_wait *before, *own; /* of BOTH: those who waited already, maybe a BOTH too; and the one more */
     struct mc_wait *next_due;     /* in core->waits_due */
@@ -54,6 +58,8 @@ struct mc_removal {       /* one that the shell has asked for (mc_core_remove_al
 /* NULL: the connection waits for too much already, or memory is out. */
 struct mc_wait *mc_wait_create(struct mc_core *core, enum mc_wait_kind kind, struct mc_connection *connection,
                                uint64_t request_id, uint32_t code_count);
+/* What it removes, for people who look: the first key, or a star in its scope. */
+void mc_wait_names(struct mc_wait *wait, struct mc_span key);
 /* One of what it waits for is done; answers when it was the last. */
 void mc_wait_done(struct mc_core *core, struct mc_wait *wait);
 /* Whoever waited before this BOTH, without the one more, which is not answered any longer. */

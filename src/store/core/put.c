@@ -14,6 +14,7 @@
 #include "store/core/recover.h"
 #include "store/core/replica.h"
 #include "store/core/segment.h"
+#include "store/core/slow.h"
 #include "store/core/state.h"
 #include "store/core/tombstone.h"
 
@@ -151,8 +152,14 @@ void mc_put_replaced(struct mc_core *core, struct mc_object *object)
     const struct mc_node *node = mc_segment_node(first.segment, first.slot);
     count_end(core, mc_node_version(core, node) - mc_base(core, 0));
     mc_object_appear(core, object); /* from here on its nodes name their neighbours, not their put */
-    if (put != NULL)
-        mc_put_waited(core, put, item, 0);
+    if (put == NULL)
+        return;
+    if (put->open == 0 && put->waiting == 1 && mc_slow_is(core, put->started_ms)) {
+        struct mc_slow_note note;
+        mc_slow_note(&note, mc_object_key(object));
+        mc_slow_tell(core, MC_SLOW_PUT, put->connection, &note, put->started_ms, 0);
+    }
+    mc_put_waited(core, put, item, 0);
 }
 
 /* The writer of what waits has had enough: it will ask how that ended. */
@@ -204,6 +211,9 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
     struct mc_grant *grant = &put->grants[node->list_next];
     mc_assert(node->state == MC_NODE_GRANTED && grant->slot == slot && grant->segment == segment->index);
     uint64_t counter = ((uint64_t)node->generation_high << 32 | node->generation_low) - node->replica;
+    struct mc_slow_note note = {.is_slow = false};
+    if (put->open == 1 && mc_slow_is(core, put->started_ms))
+        mc_slow_note(&note, mc_object_key(object)); /* which may be gone below */
     segment->granted--;
     object->granted--;
     if (how == GRANT_LIVE) {
@@ -234,6 +244,8 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
         mc_object_vanish(core, object, object->soft_until != 0 ? UINT64_MAX : 0, NULL);
         core->leaving = leaving;
     }
+    if (note.is_slow && put->waiting == 0)
+        mc_slow_tell(core, MC_SLOW_PUT, put->connection, &note, put->started_ms, put->codes[grant->item]);
     put_settle(core, put);
 }
 

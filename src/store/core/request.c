@@ -402,6 +402,8 @@ void mc_request_remove(struct mc_core *core, struct mc_connection *connection, c
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
         return;
     }
+    if (count > 0)
+        mc_wait_names(wait, keys[0]);
     for (uint32_t i = 0; i < count; i++) {
         wait->codes[i] = remove_one(core, keys[i], head.force != 0, wait);
         core->statistics.remove_failures += wait->codes[i] != 0;

@@ -57,6 +57,7 @@ struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_maste
                                    .drains = admin->drains,
                                    .history = config->history,
                                    .events = config->events,
+                                   .slow = config->slow,
                                    .standbys = config->standbys,
                                    .started_ms = admin->started_ms,
                                    .is_ha = config->ha_enabled,
@@ -778,6 +779,11 @@ static void get_events(void *context, struct mc_web_request *request)
     mc_view_events(&((struct mc_admin *)context)->view, request);
 }
 
+static void get_slow(void *context, struct mc_web_request *request)
+{
+    mc_view_slow(&((struct mc_admin *)context)->view, request);
+}
+
 static void list_drains(void *context, struct mc_web_request *request)
 {
     mc_drain_list(((struct mc_admin *)context)->drains, request);
@@ -835,6 +841,7 @@ static const struct mc_http_route routes[] = {
     {"POST", "/api/v1/longest_prefix", post_prefix, MC_RIGHT_READ, true},
     {"GET", "/api/v1/history", get_history, MC_RIGHT_READ, false},
     {"GET", "/api/v1/events", get_events, MC_RIGHT_READ, false},
+    {"GET", "/api/v1/slow", get_slow, MC_RIGHT_READ, true},
     {"GET", "/api/v1/misses", get_misses, MC_RIGHT_READ, false},
     {"GET", "/api/v1/misses/why", get_why, MC_RIGHT_READ, true},
     {"POST", "/api/v1/drain_jobs", post_drain, MC_RIGHT_ADMIN, false},

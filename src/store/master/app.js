@@ -476,6 +476,28 @@ async function refreshEvents() {
     events.push(event);
   }
   events = events.slice(-EVENTS_KEPT);
+/* ---- slow calls ---- */
+
+const lasted = ms => ms < 1000 ? ms + " ms" : ms < 120000 ? (ms / 1000).toFixed(1) + " s" : duration(ms / 1000);
+
+async function refreshSlow() {
+  const answer = await ask("/api/v1/slow?limit=20"), list = [...answer.open.map(one => ({...one, isOpen: true})), ...answer.calls];
+  byId("slow-part").hidden = list.length === 0;
+  keyed(byId("slow"), list, one => [one.isOpen, one.time_ms, one.ms * !one.isOpen, one.key, one.client].join("\n"), () => {
+    const row = document.createElement("tr");
+    add(row, "td", "", "name"); add(row, "td");
+    for (const label of ["took", "", "by", "tenant", "at"]) add(row, "td", "", label === "took" || label === "at" ? "number" : label === "by" ? "name" : "").dataset.label = label;
+    add(row.children[3], "span", "", "tag");
+    return row;
+  }, (row, one) => {
+    const by = one.client ? one.client + (one.address ? " " + one.address : "") : "one that has gone";
+    [one.key + (one.key_is_cut ? "…" : ""), one.kind.replace("_", " "), lasted(one.ms), null, by, one.tenant === "default" ? "" : one.tenant, one.isOpen ? "now" : clock(one.time_ms)]
+      .forEach((text, at) => { if (text !== null) set(row.children[at], text); });
+    set(row.children[3].firstChild, one.isOpen ? "open, " + size(one.bytes) : one.result);
+    setClass(row.children[3].firstChild, "tag " + (one.isOpen ? "warn" : one.result === "OK" ? "ok" : "bad"));
+  });
+}
+
   for (const kind of new Set(events.map(event => event.kind)))
     if (![...byId("kind").options].some(option => option.value === kind)) add(byId("kind"), "option", kind).value = kind;
   showEvents();
@@ -529,7 +551,7 @@ async function refresh() {
     if (data.is_ready) {
       showNow(data);
       work.push(refreshNodes());
-      if (slowly) work.push(refreshHistory(), refreshMisses());
+      if (slowly) work.push(refreshHistory(), refreshMisses(), refreshSlow());
       if (slowly && data.has_tenants) work.push(refreshTenants());
     }
     await Promise.all(work);

@@ -234,6 +234,19 @@ bool mc_server_core_way(void *context, uint64_t number, struct mc_core_way *way)
     return true;
 }
 
+void mc_server_core_slow(void *context, const struct mc_core_slow *call)
+{
+    const struct mc_server *server = context;
+    struct mc_slow_call slow = {.call = *call, .wall_ms = mc_clock_wall_ms()};
+    uint64_t now_ms = mc_clock_ms();
+    if (!mc_slow_wants(server->slow, now_ms, call->took_ms))
+        return;
+    const struct connection *connection = call->connection == 0 ? NULL : connection_find(server, call->connection);
+    if (connection != NULL)
+        mc_socket_peer_text(connection->fd, slow.address);
+    mc_slow_add(server->slow, now_ms, &slow);
+}
+
 /* Ends a connection that nothing points to any more but its slot in the table. */
 static void destroy(struct connection *connection)
 {

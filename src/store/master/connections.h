@@ -13,6 +13,7 @@
 #include "store/master/note.h"
 #include "store/master/sampler.h"
 #include "store/master/share.h"
+#include "store/master/slow.h"
 #include "store/wire/proof.h"
 
 #include <event2/event.h>
@@ -142,6 +143,7 @@ struct mc_server {
     uint64_t wait_ns; /* length of the last blocking wait */
     struct mc_metrics_window window;
     struct mc_sampler sampler;
+    struct mc_slow *slow; /* as mc_master_config's */
     uint64_t log_second_ms;
     uint32_t log_lines, log_held;
     uint8_t received[MC_SERVER_RECEIVE_BYTES];
@@ -177,6 +179,7 @@ void mc_server_on_crowd(evutil_socket_t fd, short events, void *argument);
 /* mc_core_output */
 struct mc_buffer *mc_server_core_buffer(void *context, uint64_t number);
 void mc_server_core_close(void *context, uint64_t number);
+void mc_server_core_slow(void *context, const struct mc_core_slow *call);
 bool mc_server_core_way(void *context, uint64_t number, struct mc_core_way *way);
 
 #endif

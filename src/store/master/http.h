@@ -84,6 +84,7 @@ struct mc_view {
     struct mc_drain_jobs *drains;
     struct mc_history *history;   /* NULL: there is none */
     struct mc_events *events;     /* NULL: likewise */
+    struct mc_slow *slow;         /* NULL: likewise */
     struct mc_standbys *standbys; /* NULL: likewise */
     uint64_t started_ms;
     bool is_ha, has_tenants;
@@ -93,6 +94,7 @@ void mc_view_nodes(const struct mc_view *view, struct mc_web_request *request);
 void mc_view_keys(const struct mc_view *view, struct mc_web_request *request);
 void mc_view_key(const struct mc_view *view, struct mc_web_request *request);
 void mc_view_history(const struct mc_view *view, struct mc_web_request *request);
+void mc_view_slow(const struct mc_view *view, struct mc_web_request *request);
 void mc_view_events(const struct mc_view *view, struct mc_web_request *request);
 /* Of a role, as /role and /ha_status say it. */
 const char *mc_view_role(const struct mc_election_role *role);

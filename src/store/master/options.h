@@ -10,6 +10,7 @@
 struct mc_events;
 struct mc_history;
 struct mc_quotas;
+struct mc_slow;
 struct mc_standbys;
 
 #define MC_CONFIG_KEYS_MAX 1024 /* settings in a config file */
@@ -36,6 +37,7 @@ struct mc_master_config {
     struct mc_quotas *quotas;   /* of tenants, whose each new core is told; NULL: there are none. The caller's */
     struct mc_history *history; /* of samples, and of events; NULL: nothing is remembered. The caller's */
     struct mc_events *events;
+    struct mc_slow *slow;         /* calls that were; NULL: none are kept. The caller's */
     struct mc_standbys *standbys; /* who waits to lead; NULL: that is not known. The caller's */
     bool has_kv_events;
     uint32_t kv_events_capacity;

@@ -660,6 +660,7 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     server->wants_keys = mc_keys_are_wanted();
     server->sampler.history = config->history;
     server->sampler.events = config->events;
+    server->slow = config->slow;
     server->kv_events = config->kv_events;
     server->output = (struct mc_core_output){server,
                                              mc_server_core_buffer,
@@ -667,7 +668,8 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
                                              core_log,
                                              mc_server_core_way,
                                              core_event,
-                                             server->kv_events == NULL ? NULL : core_medium};
+                                             server->kv_events == NULL ? NULL : core_medium,
+                                             config->slow == NULL ? NULL : mc_server_core_slow};
     server->stored_max = MC_SERVER_INPUT_ALL;
     server->dirty.last = &server->dirty.first;
     server->ready.last = &server->ready.first;
