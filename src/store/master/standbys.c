@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define CALL_NS 2000000000u
+#define CALL_NS 3000000000u
 #define LAST_CALL_NS 1000000000u
 #define LOOK_MS 500u       /* between two looks at whether this one leads */
 #define REFUSED_MS 600000u /* a place where it may not write or read is not asked sooner again */
@@ -157,7 +157,6 @@ static void leave(struct mc_standbys *self, uint64_t limit_ns)
 static void round_of(struct mc_standbys *self)
 {
     int rc = 0;
-    uint64_t now_ms = mc_clock_boot_ms();
     if (self->waits)
         rc = say(self);
     else
@@ -172,7 +171,7 @@ static void round_of(struct mc_standbys *self)
     else
         self->fresh = self->list;
     pthread_mutex_unlock(&self->sleeper.lock);
-    self->due_ms = now_ms + pause_of(looked < 0 ? looked : rc);
+    self->due_ms = mc_clock_boot_ms() + pause_of(looked < 0 ? looked : rc);
 }
 
 /* The server is asked under the lock, and not any more once it is to stop. */

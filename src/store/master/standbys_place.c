@@ -16,6 +16,7 @@
 #include <time.h>
 
 #define LEASE_S (MC_STANDBY_GONE_MS / 1000)
+#define PATIENCE_MS 2500u /* a member of etcd that is slow is not asked the more for it */
 #define NOTE "mooncake.io/standby-"
 #define SUFFIX "-standbys"
 #define TRIES_MAX 4u   /* of a write that others were faster than */
@@ -142,6 +143,7 @@ int mc_standby_etcd_create(const char *endpoints, const char *cluster_id, struct
         free(place);
         return rc;
     }
+    mc_etcd_patience(place->etcd, PATIENCE_MS);
     mc_etcd_view_key(place->prefix, sizeof(place->prefix), cluster_id, "standby/");
     *out = (struct mc_standby_place){place, etcd_say, etcd_leave, etcd_look, etcd_destroy};
     return 0;
