@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define BAR 24 /* characters of one */
+
 /* One that listens on all addresses tells none: it is where it was asked. */
 static void put_reached(const struct mc_console *console, char *leader, size_t size)
 {
@@ -144,6 +146,40 @@ static void print_rates(FILE *out, struct mc_span data)
             (double)mc_console_number(data, "turns.longest_us") / 1000);
 }
 
+/* "[########            ]", of a part between 0 and 1. */
+static void print_bar(FILE *out, double ratio)
+{
+    int filled = ratio >= 1 ? BAR : ratio > 0 ? (int)(BAR * ratio) : 0;
+    fprintf(out, "[%.*s%*s] %3.0f %%", filled, "########################", BAR - filled, "",
+            100 * (ratio < 1 ? ratio : 1));
+}
+
+static void print_recovery(FILE *out, struct mc_span data)
+{
+    char told[32], most[32], left[32], rate[32];
+    uint64_t segments = mc_console_number(data, "recovery.segments"),
+             done = mc_console_number(data, "recovery.segments_done");
+    uint64_t objects = mc_console_number(data, "recovery.objects_told");
+    uint64_t at_most = mc_console_number(data, "recovery.objects_at_most");
+    uint64_t left_ms = mc_console_number(data, "recovery.left_ms");
+    bool is_known = mc_console_bool(data, "recovery.objects_are_known");
+    if (segments == 0)
+        return;
+    fprintf(out, "taken in  ");
+    print_bar(out,
+              is_known && at_most > 0 ? (double)objects / (double)at_most : (double)done / (double)(done + segments));
+    fprintf(out, "  %llu of %llu segments, %s of at most %s%s objects, %s/s", (unsigned long long)done,
+            (unsigned long long)(done + segments), mc_console_count(told, objects), mc_console_count(most, at_most),
+            is_known ? "" : " and more",
+            mc_console_count(rate, mc_console_number(data, "recovery.objects_per_second")));
+    if (left_ms > 0)
+        fprintf(out, ", about %s left", mc_console_time(left, (left_ms + 999) / 1000));
+    if (mc_console_number(data, "recovery.segments_awaited") > 0)
+        fprintf(out, "; the owners of %llu are awaited",
+                (unsigned long long)mc_console_number(data, "recovery.segments_awaited"));
+    fprintf(out, "\n");
+}
+
 static void print_drains(FILE *out, struct mc_span data)
 {
     struct mc_span list;
@@ -154,10 +190,13 @@ static void print_drains(FILE *out, struct mc_span data)
     while (mc_json_next(&cursor) == 1) {
         if (strcmp(mc_console_text(cursor.value, "status", status, sizeof(status)), "RUNNING") != 0)
             continue;
-        fprintf(out, "draining  %s: %llu of %llu objects moved\n",
-                mc_console_text(cursor.value, "segments.0", name, sizeof(name)),
-                (unsigned long long)mc_console_number(cursor.value, "succeeded_units"),
-                (unsigned long long)mc_console_number(cursor.value, "total_units"));
+        uint64_t moved = mc_console_number(cursor.value, "succeeded_units");
+        uint64_t all = mc_console_number(cursor.value, "total_units");
+        fprintf(out, "draining  ");
+        print_bar(out, all > 0 ? (double)moved / (double)all : 0);
+        fprintf(out, "  %s: %llu of %llu objects moved\n",
+                mc_console_text(cursor.value, "segments.0", name, sizeof(name)), (unsigned long long)moved,
+                (unsigned long long)all);
     }
 }
 
@@ -172,6 +211,7 @@ void mc_console_print_status(const struct mc_console *console, struct mc_span da
     print_members(out, data);
     print_disks(out, data);
     print_rates(out, data);
+    print_recovery(out, data);
     print_drains(out, data);
 }
 

@@ -20,6 +20,7 @@ from cluster import Master, request  # noqa: E402
 from etcd import Etcd  # noqa: E402
 from keyed import Key  # noqa: E402
 from test_ha import CLUSTER, Masters  # noqa: E402
+from test_recovery_progress import Returning  # noqa: E402
 from test_slow import Caller, begin, end  # noqa: E402
 from wire import EXIST, EXIST_REPLY, LIVE, PUT_DONE, PUT_GRANTED, PUT_START, FakeOwner, data, record, records  # noqa: E402
 
@@ -200,6 +201,31 @@ def test_keyboard():
         assert browser.eval("document.getElementById('keys').open")
         assert browser.eval("[...document.querySelectorAll('button, input, select, a, [tabindex]')].every(one => one.tabIndex >= 0 || one.id === 'nodes-part')")
         assert browser.eval("[...document.querySelectorAll('button, input, select')].every(one => one.innerText || one.getAttribute('aria-label') || one.closest('label'))"), "each says what it is"
+
+
+def test_contents_that_are_taken_in():
+    """Bars of all and of each, while owners tell what they hold."""
+    with Master("--client_ttl=3600s") as master, Browser() as browser, Browser(390, 844) as phone:
+        url = f"http://127.0.0.1:{master.metrics_port}/"
+        browser.open(url)
+        assert browser.eval("document.getElementById('recovery-part').hidden")
+        first, second = Returning(master.port, b"node-a.rack-07.example.org:12301", 400), Returning(master.port, EVIL.encode(), 200)
+        first.tell(100)
+        second.tell(50)
+        for one, name in ((browser, "wide"), (phone, "phone")):
+            one.open(url)
+            one.wait("document.getElementById('recovery').innerText.includes('awaited')")
+            assert "0 of 2 segments, 150 of at most 600 objects" in text_of(one, "recovery") and EVIL in one.eval("document.getElementById('recovery').textContent")
+            bars = one.eval("[...document.querySelectorAll('#recovery .bar')].map(bar => bar.getAttribute('aria-valuenow')).join()")
+            assert bars == "25,25,25" and one.eval("document.title") == "Mooncake" and one.eval("document.documentElement.scrollWidth") <= one.size[0]
+            leave_picture(one, "recovery-" + name)
+        second.tell(150, last=True)
+        browser.wait("document.getElementById('recovery').innerText.includes('1 of 2 segments, 300 of at most 600')")
+        first.tell(300, last=True)
+        browser.wait("document.getElementById('recovery-part').hidden")
+        assert browser.problems == [] and phone.problems == []
+        first.owner.close()
+        second.owner.close()
 
 
 def test_slow_calls():

@@ -324,6 +324,27 @@ struct mc_core_accuser {
 /* Machines that are wrong about so many nodes that the trouble is their own; at most `capacity`. */
 size_t mc_core_accusers(const struct mc_core *core, struct mc_core_accuser *list, size_t capacity);
 
+/* How far it is with taking in what owners hold, since the first of them came, and until the last is offered. */
+#define MC_CORE_RECOVERY_LIST 16u
+struct mc_core_recovery {
+    uint64_t segments;          /* that are being taken in, disks too; 0: then all of this is 0, but for open_ms */
+    uint64_t done;              /* that are offered since it began */
+    uint64_t untold;            /* of `segments`: not all is told yet */
+    uint64_t unknown;           /* of these: of how many objects, their owners do not say (disks) */
+    uint64_t awaited;           /* of `segments`: their owner has said nothing for a second, or is away */
+    uint64_t told, announced;   /* objects, of those that are done too; announced: at most so many come */
+    uint64_t since_ms, left_ms; /* left_ms 0: not known, or next to nothing */
+    uint64_t per_second;        /* objects, in the mean */
+    uint64_t open_ms;           /* so long from now on owners may come with contents of masters before */
+    size_t count;
+    struct mc_core_recovering {
+        char name[256];
+        uint64_t told, announced;
+        const char *stage; /* awaited, told, compared, cleared, judged */
+    } list[MC_CORE_RECOVERY_LIST];
+};
+void mc_core_recovery(const struct mc_core *core, struct mc_core_recovery *recovery);
+
 struct mc_core_segment {
     uint32_t number;
     struct mc_id segment_id, owner;
@@ -393,6 +414,17 @@ void mc_core_quota_withdraw(struct mc_core *core, struct mc_span tenant);
 /* False: it has none. */
 bool mc_core_quota_of(const struct mc_core *core, struct mc_span tenant, struct mc_core_quota *quota);
 
+/* Puts that were begun long ago and are not decided, the oldest first, at most `capacity`; scope NULL: of all. */
+#define MC_CORE_OPEN_MS 1000u
+#define MC_CORE_OPEN_LOOK 1024u /* puts that are looked at */
+struct mc_core_open_put {
+    struct mc_core_slow call; /* key: of the first value that is missing; took_ms: until now */
+    uint64_t bytes;           /* of that value */
+    uint32_t open;            /* replicas that are missing, of all its keys */
+};
+size_t mc_core_open_puts(const struct mc_core *core, const struct mc_scope *scope, struct mc_core_open_put *list,
+                         size_t capacity);
+
 /* Keys in slot order: calls visit for at most `limit` slots looked at. False when the end is reached. */
 bool mc_core_keys(const struct mc_core *core, uint64_t *cursor, size_t limit,
                   void (*visit)(void *context, struct mc_span key, uint64_t length), void *context);
@@ -414,17 +446,6 @@ int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core
 /* How many keys of a list, from its first on, are stored up to the first that is not; of those, in memory and on disks.
  */
 struct mc_core_prefix {
-/* Puts that were begun long ago and are not decided, the oldest first, at most `capacity`; scope NULL: of all tenants. */
-#define MC_CORE_OPEN_MS 1000u
-#define MC_CORE_OPEN_LOOK 1024u /* puts that are looked at */
-struct mc_core_open_put {
-    struct mc_core_slow call; /* key: of the first value that is missing; took_ms: until now */
-    uint64_t bytes;           /* of that value */
-    uint32_t open;            /* replicas that are missing, of all its keys */
-};
-size_t mc_core_open_puts(const struct mc_core *core, const struct mc_scope *scope, struct mc_core_open_put *list,
-                         size_t capacity);
-
     uint64_t matched, memory, disk;
     uint64_t looked; /* keys of the list so far; set to 0s by who begins one */
 };

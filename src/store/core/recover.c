@@ -15,6 +15,7 @@
 #include "store/core/put.h"
 #include "store/core/recover.h"
 #include "store/core/pin.h"
+#include "store/core/progress.h"
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
@@ -134,6 +135,7 @@ bool mc_recover_begin(struct mc_core *core, struct mc_segment *segment, enum mc_
     segment->sequence_known = segment->dropping = false;
     segment->is_untold &= inventory != MC_INVENTORY_TAKEOVER;
     segment->round++;
+    mc_progress_begin(core, segment, slot_top);
     if (mc_link_alone(&segment->recovery))
         mc_link_append(&core->recovering, &segment->recovery);
     mc_segment_refresh(core, segment);
@@ -267,6 +269,7 @@ static void offer(struct mc_core *core, struct mc_segment *segment)
     segment->recovering = false;
     mc_link_remove(&segment->recovery);
     core->statistics.segments_recovered++;
+    mc_progress_done(core, segment);
     tell_offered(core, segment);
     mc_core_tell(core, MC_TOPIC_RECOVERY, MC_CORE_LOG_INFO, "segment %u (%s) is back with replicas of %u objects",
                  segment->number, segment->name, segment->live);
@@ -592,6 +595,7 @@ void mc_recover_inventory(struct mc_core *core, struct mc_connection *connection
     }
     acknowledge(core, connection, segment->number, head.sequence, 0);
     segment->told_ms = mc_core_life_ms(core);
+    segment->told += count;
     segment->sequence++;
     if (head.last)
         finish(core, segment);
@@ -622,6 +626,7 @@ bool mc_recover_tick(struct mc_core *core)
             first = &segment->recovery;
     }
     end_when_over(core);
+    mc_progress_tick(core);
     mc_cluster_tick(core);
     core->has_acted |= mc_recover_acts(core);
     return mc_tombstones_tick(core);

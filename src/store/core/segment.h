@@ -112,11 +112,12 @@ struct mc_segment {
     bool is_unnamed;      /* of what was refused, something whose key is not held */
     uint32_t drop_cursor; /* while recovering after a takeover: nodes before this one were looked at */
     bool dropping;
-    struct mc_past past;     /* the contents that it was mounted with */
-    bool is_earlier;         /* they were not offered under this epoch yet: what earlier masters did counts */
-    bool is_unmet;           /* gone, and they never were */
-    uint64_t told_ms;        /* when the inventory began, or its last frame or CLEARED came; by life time */
-    struct mc_link recovery; /* in core->recovering while recovering */
+    struct mc_past past;      /* the contents that it was mounted with */
+    bool is_earlier;          /* they were not offered under this epoch yet: what earlier masters did counts */
+    bool is_unmet;            /* gone, and they never were */
+    uint64_t told_ms;         /* when the inventory began, or its last frame or CLEARED came; by life time */
+    struct mc_link recovery;  /* in core->recovering while recovering */
+    uint32_t told, announced; /* objects of the inventory so far, and at most in all; 0: that is not known */
 
     uint64_t demand_ms, demand; /* units that allocations missed within this millisecond */
     uint64_t want, want_size;   /* units evicted for the last failure, doubled each time; for requests of that size */

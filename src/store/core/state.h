@@ -97,7 +97,11 @@ struct mc_core {
     struct mc_heat heat;
     uint64_t reuse_capacity, reuse_changes; /* units of memory, when so much had changed there; 0: not known */
 
-    /* Recovery: see recover.c. */
+    /* Recovery: see recover.c, and of what is taken in together progress.c. */
+    struct mc_episode {
+        uint64_t began_ms, ended_ms, said_ms; /* life time; began_ms 0: none has */
+        uint64_t done, objects;               /* segments that were offered, and what they hold */
+    } episode;
     uint64_t wanted_epoch;
     struct mc_witness witnesses[MC_WITNESSES_MAX];
     uint32_t witness_count;

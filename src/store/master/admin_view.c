@@ -93,6 +93,7 @@ struct overview_question {
     size_t accuser_count;
     struct mc_id cluster;
     struct mc_core_curve curve;
+    struct mc_core_recovery recovery;
 };
 
 static void ask_overview(struct mc_core *core, void *argument)
@@ -102,6 +103,7 @@ static void ask_overview(struct mc_core *core, void *argument)
     question->accuser_count = mc_core_accusers(core, question->accusers, ACCUSERS_MAX);
     question->cluster = mc_core_cluster(core);
     mc_core_curve(core, &question->curve);
+    mc_core_recovery(core, &question->recovery);
 }
 
 /* ---- the answer ---- */
@@ -140,6 +142,33 @@ static void write_segments(struct mc_json_writer *writer, const struct mc_core_s
     mc_json_add_number(writer, "recovering", s->recovering);
     mc_json_add_number(writer, "draining", s->draining);
     mc_json_add_number(writer, "drained", s->drained);
+    mc_json_end(writer, '}');
+}
+
+/* Segments, disks too, whose contents are being taken in. */
+static void write_recovery(struct mc_json_writer *writer, const struct mc_core_recovery *at)
+{
+    mc_json_begin(writer, "recovery", '{');
+    mc_json_add_number(writer, "segments", at->segments);
+    mc_json_add_number(writer, "segments_done", at->done);
+    mc_json_add_number(writer, "segments_awaited", at->awaited);
+    mc_json_add_number(writer, "objects_told", at->told);
+    mc_json_add_number(writer, "objects_at_most", at->announced);
+    mc_json_add_bool(writer, "objects_are_known", at->unknown == 0);
+    mc_json_add_number(writer, "objects_per_second", at->per_second);
+    mc_json_add_number(writer, "since_ms", at->since_ms);
+    mc_json_add_number(writer, "left_ms", at->left_ms);
+    mc_json_add_number(writer, "open_ms", at->open_ms);
+    mc_json_begin(writer, "list", '[');
+    for (size_t i = 0; i < at->count; i++) {
+        mc_json_begin(writer, NULL, '{');
+        mc_http_json_add(writer, "name", at->list[i].name, strlen(at->list[i].name));
+        mc_json_add_text(writer, "stage", at->list[i].stage);
+        mc_json_add_number(writer, "objects_told", at->list[i].told);
+        mc_json_add_number(writer, "objects_at_most", at->list[i].announced);
+        mc_json_end(writer, '}');
+    }
+    mc_json_end(writer, ']');
     mc_json_end(writer, '}');
 }
 
@@ -256,6 +285,7 @@ static void write_cluster(struct mc_json_writer *writer, const struct mc_view *v
         mc_json_end(writer, '}');
     }
     mc_json_end(writer, ']');
+    write_recovery(writer, &found->recovery);
     mc_drain_jobs_write(view->drains, writer, "drains");
 }
 

@@ -115,6 +115,7 @@ function showNow(data) {
   ]);
   showTroubles(data);
   showTurns(data.turns);
+  showRecovery(data.recovery);
   showDrains(data.drains);
   showDisks(data.disks);
 }
@@ -123,7 +124,8 @@ function showTroubles(data) {
   const {segments, memory, disks, per_second: second} = data, found = [];
   const say = (text, isBad) => found.push({text, isBad});
   if (segments.mounted === 0) say("No node has joined yet: nothing can be put. A store node, or an engine that lends memory, is given this master's address.");
-  if (segments.suspect) say(`${segments.suspect} of ${segments.mounted} segments are suspect: what lies there is not offered until their nodes answer.`, true);
+  const suspect = segments.suspect - Math.min(segments.suspect, segments.recovering); // what is being taken in counts as such, too
+  if (suspect) say(`${suspect} of ${segments.mounted} segments are suspect: what lies there is not offered until their nodes answer.`, true);
   if (segments.recovering) say(`The contents of ${segments.recovering} segments are being taken in.`);
   if (second.allocation_failures > 0) say(`Puts find no room, ${rate(second.allocation_failures)}: ${percent(memory.used_bytes / Math.max(1, memory.capacity_bytes))} of the memory is used, the largest free piece has ${size(memory.largest_free_bytes)}.`, true);
   if (memory.clearing_bytes + memory.quarantine_bytes > .05 * memory.capacity_bytes) say(`${size(memory.clearing_bytes + memory.quarantine_bytes)} wait for their nodes to clear them.`);
@@ -143,21 +145,47 @@ function showTurns(turns) {
   }, (element, row) => { setBar(element.children[1].firstChild, all ? row.number / all : 0, row.name); set(element.children[2], count(row.number)); });
 }
 
+/* What takes long: a line of text, a bar, and what can be done about it. */
+function showProgress(parent, items) {
+  keyed(parent, items, item => item.key, item => {
+    const element = document.createElement("li");
+    add(element, "span"); addBar(element);
+    if (item.act) add(element, "button", item.action).addEventListener("click", item.act);
+    return element;
+  }, (element, item) => {
+    set(element.children[0], item.text);
+    setBar(element.children[1], item.ratio, item.label);
+    if (item.act) element.children[2].hidden = Boolean(item.isOver);
+  });
+}
+
 function showDrains(drains) {
   const recent = drains.filter((job, at) => job.status === "RUNNING" || at < 3);
   byId("drains-part").hidden = recent.length === 0;
-  keyed(byId("drains"), recent, job => job.job_id, job => {
-    const element = document.createElement("li");
-    add(element, "span"); addBar(element);
-    const button = add(element, "button", "take back");
-    button.addEventListener("click", () => confirmDrain(false, job.segments));
-    return element;
-  }, (element, job) => {
+  showProgress(byId("drains"), recent.map(job => {
     const name = job.segments[0] + (job.segments.length > 1 ? ` and ${job.segments.length - 1} more` : "");
-    set(element.children[0], `${name}: ${job.status.toLowerCase()}, ${count(job.succeeded_units)} of ${count(job.total_units)} objects, ${size(job.migrated_bytes)} moved`);
-    setBar(element.children[1], job.total_units ? job.succeeded_units / job.total_units : job.status === "SUCCEEDED" ? 1 : 0, "drain of " + name);
-    element.children[2].hidden = job.status === "CANCELED" || job.status === "FAILED";
-  });
+    return {
+      key: job.job_id, label: "drain of " + name, action: "take back", act: () => confirmDrain(false, job.segments), isOver: job.status === "CANCELED" || job.status === "FAILED",
+      text: `${name}: ${job.status.toLowerCase()}, ${count(job.succeeded_units)} of ${count(job.total_units)} objects, ${size(job.migrated_bytes)} moved`,
+      ratio: job.total_units ? job.succeeded_units / job.total_units : job.status === "SUCCEEDED" ? 1 : 0,
+    };
+  }));
+}
+
+const STAGES = {awaited: "its owner is awaited", told: "is being told", compared: "is being compared", cleared: "its owner clears what is refused", judged: "all is told"};
+function showRecovery(at) {
+  byId("recovery-part").hidden = !at || at.segments === 0;
+  if (!at || at.segments === 0) return;
+  const all = at.segments_done + at.segments, most = at.objects_are_known ? "of at most " : "of more than ";
+  const whole = {
+    key: "", label: "contents taken in", ratio: at.objects_are_known && at.objects_at_most ? at.objects_told / at.objects_at_most : at.segments_done / all,
+    text: `${count(at.segments_done)} of ${count(all)} segments, ${count(at.objects_told)} ${most}${count(at.objects_at_most)} objects, ${rate(at.objects_per_second)}, for ${duration(at.since_ms / 1000)}` +
+      (at.left_ms ? `, about ${duration(Math.ceil(at.left_ms / 1000))} left` : "") + (at.segments_awaited ? `; the owners of ${count(at.segments_awaited)} are awaited` : ""),
+  };
+  showProgress(byId("recovery"), [whole, ...at.list.map((one, i) => ({
+    key: i + one.name, label: one.name, text: `${one.name}: ${STAGES[one.stage] || one.stage}, ${count(one.objects_told)} objects`,
+    ratio: one.objects_at_most ? one.objects_told / one.objects_at_most : 0,
+  }))]);
 }
 
 function showDisks(disks) {
@@ -325,7 +353,7 @@ function updateNode(row, node) {
   set(cells[0], node.name + (node.segments > 1 ? ` (${node.segments} segments)` : ""));
   cells[0].title = `${node.id}\n${node.address}\n${node.build}`;
   set(cells[1].firstChild, node.is_recovering ? "TAKEN IN" : node.state);
-  setClass(cells[1].firstChild, "tag " + (TAGS[node.state] || "warn"));
+  setClass(cells[1].firstChild, "tag " + (node.is_recovering ? "warn" : TAGS[node.state] || "warn"));
   set(cells[2], count(node.objects));
   setBar(cells[3].firstChild.firstChild, use, `${node.name}: ${percent(use)} used`, use > .97);
   set(cells[3].firstChild.lastChild, `${size(node.used_bytes)} of ${size(node.capacity_bytes)}`);
@@ -447,6 +475,28 @@ async function refreshMisses() {
   }, (row, [why, number]) => { set(row.children[1], count(number)); setBar(row.children[2].firstChild, number / all, `${why}: ${percent(number / all)}`); });
 }
 
+/* ---- slow calls ---- */
+
+const lasted = ms => ms < 1000 ? ms + " ms" : ms < 120000 ? (ms / 1000).toFixed(1) + " s" : duration(ms / 1000);
+
+async function refreshSlow() {
+  const answer = await ask("/api/v1/slow?limit=20"), list = [...answer.open.map(one => ({...one, isOpen: true})), ...answer.calls];
+  byId("slow-part").hidden = list.length === 0;
+  keyed(byId("slow"), list, one => [one.isOpen, one.time_ms, one.ms * !one.isOpen, one.key, one.client].join("\n"), () => {
+    const row = document.createElement("tr");
+    add(row, "td", "", "name"); add(row, "td");
+    for (const label of ["took", "", "by", "tenant", "at"]) add(row, "td", "", label === "took" || label === "at" ? "number" : label === "by" ? "name" : "").dataset.label = label;
+    add(row.children[3], "span", "", "tag");
+    return row;
+  }, (row, one) => {
+    const by = one.client ? one.client + (one.address ? " " + one.address : "") : "one that has gone";
+    [one.key + (one.key_is_cut ? "…" : ""), one.kind.replace("_", " "), lasted(one.ms), null, by, one.tenant === "default" ? "" : one.tenant, one.isOpen ? "now" : clock(one.time_ms)]
+      .forEach((text, at) => { if (text !== null) set(row.children[at], text); });
+    set(row.children[3].firstChild, one.isOpen ? "open, " + size(one.bytes) : one.result);
+    setClass(row.children[3].firstChild, "tag " + (one.isOpen ? "warn" : one.result === "OK" ? "ok" : "bad"));
+  });
+}
+
 /* ---- tenants ---- */
 
 async function refreshTenants() {
@@ -476,28 +526,6 @@ async function refreshEvents() {
     events.push(event);
   }
   events = events.slice(-EVENTS_KEPT);
-/* ---- slow calls ---- */
-
-const lasted = ms => ms < 1000 ? ms + " ms" : ms < 120000 ? (ms / 1000).toFixed(1) + " s" : duration(ms / 1000);
-
-async function refreshSlow() {
-  const answer = await ask("/api/v1/slow?limit=20"), list = [...answer.open.map(one => ({...one, isOpen: true})), ...answer.calls];
-  byId("slow-part").hidden = list.length === 0;
-  keyed(byId("slow"), list, one => [one.isOpen, one.time_ms, one.ms * !one.isOpen, one.key, one.client].join("\n"), () => {
-    const row = document.createElement("tr");
-    add(row, "td", "", "name"); add(row, "td");
-    for (const label of ["took", "", "by", "tenant", "at"]) add(row, "td", "", label === "took" || label === "at" ? "number" : label === "by" ? "name" : "").dataset.label = label;
-    add(row.children[3], "span", "", "tag");
-    return row;
-  }, (row, one) => {
-    const by = one.client ? one.client + (one.address ? " " + one.address : "") : "one that has gone";
-    [one.key + (one.key_is_cut ? "…" : ""), one.kind.replace("_", " "), lasted(one.ms), null, by, one.tenant === "default" ? "" : one.tenant, one.isOpen ? "now" : clock(one.time_ms)]
-      .forEach((text, at) => { if (text !== null) set(row.children[at], text); });
-    set(row.children[3].firstChild, one.isOpen ? "open, " + size(one.bytes) : one.result);
-    setClass(row.children[3].firstChild, "tag " + (one.isOpen ? "warn" : one.result === "OK" ? "ok" : "bad"));
-  });
-}
-
   for (const kind of new Set(events.map(event => event.kind)))
     if (![...byId("kind").options].some(option => option.value === kind)) add(byId("kind"), "option", kind).value = kind;
   showEvents();
