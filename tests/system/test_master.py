@@ -283,10 +283,10 @@ def test_summary(master):
 def test_index(master):
     status, body = master.get("/")
     assert status == 200 and body.lstrip().startswith(b"<!doctype html>")
-    for link in (b"/metrics", b"/api/v1/overview", b"/get_segments_detail", b"/health", b"/style.css", b"/app.js"):
+    for link in (b"/metrics", b"/api/v1/overview", b"/get_segments_detail", b"/health", b"/app.js"):
         assert link in body
     assert b"<script>" not in body and b" style=" not in body and not re.search(rb" on\w+=", body), "its policy lets no script or style in it run"
-    for path, kind in (("/", "text/html"), ("/style.css", "text/css"), ("/app.js", "text/javascript")):
+    for path, kind in (("/", "text/html"), ("/app.js", "text/javascript")):
         connection = http.client.HTTPConnection("127.0.0.1", master.metrics_port, timeout=20)
         connection.request("GET", path)
         reply = connection.getresponse()

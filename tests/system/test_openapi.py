@@ -89,7 +89,7 @@ def test_the_master_answers_as_described(tmp_path):
             look("GET", path)
         for path, query in (("/api/v1/nodes", "?limit=x"), ("/api/v1/keys", "?limit=0"), ("/api/v1/key", "?key=a"), ("/api/v1/key", "?key=b"), ("/api/v1/key", ""), ("/api/v1/history", "?range=x"), ("/api/v1/events", "?since=x")):
             look("GET", path, query)
-        for path in ("/", "/style.css", "/app.js", "/metrics", "/metrics/summary", "/health", "/role", "/ha_status", "/leader", "/get_all_keys", "/get_all_segments", "/get_segments_detail"):
+        for path in ("/", "/app.js", "/metrics", "/metrics/summary", "/health", "/role", "/ha_status", "/leader", "/get_all_keys", "/get_all_segments", "/get_segments_detail"):
             look("GET", path)
         for path, query in (("/query_key", "?key=a"), ("/query_key", "?key=b"), ("/query_key", ""), ("/batch_query_keys", "?keys=a,b"), ("/batch_query_keys", ""),
                             ("/query_segment", f"?segment={name}"), ("/query_segment", ""), ("/query_segment", "?segment=x"), ("/api/v1/segments/status", f"?segment={name}"),

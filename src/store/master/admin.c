@@ -817,7 +817,6 @@ static void post_prefix(void *context, struct mc_web_request *request)
 
 static const struct mc_http_route routes[] = {
     {"GET", "/", mc_page_index, MC_RIGHT_READ, false},
-    {"GET", "/style.css", mc_page_style, MC_RIGHT_READ, false},
     {"GET", "/app.js", mc_page_script, MC_RIGHT_READ, false},
     {"GET", "/metrics", get_metrics, MC_RIGHT_READ, false},
     {"GET", "/metrics/summary", get_summary, MC_RIGHT_READ, false},

@@ -75,7 +75,7 @@ void mc_drain_undo(struct mc_drain_jobs *jobs, struct mc_web_request *request);
 void mc_drain_jobs_write(struct mc_drain_jobs *jobs, struct mc_json_writer *writer, const char *name);
 
 /* The page (admin_page.c). */
-mc_http_handler mc_page_index, mc_page_style, mc_page_script;
+mc_http_handler mc_page_index, mc_page_script;
 
 /* What the page and `mooncake` ask (admin_view.c, admin_nodes.c, admin_keys.c, admin_history.c); each handler answers.
  */
