@@ -16,8 +16,8 @@
 
 #define CALL_NS 3000000000u
 #define LAST_CALL_NS 1000000000u
-#define LOOK_MS 500u       /* between two looks at whether this one leads */
-#define REFUSED_MS 600000u /* a place where it may not write or read is not asked sooner again */
+#define LOOK_MS 500u      /* between two looks at whether this one leads */
+#define REFUSED_MS 60000u /* a place where it may not write or read is not asked sooner again */
 #define SHOWN_MS (MC_STANDBY_GONE_MS + MC_STANDBY_EVERY_MS) /* who is read each 5 s may be heard of 5 s late */
 
 /* ---- words ---- */
@@ -133,7 +133,7 @@ struct mc_standbys {
     struct mc_standby_list fresh;
 };
 
-/* Trouble with it is no trouble of the master's: once in the log, until it goes on. */
+/* Trouble with it is no trouble of the master's; its client says it in the log. */
 static uint64_t pause_of(int rc)
 {
     return rc == MC_ERR_ETCD_OPERATION_ERROR ? REFUSED_MS : MC_STANDBY_EVERY_MS;
@@ -153,6 +153,14 @@ static void leave(struct mc_standbys *self, uint64_t limit_ns)
         self->is_said = false;
 }
 
+static bool is_stopping(struct mc_standbys *self)
+{
+    pthread_mutex_lock(&self->sleeper.lock);
+    bool stop = self->sleeper.stop;
+    pthread_mutex_unlock(&self->sleeper.lock);
+    return stop;
+}
+
 /* Not under the lock. */
 static void round_of(struct mc_standbys *self)
 {
@@ -161,6 +169,8 @@ static void round_of(struct mc_standbys *self)
         rc = say(self);
     else
         leave(self, CALL_NS);
+    if (is_stopping(self))
+        return;
     mc_standby_list_begin(&self->fresh);
     int looked = self->place.look(self->place.context, mc_clock_ns() + CALL_NS, &self->fresh, mc_clock_boot_ms());
     if (looked == 0)

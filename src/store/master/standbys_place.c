@@ -93,9 +93,10 @@ static int etcd_leave(void *context, uint64_t deadline_ns, const char *id)
     struct etcd_place *place = context;
     (void)id;
     int rc = place->lease == 0 ? 0 : etcd_lease(place, "/v3/lease/revoke", deadline_ns);
-    if (rc == 0)
-        place->lease = 0;
-    return rc;
+    if (rc < 0 && rc != MC_ERR_ETCD_OPERATION_ERROR)
+        return rc;
+    place->lease = 0; /* one that etcd does not know any more has gone, and one that it keeps ends by itself */
+    return 0;
 }
 
 static int etcd_look(void *context, uint64_t deadline_ns, struct mc_standby_list *list, uint64_t now_ms)
