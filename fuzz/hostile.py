@@ -169,7 +169,7 @@ class Words:
         address, size = rng.choice(buffers)
         address = (address + rng.choice((0, 1, size - 1, size, -1, rng.randrange(max(size, 1))))) % (1 << 64)
         length = rng.choice((0, 1, 8, 4096, size, *EDGES)) % (1 << 64)
-        opcode = rng.choice((0, 0x80, 2, 0x7F, 0xFF) + ((1, 0x81) if may_write else ()))
+        opcode = rng.choice((0, 0x80, 2, 0x82, 0x7F, 0xFF) + ((1, 0x81) if may_write else ()))
         return struct.pack("<QQB", length, address, opcode) + rng.choice((bytes(7), rng.randbytes(7))) + rng.randbytes(rng.choice((0, 8, 4096)))
 
     @staticmethod

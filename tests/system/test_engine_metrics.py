@@ -88,12 +88,12 @@ def test_checksums(monkeypatch, mode, path):
     near = Near()
     with Peer() as peer:
         for size in (100, 100000, 10000000):
-            for byte in range(6):
+            for byte in range(8):
                 near.memory[:size] = bytes([byte]) * size
                 assert near.engine.transfer_sync_write(peer.target, near.address, peer.address, size) == 0
                 assert int(peer.ask("crc", 0, size)) == zlib.crc32(near.memory[:size])
         found = samples(near.engine.get_metrics())
-    assert value(found, "mooncake_transfer_checked_total", peer=peer.target, path=path) == {"on": 18, "sampled": 6, "off": 0}[mode]
+    assert value(found, "mooncake_transfer_checked_total", peer=peer.target, path=path) == {"on": 24, "sampled": 6, "off": 0}[mode]
     assert value(found, "mooncake_transfer_mismatches_total") == 0
 
 

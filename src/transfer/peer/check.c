@@ -9,19 +9,30 @@
 
 void (*mc_check_disturb)(void *bytes, size_t length);
 
+/* Which of so many in a row: another one each time, since transfers come in rounds of peers and of layers, and one in a
+ * hundred would always be the same one's of four. Of the first so many it is the first. */
+static uint64_t place_in(uint64_t window, uint32_t every)
+{
+    uint64_t mixed = window * 0x9e3779b97f4a7c15ull; /* splitmix64 */
+    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
+    return (mixed ^ (mixed >> 31)) % every;
+}
+
 /* One in so many of each size, rounded down to a power of two: the few that are large are covered as the many that are
  * small. The first of each is. */
 static bool is_drawn(struct mc_transfer_engine *engine, uint64_t bytes)
 {
+    const uint32_t every = engine->settings.checksum_every;
     unsigned size = bytes == 0 ? 0 : 63 - (unsigned)__builtin_clzll(bytes);
     uint64_t number = atomic_fetch_add_explicit(&engine->checks[size], 1, memory_order_relaxed);
-    return number % engine->settings.checksum_every == 0;
+    return number % every == place_in(number / every, every);
 }
 
 bool mc_check_wanted(struct mc_peer *peer, uint64_t bytes)
 {
     struct mc_transfer_engine *engine = peer->engine;
-    if (engine->settings.checksum_every == 0 || !is_drawn(engine, bytes))
+    if (engine->settings.checksum_every == 0)
         return false;
     pthread_mutex_lock(&peer->lock);
     bool is_able = peer->document.can_sum && engine->settings.tcp_version >= 2;
@@ -30,7 +41,7 @@ bool mc_check_wanted(struct mc_peer *peer, uint64_t bytes)
     pthread_mutex_unlock(&peer->lock);
     if (is_new)
         mc_log(INFO, "%s cannot compare checksums: transfers with it are not checked", peer->name);
-    return is_able;
+    return is_able && is_drawn(engine, bytes);
 }
 
 int mc_check_wrong(struct mc_sum_check *check, uint64_t address, uint64_t length, uint32_t ours, uint32_t theirs)

@@ -53,6 +53,8 @@ static inline bool mc_outbound_is_done(const struct mc_outbound *outbound)
 /* What to send; 0: nothing until answers come. */
 size_t mc_outbound_send_parts(struct mc_outbound *outbound, struct iovec parts[MC_OUTBOUND_PARTS]);
 void mc_outbound_sent(struct mc_outbound *outbound, size_t count);
+/* So many requests may be under way. */
+unsigned mc_outbound_window(const struct mc_outbound *outbound);
 /* Where to receive; 0: nothing is expected. */
 size_t mc_outbound_receive_parts(struct mc_outbound *outbound, struct iovec parts[MC_OUTBOUND_PARTS]);
 /* 0; MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED: the peer refuses the oldest request; MC_TRANSFER_ERR_REJECT_HANDSHAKE: not

@@ -152,7 +152,9 @@ static void lane_watch(void *context)
 
 static int compare_sums(const struct rdma_work *work, const struct mc_transfer_item *items, uint64_t deadline_ns)
 {
-    return work->check == NULL ? 0 : mc_run_sums(work->peer, items, work->count, work->check, deadline_ns);
+    return work->check == NULL
+               ? 0
+               : mc_run_sums(work->peer, work->incarnation, items, work->count, work->check, deadline_ns);
 }
 
 /* 0; 1: not by this path, and nothing of it is under way; 2: the peer refused an address; TIMEOUT, or what mc_run_sums

@@ -18,8 +18,8 @@ int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc
 int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
                struct mc_sum_check *check, uint64_t deadline_ns, struct mc_parking *parking);
 /* Compares what has been moved otherwise, by questions over tcp. */
-int mc_run_sums(struct mc_peer *peer, const struct mc_transfer_item *items, size_t count, struct mc_sum_check *check,
-                uint64_t deadline_ns);
+int mc_run_sums(struct mc_peer *peer, uint32_t incarnation, const struct mc_transfer_item *items, size_t count,
+                struct mc_sum_check *check, uint64_t deadline_ns);
 /* 1: this path cannot be used (any more), and nothing of it is under way. */
 int mc_run_rdma(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
                 size_t count, struct mc_sum_check *check, uint64_t deadline_ns);

@@ -32,8 +32,9 @@ struct lanes_run {
     struct mc_peer *peer;
     struct mc_parking *parking;
     struct mc_sum_check *check; /* NULL: sums are not wanted */
-    bool is_only_check;         /* the bytes have been moved otherwise */
-    uint64_t moved_ns;          /* when a byte last moved, or it began to wait for one; has_moved: one has since */
+    bool is_only_check;         /* the bytes have been moved otherwise, to the process of that incarnation */
+    uint32_t moved_to;
+    uint64_t moved_ns; /* when a byte last moved, or it began to wait for one; has_moved: one has since */
     bool has_moved;
     bool was_dead; /* a lane was: then tries that take long are not counted, as who is cut off may come back */
     unsigned tries;
@@ -149,7 +150,7 @@ static int wait_for_any(struct lanes_run *run)
         if (job->lane == NULL || mc_outbound_is_done(&job->outbound))
             continue;
         bool has_more = job->outbound.sending < job->outbound.count &&
-                        job->outbound.sending < job->outbound.done + MC_OUTBOUND_WINDOW;
+                        job->outbound.sending < job->outbound.done + mc_outbound_window(&job->outbound);
         fds[count++] = (struct pollfd){.fd = job->lane->fd, .events = (short)(POLLIN | (has_more ? POLLOUT : 0))};
         wants_write |= has_more;
         last = job;
@@ -376,7 +377,8 @@ static int take_lanes(struct lanes_run *run)
 static int attempt(struct lanes_run *run)
 {
     look_who(run);
-    if (run->is_only_check && run->jobs[0].outbound.sums != MC_SUMS_ONLY) {
+    bool is_who_was = run->incarnation == run->moved_to && run->jobs[0].outbound.sums == MC_SUMS_ONLY;
+    if (run->is_only_check && !is_who_was) {
         mc_log_limited(WARNING, "%s is another process by now, which cannot be asked for checksums", run->peer->name);
         return MC_TRANSFER_ERR_REJECT_HANDSHAKE;
     }
@@ -394,6 +396,7 @@ static void init(struct lanes_run *run, struct mc_peer *peer, uint64_t deadline_
     run->deadline_ns = deadline_ns;
     run->check = NULL;
     run->is_only_check = false;
+    run->moved_to = 0;
     run->job_count = 0;
     run->cut = NULL;
     run->was_dead = false;
@@ -464,14 +467,15 @@ int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
     return rc;
 }
 
-int mc_run_sums(struct mc_peer *peer, const struct mc_transfer_item *items, size_t count, struct mc_sum_check *check,
-                uint64_t deadline_ns)
+int mc_run_sums(struct mc_peer *peer, uint32_t incarnation, const struct mc_transfer_item *items, size_t count,
+                struct mc_sum_check *check, uint64_t deadline_ns)
 {
     struct lanes_run run;
     init(&run, peer, deadline_ns);
     run.parking = NULL;
     run.check = check;
     run.is_only_check = true;
+    run.moved_to = incarnation;
     int rc = prepare(&run, MC_TRANSFER_READ, items, count); /* nothing of a write is under way */
     if (rc == 0)
         rc = run_lanes(&run);

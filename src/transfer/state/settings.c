@@ -53,13 +53,15 @@ static bool is_ptrace(enum mc_variable variable)
 /* One transfer in how many is checked. */
 static uint32_t checksum_every(void)
 {
+    static const char *const on_words[] = {"on", "1", "true", "yes"};
     const char *text = mc_variable(MC_TE_CHECKSUM);
     if (text == NULL || text[0] == 0 || is_off(MC_VARIABLE_MC_TE_CHECKSUM))
         return 0;
     if (strcasecmp(text, "sampled") == 0)
         return (uint32_t)mc_settings_number(MC_VARIABLE_MC_TE_CHECKSUM_EVERY, CHECKSUM_EVERY, 1, 1000000);
-    if (strcasecmp(text, "on") == 0)
-        return 1;
+    for (size_t i = 0; i < sizeof(on_words) / sizeof(on_words[0]); i++)
+        if (strcasecmp(text, on_words[i]) == 0)
+            return 1;
     mc_log(WARNING, "MC_TE_CHECKSUM=%.40s: off, sampled or on is expected; off is used", text);
     return 0;
 }
