@@ -60,7 +60,7 @@ static void print_standbys(FILE *out, struct mc_span data)
     if (!mc_console_bool(data, "standbys_are_known"))
         fprintf(out, "standby   the place of the election has not said lately who waits\n");
     else if (count == 0)
-        fprintf(out, "standby   none waits: nobody would follow\n");
+        fprintf(out, "standby   none says that it waits; masters of releases before this one do not\n");
 }
 
 static double part(double of, double all)

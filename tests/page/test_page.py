@@ -268,7 +268,7 @@ def test_masters_that_wait():
         assert phone.eval("document.documentElement.scrollWidth") <= 390 and phone.eval("document.getElementById('leader-part').hidden")
         leave_picture(phone, "waiting-phone")
         other.kill()
-        browser.wait("document.getElementById('waiting-none').innerText.includes('None waits')")
+        browser.wait("document.getElementById('waiting-none').innerText.includes('None says that it waits')")
         assert browser.problems == [] and phone.problems == []
 
 

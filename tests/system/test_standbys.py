@@ -65,7 +65,7 @@ def test_who_waits_in_etcd(etcd):
         wait_until(lambda: waiting(leader) == [], GONE_S, "who was killed to be gone")
         assert leader.metrics()["mooncake_standbys"] == 0 and epoch_of(leader) == epoch and keys_of(etcd) == {}
         text = subprocess.run([BUILD / "mooncake", f"--admin=127.0.0.1:{leader.metrics_port}", "status"], capture_output=True, text=True, timeout=60, env=PLAIN).stdout
-        assert "standby   none waits" in text
+        assert "standby   none says that it waits" in text
 
         others[0].start()  # who follows does not wait any more
         wait_until(lambda: waiting(leader) == addresses(others[:1]), SOON_S, "one that came")

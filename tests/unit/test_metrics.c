@@ -138,7 +138,9 @@ static void the_exposition(void **state)
                                      .accusers = accusers,
                                      .accuser_count = 3,
                                      .tls_handshakes = 6,
-                                     .tls_resumed = 2};
+                                     .tls_resumed = 2,
+                                     .standbys = 4,
+                                     .standbys_are_known = true};
     struct mc_core_segment segments[3] = {{.name = "b:1", .used = 3, .capacity = 10},
                                           {.name = "a\"\\\n", .used = 1, .capacity = 20},
                                           {.name = "b:1", .used = 4, .capacity = 30}};
@@ -158,6 +160,7 @@ static void the_exposition(void **state)
         "\nsegment_allocated_bytes{segment=\"a\\\"\\\\\\n\"} 1\nsegment_allocated_bytes{segment=\"b:1\"} 7\n",
         "\nsegment_total_capacity_bytes{segment=\"b:1\"} 40\n",
         "\nmooncake_resident_bytes 1000\n",
+        "\nmooncake_standbys 4\n",
         "\nmooncake_loop_longest_turn_seconds 0.020500\n",
         "\nmooncake_accusing_host{host=\"w\\\"1\"} 3\n",
         "\nmooncake_accusing_host{host=\"w2\"} 4\n",
@@ -168,8 +171,10 @@ static void the_exposition(void **state)
         assert_non_null(strstr(whole, wanted[i]));
     assert_true(check_exposition((char *)text.data) > 150);
     text.length = 0;
+    extra.standbys_are_known = false;
     mc_metrics_text(&text, &statistics, NULL, 0, &extra);
     mc_buffer_put_u8(&text, 0);
+    assert_null(strstr((const char *)text.data, "\nmooncake_standbys ")); /* no sample */
     assert_true(check_exposition((char *)text.data) > 150);
     mc_buffer_free(&text);
 }

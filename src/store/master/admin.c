@@ -246,6 +246,7 @@ static void get_metrics(void *context, struct mc_web_request *request)
     const struct mc_tls_counts tls = mc_tls_counts();
     struct mc_standby standbys[MC_STANDBYS_MAX];
     bool is_known;
+    size_t standby_count = mc_standbys_read(admin->view.standbys, standbys, &is_known);
     struct mc_metrics_extra extra = {resident_bytes(),
                                      (mc_clock_ms() - admin->started_ms) / 1000,
                                      mc_server_epoch(admin->server),
@@ -254,7 +255,8 @@ static void get_metrics(void *context, struct mc_web_request *request)
                                      accusers.count,
                                      tls.served,
                                      tls.served_resumed,
-                                     mc_standbys_read(admin->view.standbys, standbys, &is_known)};
+                                     standby_count,
+                                     is_known};
     mc_metrics_text(&text, &statistics, segments, (size_t)count, &extra);
     free(segments);
     mc_misses_metrics(admin->server, &text);

@@ -202,7 +202,7 @@ function showWaiting(data) {
   byId("waiting-part").hidden = !data.standbys;
   if (!data.standbys) return;
   const list = data.standbys;
-  set(byId("waiting-none"), !data.standbys_are_known ? "The place of the election has not said lately who waits." : list.length ? "" : "None waits: nobody would follow.");
+  set(byId("waiting-none"), !data.standbys_are_known ? "The place of the election has not said lately who waits." : list.length ? "" : "None says that it waits. Masters of releases before this one wait without saying so.");
   byId("waiting-none").hidden = data.standbys_are_known && list.length > 0;
   byId("waiting-table").hidden = list.length === 0;
   keyed(byId("waiting"), list, one => one.address, () => {

@@ -536,7 +536,9 @@ void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *sta
     put_one(out, "mooncake_tls_handshakes_total", COUNTER, "Handshakes of TLS with callers of the RPC port.",
             extra->tls_handshakes);
     put_one(out, "mooncake_tls_resumed_total", COUNTER, "Of them, by a ticket of an earlier one.", extra->tls_resumed);
-    put_one(out, "mooncake_standbys", GAUGE, "Masters that wait to lead, and were heard lately.", extra->standbys);
+    put_head(out, "mooncake_standbys", "gauge", "Masters that say that they wait to lead.");
+    if (extra->standbys_are_known)
+        mc_buffer_printf(out, "mooncake_standbys %llu\n", (unsigned long long)extra->standbys);
     put_head(out, "mooncake_loop_longest_turn_seconds", "gauge",
              "For how long the master's loop answered nobody, at most, in the last 10 to 20 seconds.");
     mc_buffer_printf(out, "mooncake_loop_longest_turn_seconds %.6f\n", (double)extra->longest_turn_ns / 1e9);
