@@ -61,6 +61,7 @@ class ApiServer:
         self.fail, self.is_mute, self.late_s, self.requests, self.lost_answers = None, False, 0, 0, 0
         self.cut_off = set()  # accounts whose packets are lost
         self.hidden = set()  # Leases that a role with resourceNames does not name
+        self.failing, self.asked = {}, []  # Leases that are answered by such a status; what was asked about which: ("ns/name", status)
         self.server = None
         self.environment = self.account("all")
 
@@ -138,7 +139,9 @@ class ApiServer:
             name = found[2] or (body or {}).get("metadata", {}).get("name")
             if VERBS.get(method) not in self.verbs or f"{found[1]}/{name}" in self.hidden:
                 return 403, status_of(403, "leases.coordination.k8s.io is forbidden")
-            result = self._change(method, *found.groups(), body)
+            failure = self.failing.get(f"{found[1]}/{name}")
+            result = (failure, status_of(failure, "trouble")) if failure else self._change(method, *found.groups(), body)
+            self.asked.append((f"{found[1]}/{name}", result[0]))
             if self.lost_answers > 0 and method != "GET":
                 self.lost_answers -= 1
                 return None

@@ -147,7 +147,7 @@ class Proxy:
 
     def __init__(self, port):
         self.target, self.delay_s, self.is_mute, self.requests = port, 0, False, 0
-        self.unknown = None  # a path of which etcd is to know nothing
+        self.unknown, self.unknown_count = None, 0  # a path of which etcd is to know nothing, and how often it was asked for
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.sockets = []
@@ -183,6 +183,7 @@ class Proxy:
                 else:
                     self.requests += part.count(b"POST ")
                     if self.unknown is not None:
+                        self.unknown_count += part.count(self.unknown)
                         part = part.replace(self.unknown, self.unknown[:-1] + b"_")
                 if not self.is_mute:
                     sink.sendall(part)

@@ -108,6 +108,16 @@ def test_a_slow_or_silent_etcd_delays_no_renewal(etcd):
         assert master.stop() == 0 and time.monotonic() - begin < 8
 
 
+def test_a_word_that_cannot_be_taken_back(etcd):
+    """Its lease has ended before, say: once is enough."""
+    with Proxy(etcd.ports[0]) as proxy:
+        proxy.unknown = b"/v3/lease/revoke"
+        with Master("--enable_ha", f"--etcd_endpoints=127.0.0.1:{proxy.port}", "--cluster_id=kept") as master:
+            wait_until(lambda: serves(master) and proxy.unknown_count == 1, 20, "a leader that takes its word back")
+            time.sleep(11)
+            assert proxy.unknown_count == 1 and waiting(master) == []
+
+
 def test_who_waits_by_a_lease(tmp_path):
     with ApiServer(tmp_path, Authority(tmp_path, "ca")) as api, Pods(api, 3, "--ha_lease_ttl=15000") as pods:
         leader = pods.leader(timeout_s=60)
@@ -130,4 +140,20 @@ def test_a_place_where_nobody_may_write(tmp_path):
         with Pods(api, 1) as pods:
             leader = pods.leader()
             time.sleep(8)
-            assert waiting(leader) is None and serves(leader) and leader.log().count("(403)") <= 2, "once as a standby, once as the leader"
+            assert waiting(leader) is None and serves(leader) and 1 <= leader.log().count("(403)") <= 2, "once as a standby, once as the leader"
+            assert "mooncake_standbys" not in leader.metrics()
+
+
+@pytest.mark.parametrize("status", (429, 503))
+def test_an_api_server_that_has_too_much_to_do(tmp_path, status):
+    """It says so, and then answers as before: nobody is silent for much longer than that takes."""
+    with ApiServer(tmp_path, Authority(tmp_path, "ca")) as api, Pods(api, 2, "--ha_lease_ttl=15000") as pods:
+        leader = pods.leader(timeout_s=60)
+        other = pods.others(leader)[0]
+        wait_until(lambda: waiting(leader) == [other.address], 2 * SOON_S, "it to be told")
+        api.failing = {STANDBYS: status}
+        wait_until(lambda: api.asked.count((STANDBYS, status)) >= 3, 20, "both to hear that")
+        api.failing = {}
+        before = api.leases[STANDBYS]["metadata"]["annotations"]
+        wait_until(lambda: api.leases[STANDBYS]["metadata"]["annotations"] != before, 15, "another word")
+        wait_until(lambda: waiting(leader) == [other.address], 15, "it to be told again")

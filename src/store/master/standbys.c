@@ -136,7 +136,7 @@ struct mc_standbys {
 /* Trouble with it is no trouble of the master's; its client says it in the log. */
 static uint64_t pause_of(int rc)
 {
-    return rc == MC_ERR_ETCD_OPERATION_ERROR ? REFUSED_MS : MC_STANDBY_EVERY_MS;
+    return rc == MC_ERR_NOT_PERMITTED ? REFUSED_MS : MC_STANDBY_EVERY_MS;
 }
 
 static int say(struct mc_standbys *self)
@@ -149,8 +149,8 @@ static int say(struct mc_standbys *self)
 
 static void leave(struct mc_standbys *self, uint64_t limit_ns)
 {
-    if (self->is_said && self->place.leave(self->place.context, mc_clock_ns() + limit_ns, self->id) == 0)
-        self->is_said = false;
+    int rc = self->is_said ? self->place.leave(self->place.context, mc_clock_ns() + limit_ns, self->id) : 0;
+    self->is_said = rc < 0 && rc != MC_ERR_NOT_PERMITTED; /* who may not write cannot take it back */
 }
 
 static bool is_stopping(struct mc_standbys *self)

@@ -53,7 +53,7 @@ void mc_standby_word(char word[MC_STANDBY_WORD_MAX], const struct mc_standby *st
 
 struct mc_standby_place {
     void *context;
-    /* 0 or negative. */
+    /* 0 or negative. MC_ERR_NOT_PERMITTED: a person has to change that. */
     int (*say)(void *context, uint64_t deadline_ns, const char *id, const char *word);
     int (*leave)(void *context, uint64_t deadline_ns, const char *id);
     int (*look)(void *context, uint64_t deadline_ns, struct mc_standby_list *list, uint64_t now_ms);
@@ -72,7 +72,8 @@ struct mc_standbys;
 struct mc_standbys *mc_standbys_start(const struct mc_master_config *config, struct mc_server *server);
 /* It asks the server nothing more; returns at once. NULL is allowed here and below. */
 void mc_standbys_stop(struct mc_standbys *standbys);
-/* Takes the word back that stands there, within a second; joins the thread. */
+/* Takes the word back that stands there; joins the thread. Where the place does not answer that takes up to four
+ * seconds: three for a call that is under way, and one to take the word back. */
 void mc_standbys_destroy(struct mc_standbys *standbys);
 /* From any thread. *is_known: the place has answered lately. */
 size_t mc_standbys_read(struct mc_standbys *standbys, struct mc_standby list[MC_STANDBYS_MAX], bool *is_known);

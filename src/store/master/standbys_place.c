@@ -38,10 +38,13 @@ static struct mc_span etcd_reply(const struct etcd_place *place)
 
 static int etcd_call(struct etcd_place *place, const char *path, uint64_t deadline_ns)
 {
+    static const char no[] = "permission denied";
     int rc = place->body.failed ? MC_ERR_NO_MEMORY
                                 : mc_etcd_call(place->etcd, path, mc_span(place->body.data, place->body.length),
                                                deadline_ns, &place->reply);
-    return rc;
+    bool is_refused = rc == MC_ERR_ETCD_OPERATION_ERROR && place->reply.length > 0 &&
+                      memmem(place->reply.data, place->reply.length, no, sizeof(no) - 1) != NULL;
+    return is_refused ? MC_ERR_NOT_PERMITTED : rc;
 }
 
 /* A body that says the lease. */
@@ -93,7 +96,7 @@ static int etcd_leave(void *context, uint64_t deadline_ns, const char *id)
     struct etcd_place *place = context;
     (void)id;
     int rc = place->lease == 0 ? 0 : etcd_lease(place, "/v3/lease/revoke", deadline_ns);
-    if (rc < 0 && rc != MC_ERR_ETCD_OPERATION_ERROR)
+    if (rc < 0 && rc != MC_ERR_ETCD_OPERATION_ERROR && rc != MC_ERR_NOT_PERMITTED)
         return rc;
     place->lease = 0; /* one that etcd does not know any more has gone, and one that it keeps ends by itself */
     return 0;
@@ -160,11 +163,17 @@ struct k8s_place {
     struct mc_buffer body, reply;
 };
 
+/* Of an answer that says no; one that has too much to do (429) may be asked again soon. */
+static int k8s_refusal(int status)
+{
+    return status == 401 || status == 403 ? MC_ERR_NOT_PERMITTED : MC_ERR_ETCD_OPERATION_ERROR;
+}
+
 /* 200, 404 or negative. */
 static int k8s_read(struct k8s_place *place, uint64_t deadline_ns)
 {
     int rc = mc_k8s_call(place->k8s, "GET", place->path, mc_span(NULL, 0), deadline_ns, &place->reply);
-    return rc == 200 || rc == 404 || rc < 0 ? rc : MC_ERR_ETCD_OPERATION_ERROR;
+    return rc == 200 || rc == 404 || rc < 0 ? rc : k8s_refusal(rc);
 }
 
 /* The words of what was read. 0 or negative. */
@@ -235,7 +244,7 @@ static int k8s_write(struct k8s_place *place, uint64_t deadline_ns, bool is_new,
                          mc_span(body->data, body->length), deadline_ns, &place->reply);
     if (rc == 404 || rc == 409)
         return MC_ERR_ETCD_TRANSACTION_FAIL; /* another was faster */
-    return rc == 200 || rc == 201 ? 0 : rc < 0 ? rc : MC_ERR_ETCD_OPERATION_ERROR;
+    return rc == 200 || rc == 201 ? 0 : rc < 0 ? rc : k8s_refusal(rc);
 }
 
 static int k8s_change(struct k8s_place *place, uint64_t deadline_ns, const char *id, const char *word)
