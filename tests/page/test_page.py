@@ -246,6 +246,13 @@ def test_slow_calls():
             assert one.eval("document.title") == "Mooncake" and one.eval("document.querySelectorAll('#slow b, #slow script').length") == 0
             assert one.eval("document.documentElement.scrollWidth") <= one.size[0] and one.problems == []
             leave_picture(one, "slow-" + name)
+        places = [begin(caller, [b"m" * 160 + end_of]) for end_of in (b"a", b"b")]  # what is shown of these is the same
+        time.sleep(1.1)
+        browser.wait("document.querySelectorAll('#slow tr').length === 5")
+        for granted in places:
+            end(owner, caller, granted)
+        browser.wait("document.querySelectorAll('#slow .warn').length === 1")
+        assert browser.eval("document.querySelectorAll('#slow tr').length") == 5, "no row stays that nobody is asked about"
         caller.close()
 
 

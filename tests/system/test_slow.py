@@ -1,4 +1,5 @@
 """The slowest calls as the master sees them, and puts that are open for long: what is told of them, to whom, and that they are few."""
+import concurrent.futures
 import json
 import os
 import struct
@@ -9,7 +10,7 @@ import urllib.parse
 import pytest
 
 import secured
-from cluster import BUILD, Master, wait_until
+from cluster import BUILD, Master, request, wait_until
 from test_console import PLAIN, STAYS
 from wire import (CLEAR, CLEARED, HELLO, HELLO_REPLY, LIVE, PUT_DONE, PUT_GRANTED, PUT_START, REMOVE, REMOVE_REPLY, ROLE_CALL, Connection, FakeOwner, data,
                   record, records)
@@ -104,6 +105,23 @@ def test_removals_that_wait_for_owners(pool):
     owner.caller.receive(REMOVE_REPLY)
     call = slow(master)["calls"][0]
     assert call["kind"] == "remove" and call["key"] == "a" and call["ms"] >= 100 and call["result"] == "OK"
+
+
+def test_a_removal_by_http(pool):
+    """Its caller has no name and no address, and has not gone."""
+    master, owner = pool
+    assert owner.put([b"a"], 4096) == [0]
+    time.sleep(3.5)  # of age: now it may act on removals
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        answer = executor.submit(request, master.metrics_port, "POST", "/api/v1/remove_all?force=true", host=master.bound)
+        told = owner.owner.receive(CLEAR)
+        time.sleep(.1)
+        owner.owner.send(CLEARED, told.body)
+        assert answer.result()[0] == 200
+    call = slow(master)["calls"][0]
+    assert call["kind"] == "remove_many" and call["key"] == "*" and call["ms"] >= 100 and (call["client"], call["address"]) == ("HTTP", "")
+    text = subprocess.run([BUILD / "mooncake", f"--admin=127.0.0.1:{master.metrics_port}", "slow"], capture_output=True, text=True, timeout=60, env=PLAIN).stdout
+    assert " * by HTTP" in text and "gone" not in text
 
 
 def test_tenants_see_their_own():

@@ -39,8 +39,23 @@ static void test_the_slowest_stay(void **state)
     assert_false(mc_slow_wants(NULL, start, 1));
 }
 
+/* Who has read the clock first may come second. */
+static void test_a_time_of_before(void **state)
+{
+    (void)state;
+    const uint64_t start = 1000000;
+    struct mc_slow *slow = mc_slow_create();
+    add(slow, start, 10);
+    add(slow, start + MC_SLOW_SPAN_MS, 20);
+    assert_int_equal(mc_slow_read(slow, start + MC_SLOW_SPAN_MS - 1, list), 2);
+    add(slow, start + MC_SLOW_SPAN_MS - 1, 30);
+    assert_int_equal(mc_slow_read(slow, start + MC_SLOW_SPAN_MS, list), 3);
+    mc_slow_destroy(slow);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_slowest_stay)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_slowest_stay),
+                                       cmocka_unit_test(test_a_time_of_before)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,10 +154,12 @@ enum mc_slow_kind { MC_SLOW_PUT, MC_SLOW_REMOVE, MC_SLOW_REMOVE_MANY /* by patte
 #define MC_CORE_SLOW_KEY_MAX 160u /* bytes of a key that are told */
 struct mc_core_slow {
     enum mc_slow_kind kind;
-    uint64_t connection; /* 0: it has ended */
+    uint64_t connection; /* 0: it has ended, or there was none: */
+    bool is_own;         /* the shell has asked for it (mc_core_remove_all) */
     char client[64];     /* the caller's name, as its hello said */
     uint8_t key[MC_CORE_SLOW_KEY_MAX];
-    uint32_t key_length; /* of all of it; of many keys, the one that was last. REMOVE_MANY: a star, in its scope */
+    uint32_t key_length; /* of all of it; of many keys that are put the one that was last, of many that are removed
+                          * the first. REMOVE_MANY: a star, in its scope */
     uint64_t took_ms;
     int32_t code; /* the result; of many keys, of that one */
 };

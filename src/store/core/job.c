@@ -98,7 +98,7 @@ void mc_wait_names(struct mc_wait *wait, struct mc_span key)
 
 static void tell_slow(const struct mc_core *core, const struct mc_wait *wait)
 {
-    struct mc_slow_note note = {.is_slow = true, .length = wait->key_length};
+    struct mc_slow_note note = {.is_slow = true, .is_own = wait->is_own, .length = wait->key_length};
     bool is_one = wait->kind == MC_WAIT_REMOVE;
     memcpy(note.key, wait->key, sizeof(note.key));
     if (wait->kind != MC_WAIT_BOTH && mc_slow_is(core, wait->started_ms))
@@ -301,6 +301,7 @@ int mc_core_remove_all(struct mc_core *core, const struct mc_scope *scope, bool 
         return MC_ERR_BUSY;
     core->statistics.remove_all_requests++;
     wait->removal = removal;
+    wait->is_own = true;
     *removal = (struct mc_removal){.id = *id = (core->epoch << MC_REMOVAL_BITS) + ++core->removal_count, .wait = wait};
     return 0;
 }

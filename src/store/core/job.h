@@ -18,7 +18,8 @@ struct mc_wait { /* an answer that waits for CLEARED; BOTH: one more that waits 
     uint32_t index;
     enum mc_wait_kind kind;
     struct mc_connection *connection; /* NULL, and no removal: nobody wants to hear the answer; always of BOTH */
-    struct mc_removal *removal;       /* of the shell's own */
+    struct mc_removal *removal;       /* of the shell's own; NULL: it looks no more */
+    bool is_own;                      /* the shell's */
     struct mc_link of_connection;
     uint64_t request_id;
     uint64_t started_ms; /* life time */

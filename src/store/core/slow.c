@@ -13,6 +13,7 @@
 void mc_slow_note(struct mc_slow_note *note, struct mc_span key)
 {
     note->is_slow = true;
+    note->is_own = false;
     note->length = (uint32_t)key.length;
     if (key.length > 0)
         memcpy(note->key, key.data, key.length < sizeof(note->key) ? key.length : sizeof(note->key));
@@ -28,6 +29,7 @@ void mc_slow_tell(const struct mc_core *core, enum mc_slow_kind kind, const stru
 {
     struct mc_core_slow slow = {.kind = kind,
                                 .connection = connection == NULL ? 0 : connection->number,
+                                .is_own = note->is_own,
                                 .key_length = note->length,
                                 .took_ms = mc_core_life_ms(core) - started_ms,
                                 .code = code};

@@ -7,7 +7,7 @@
 
 /* What is known of a call before its end may free it. */
 struct mc_slow_note {
-    bool is_slow;
+    bool is_slow, is_own;
     uint32_t length; /* of the key, which may be cut */
     uint8_t key[MC_CORE_SLOW_KEY_MAX];
 };

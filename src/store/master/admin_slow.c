@@ -42,7 +42,8 @@ static void write_call(struct mc_json_writer *writer, const struct mc_core_slow 
     mc_http_json_add(writer, "key", key.data, key.length);
     mc_json_add_bool(writer, "key_is_cut", call->key_length > MC_CORE_SLOW_KEY_MAX);
     mc_http_json_add(writer, "tenant", tenant.data, tenant.length);
-    mc_http_json_add(writer, "client", call->client, strlen(call->client));
+    mc_http_json_add(writer, "client", call->is_own ? "HTTP" : call->client,
+                     call->is_own ? strlen("HTTP") : strlen(call->client));
     mc_json_add_number(writer, "ms", call->took_ms);
 }
 

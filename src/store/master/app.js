@@ -54,11 +54,15 @@ function setBar(bar, ratio, label, isFull) {
   bar.title = label;
   setClass(bar, isFull ? "bar full" : "bar");
 }
-/* Makes children of one list those of another, by key: what is there stays, and keeps its focus. */
+/* Makes children of one list those of another, by key: what is there stays, and keeps its focus. Of equal keys the
+ * second one is another. */
 function keyed(parent, items, keyOf, make, update) {
   const there = new Map([...parent.children].map(child => [child.dataset.key, child]));
+  const taken = new Set();
   const wanted = items.map(item => {
-    const key = keyOf(item);
+    let key = String(keyOf(item));
+    while (taken.has(key)) key += "\n";
+    taken.add(key);
     let child = there.get(key);
     there.delete(key);
     if (!child) { child = make(item); child.dataset.key = key; }
@@ -482,7 +486,7 @@ const lasted = ms => ms < 1000 ? ms + " ms" : ms < 120000 ? (ms / 1000).toFixed(
 async function refreshSlow() {
   const answer = await ask("/api/v1/slow?limit=20"), list = [...answer.open.map(one => ({...one, isOpen: true})), ...answer.calls];
   byId("slow-part").hidden = list.length === 0;
-  keyed(byId("slow"), list, one => [one.isOpen, one.time_ms, one.ms * !one.isOpen, one.key, one.client].join("\n"), () => {
+  keyed(byId("slow"), list, one => [one.isOpen, one.time_ms, one.ms * !one.isOpen, one.tenant, one.key, one.client, one.address].join("\n"), () => {
     const row = document.createElement("tr");
     add(row, "td", "", "name"); add(row, "td");
     for (const label of ["took", "", "by", "tenant", "at"]) add(row, "td", "", label === "took" || label === "at" ? "number" : label === "by" ? "name" : "").dataset.label = label;

@@ -44,9 +44,9 @@ void mc_slow_destroy(struct mc_slow *slow)
 /* Under the mutex. */
 static void move_on(struct mc_slow *slow, uint64_t now_ms)
 {
+    if (now_ms < slow->began_ms + MC_SLOW_SPAN_MS)
+        return; /* maybe even of before it: who read the clock first comes second */
     uint64_t gone_ms = now_ms - slow->began_ms;
-    if (gone_ms < MC_SLOW_SPAN_MS)
-        return;
     slow->began_ms = now_ms;
     slow->now = 1 - slow->now;
     slow->spans[slow->now].count = 0;
