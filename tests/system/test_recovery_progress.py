@@ -77,6 +77,28 @@ def test_how_far_it_is():
         second.owner.close()
 
 
+def test_a_node_that_holds_nothing():
+    """It says so, unlike a disk, which does not say how many come."""
+    with Master(STAYS) as master:
+        first, empty = Returning(master.port, b"node-a:1", 400), Returning(master.port, b"node-b:1", 0)
+        first.tell(100)
+        at = recovery(master)
+        assert (at["segments"], at["objects_told"], at["objects_at_most"], at["objects_are_known"]) == (2, 100, 400, True)
+        first.owner.close()
+        empty.owner.close()
+
+
+def test_the_last_one_does_not_come_to_its_end():
+    """What was begun in the log has an end there, whoever it was that died."""
+    with Master("--client_ttl=8s") as master:
+        first = Returning(master.port, b"node-a:1", 400)
+        first.tell(100)
+        wait_until(lambda: "recovery: 1 segments are being taken in" in master.log(), 20, "a line of the log")
+        first.owner.close()
+        wait_until(lambda: "recovery: the contents of 0 segments are taken in, 0 objects in " in master.log(), 30, "the last line")
+        assert recovery(master)["segments"] == 0 and master.log().count("recovery: the contents") == 1
+
+
 def test_a_quick_one_says_nothing_of_it():
     with Master(STAYS) as master:
         node = Returning(master.port, b"node-a:1", 10)

@@ -21,6 +21,7 @@ void mc_progress_begin(struct mc_core *core, struct mc_segment *segment, uint32_
     if (mc_link_alone(&core->recovering) && (episode->began_ms == 0 || now - episode->ended_ms >= EPISODE_GAP_MS))
         *episode = (struct mc_episode){.began_ms = now == 0 ? 1 : now, .said_ms = now};
     segment->told = 0;
+    segment->is_unannounced = is_earlier && is_disk;
     segment->announced = !is_earlier ? segment->live + segment->granted : is_disk ? 0 : slot_top;
 }
 
@@ -28,6 +29,11 @@ void mc_progress_done(struct mc_core *core, const struct mc_segment *segment)
 {
     core->episode.done++;
     core->episode.objects += segment->told;
+    mc_progress_left(core);
+}
+
+void mc_progress_left(struct mc_core *core)
+{
     if (!mc_link_alone(&core->recovering))
         return;
     core->episode.ended_ms = mc_core_life_ms(core);
@@ -62,7 +68,7 @@ void mc_core_recovery(const struct mc_core *core, struct mc_core_recovery *recov
         recovery->segments++;
         recovery->told += segment->told;
         recovery->announced += announced;
-        recovery->unknown += is_telling && segment->announced == 0;
+        recovery->unknown += is_telling && segment->is_unannounced;
         recovery->awaited += stage[0] == 'a';
         recovery->untold += is_telling;
         if (recovery->count == MC_CORE_RECOVERY_LIST)

@@ -4,6 +4,7 @@
 #include "store/core/list.h"
 #include "store/core/member.h"
 #include "store/core/offload.h"
+#include "store/core/progress.h"
 #include "store/core/recover.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
@@ -709,6 +710,8 @@ void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
     mc_link_remove(&segment->recovery);
     segment->is_unmet = segment->is_earlier;
     mc_recover_judged(core, segment);
+    if (segment->recovering)
+        mc_progress_left(core);
     segment->recovering = segment->dropping = segment->probing = segment->distrusted = false;
     segment->reporter_count = 0;
     segment->inventory = MC_INVENTORY_NONE;

@@ -117,7 +117,8 @@ struct mc_segment {
     bool is_unmet;            /* gone, and they never were */
     uint64_t told_ms;         /* when the inventory began, or its last frame or CLEARED came; by life time */
     struct mc_link recovery;  /* in core->recovering while recovering */
-    uint32_t told, announced; /* objects of the inventory so far, and at most in all; 0: that is not known */
+    uint32_t told, announced; /* objects of the inventory so far, and at most in all */
+    bool is_unannounced;      /* that is not known: a disk's */
 
     uint64_t demand_ms, demand; /* units that allocations missed within this millisecond */
     uint64_t want, want_size;   /* units evicted for the last failure, doubled each time; for requests of that size */
