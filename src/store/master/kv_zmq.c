@@ -26,10 +26,16 @@
 #define SUBSCRIBERS_MAX 4096u
 #define SHARES 1024u                        /* in which they are counted by their address */
 #define SHARE_MAX (SUBSCRIBERS_MAX / 4 * 3) /* of one */
-#define OUT_MAX 256u                        /* of what is no message: greeting, READY, PONG, the end of a replay */
-#define HEAD_BYTES 21u                      /* of a message, before its batch */
-#define HEAD_NUMBER 4u                      /* where its number is, */
-#define HEAD_LENGTH 13u                     /* and how long the batch is */
+/* Of the past one is sent so much, and in so many calls, while others wait: as many messages as a turn makes at most,
+ * so that who reads at once is not overtaken. */
+#define FLUSH_BYTES (UINT64_C(2) << 20)
+#define FLUSH_CALLS (PAGES_PER_TURN * (MC_KV_EVENTS_PAGE / MC_KV_BATCH_MAX + 1))
+#define PLACE_BYTES (UINT64_C(64) << 10) /* of the ring, of which is known where a message begins */
+#define PLACES (RING_BYTES / PLACE_BYTES)
+#define OUT_MAX 256u    /* of what is no message: greeting, READY, PONG, the end of a replay */
+#define HEAD_BYTES 21u  /* of a message, before its batch */
+#define HEAD_NUMBER 4u  /* where its number is, */
+#define HEAD_LENGTH 13u /* and how long the batch is */
 #define PAGES_PER_TURN 4u
 #define LOOK_MS 5                      /* for new events, while somebody wants them */
 #define IDLE_MS 200                    /* else, for the end */
@@ -66,11 +72,12 @@ struct mc_kv_zmq {
     size_t count, wanting;
     uint16_t shares[SHARES]; /* subscribers of an address, or of several */
     uint8_t *ring;
-    uint64_t begin, end;  /* of its whole messages, counted from the ring's beginning */
-    uint64_t number;      /* of the last message */
-    uint64_t epoch, last; /* of the last event that was published */
-    bool has_leapt;       /* the next message is the first after a leap */
-    bool is_behind;       /* there are events that this turn had no time for */
+    uint64_t places[PLACES]; /* where the first message begins that begins there, now or when it was written before */
+    uint64_t begin, end;     /* of its whole messages, counted from the ring's beginning */
+    uint64_t number;         /* of the last message */
+    uint64_t epoch, last;    /* of the last event that was published */
+    bool has_leapt;          /* the next message is the first after a leap */
+    bool is_behind;          /* there are events that this turn had no time for */
     struct mc_kv_page page;
     char backend_id[256];
 };
@@ -134,9 +141,24 @@ static uint64_t goal_of(const struct mc_kv_zmq *zmq, const struct subscriber *on
     return one->is_asker ? one->until : one->wants > 0 ? zmq->end : one->at;
 }
 
+/* Of the places that are known the last one before that message, or where the ring begins. */
+static uint64_t place_before(const struct mc_kv_zmq *zmq, uint64_t number)
+{
+    uint64_t found = zmq->begin;
+    for (uint64_t i = zmq->begin / PLACE_BYTES; i * PLACE_BYTES < zmq->end; i++) {
+        uint64_t at = zmq->places[i % PLACES];
+        if (at / PLACE_BYTES != i || at < zmq->begin || at >= zmq->end)
+            continue;
+        if (message_number(zmq, at) > number)
+            break;
+        found = at;
+    }
+    return found;
+}
+
 static void answer(const struct mc_kv_zmq *zmq, struct subscriber *one, uint64_t number)
 {
-    uint64_t at = zmq->begin;
+    uint64_t at = place_before(zmq, number);
     while (at < zmq->end && message_number(zmq, at) < number)
         at += message_length(zmq, at);
     one->at = one->until = at;
@@ -170,12 +192,14 @@ static void go_on(const struct mc_kv_zmq *zmq, struct subscriber *one)
     }
 }
 
-/* Sends what it takes. What it has not taken of the ring when that is written anew is lost to it. */
+/* Sends what it takes; of the past only so much, as it has been there for long and what is new has not. What it has not
+ * taken of the ring when that is written anew is lost to it. */
 static void flush(const struct mc_kv_zmq *zmq, struct subscriber *one)
 {
     if (one->at < goal_of(zmq, one) && zmq->end - one->at > RING_BYTES)
         one->is_over = true;
-    while (!one->is_over) {
+    uint64_t calls = 0, total = 0;
+    while (!one->is_over && (!one->is_asker || (calls++ < FLUSH_CALLS && total < FLUSH_BYTES))) {
         go_on(zmq, one);
         uint64_t from = one->at % RING_BYTES, left = goal_of(zmq, one) - one->at;
         uint64_t first = left < RING_BYTES - from ? left : RING_BYTES - from;
@@ -191,6 +215,7 @@ static void flush(const struct mc_kv_zmq *zmq, struct subscriber *one)
             one->is_over = errno != EAGAIN;
             break;
         }
+        total += (uint64_t)sent;
         own = (size_t)sent < own ? (size_t)sent : own;
         one->out_at += own;
         one->at += (uint64_t)sent - own;
@@ -198,7 +223,7 @@ static void flush(const struct mc_kv_zmq *zmq, struct subscriber *one)
             one->out_at = one->out_length = 0;
     }
     if (!one->is_over)
-        block(zmq, one, one->out_length > 0 || one->at < goal_of(zmq, one));
+        block(zmq, one, one->out_length > 0 || one->at < goal_of(zmq, one) || one->is_asked || one->is_again);
 }
 
 static void ring_add(struct mc_kv_zmq *zmq, const void *bytes, size_t length)
@@ -359,6 +384,7 @@ static void come(struct mc_kv_zmq *zmq, int listener)
         mc_fd_close(fd);
         return;
     }
+    mc_socket_keep_alive(fd, 30, 10, 3); /* a host that vanished is found out after about a minute */
     one->fd = fd;
     one->since_ns = mc_clock_ns();
     one->share = share;
@@ -408,6 +434,8 @@ static void publish(struct mc_kv_zmq *zmq, const struct mc_kv_event *events, siz
     memcpy(head + HEAD_LENGTH, &length, sizeof(length));
     zmq->has_leapt = payload.failed || payload.length >= RING_BYTES / 4;
     if (!zmq->has_leapt) {
+        if (zmq->places[zmq->end / PLACE_BYTES % PLACES] / PLACE_BYTES != zmq->end / PLACE_BYTES)
+            zmq->places[zmq->end / PLACE_BYTES % PLACES] = zmq->end;
         ring_add(zmq, head, sizeof(head));
         ring_add(zmq, payload.data, payload.length);
     }
