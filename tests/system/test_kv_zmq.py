@@ -121,8 +121,8 @@ class Subscriber(Socket):
 class Asker(Socket):
     """What vLLM's readers do to be told the past."""
 
-    def __init__(self, port, own=b"DEALER"):
-        super().__init__(port, own, b"ROUTER")
+    def __init__(self, port):
+        super().__init__(port, b"DEALER", b"ROUTER")
 
     def ask(self, number):
         self.frame(1, b"")
@@ -226,7 +226,7 @@ def test_the_past_is_told():
         subscriber = Subscriber(port_of(master))
         assert owner.remove([b"k7"]) == [0]
         number, events = subscriber.message()
-        assert number == numbers[-1] + 1 and Asker(asker_port(master), b"REQ").past(number) == [(number, events)]
+        assert number == numbers[-1] + 1 and Asker(asker_port(master)).past(number) == [(number, events)]
         # What is no question is passed over; of questions before the end of an answer the last one is answered.
         for frames in ([b"", b"1"], [struct.pack(">Q", 0)], [b"", b"", struct.pack(">Q", 0)], [b"x", struct.pack(">Q", 0)]):
             for frame in frames[:-1]:
@@ -435,6 +435,17 @@ def test_without_a_place_it_serves_all_the_same():
 
 
 @pytest.mark.parametrize("by", ["keys", "tls"])
+@pytest.mark.parametrize("replay", ["tcp://127.0.0.1:%d", "ipc:///tmp/x%d"])
+def test_without_a_place_for_the_past_they_are_published(replay):
+    with socket.create_server(("127.0.0.1", 0)) as other, Master(*ON, "--kv_events_replay_endpoint=" + replay % other.getsockname()[1]) as master:
+        wait_until(lambda: re.search(r"KV events of the past are not told: .*kv_events_replay_endpoint", master.log()), 30, "the warning")
+        owner, subscriber = FakeOwner(master.port, "127.0.0.1:9"), Subscriber(port_of(master))
+        owner.put([b"a"], 4096)
+        assert subscriber.events(1)[0]["object_key"] == "a" and "of the past are told" not in master.log()
+        subscriber.close()
+        owner.close()
+
+
 def test_it_is_not_opened_where_others_are_to_prove_who_they_are(tmp_path, by):
     if by == "keys":
         flags = ("--auth_file=" + keyed.write(tmp_path, "keys", keyed.Key("a")),)

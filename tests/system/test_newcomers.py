@@ -62,7 +62,9 @@ def test_a_level_that_is_none(level, is_said, monkeypatch):
 def test_check_config(tmp_path):
     config = tmp_path / "master.yaml"
     for text, code, says in (("rpc_port: 0\n", 0, "the settings are right\n"), ("rcp_port: 3\n", 1, f"{config}:1: unknown setting 'rcp_port'; did you mean rpc_port?"),
-                             ("rpc_port: x\n", 1, "rpc_port: bad value 'x'"), ("enable_ha: true\n", 1, "etcd_endpoints")):
+                             ("kv_events_replay_endpoint: tcp://*:1\n", 0, "--kv_events_replay_endpoint changes nothing without"), ("quota_bytes: 7\n", 0, "--quota_bytes says"),
+                             ("enable_kv_events: true\nkv_events_replay_endpoint: tcp://*:1\n", 0, "--kv_events_replay_endpoint changes nothing without"),
+                             ("kv_events_bind_endpoint: tcp://*:2\n", 0, "--kv_events_bind_endpoint changes nothing without"), ("rpc_port: x\n", 1, "rpc_port: bad value 'x'"), ("enable_ha: true\n", 1, "etcd_endpoints")):
         config.write_text(text)
         done = subprocess.run([BUILD / "mooncake_master", "--check_config", f"--config_path={config}"], capture_output=True, text=True, timeout=30)
         assert done.returncode == code and says in done.stdout + done.stderr, done

@@ -505,8 +505,11 @@ static void *serve(void *argument)
 
 /* ---- life ---- */
 
-static int listen_at(const char *flag, const char *endpoint, const char *what, char *error, size_t error_size)
+/* *door: a listener that is watched, or -1. */
+static int open_door(struct mc_kv_zmq *zmq, int *door, const char *flag, const char *endpoint, const char *what,
+                     char *error, size_t error_size)
 {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = door};
     char host[256];
     unsigned port;
     char more;
@@ -515,34 +518,30 @@ static int listen_at(const char *flag, const char *endpoint, const char *what, c
         return MC_ERR_INVALID_PARAMS;
     }
     uint16_t number = (uint16_t)port;
-    int fd = mc_server_listen(strcmp(host, "*") == 0 ? "0.0.0.0" : host, &number, flag, error, error_size);
-    if (fd < 0)
-        return fd;
+    *door = mc_server_listen(strcmp(host, "*") == 0 ? "0.0.0.0" : host, &number, flag, error, error_size);
+    if (*door < 0)
+        return *door;
+    if (listen(*door, 1024) != 0 || epoll_ctl(zmq->epoll, EPOLL_CTL_ADD, *door, &event) != 0) {
+        snprintf(error, error_size, "%s: %s", flag, strerror(errno));
+        mc_fd_close(*door);
+        *door = -1;
+        return MC_ERR_NO_MEMORY;
+    }
     mc_log(INFO, "%s tcp://%s:%u", what, host, (unsigned)number);
-    mc_exposed_say(MC_EXPOSED_KV_EVENTS, fd);
-    return fd;
+    mc_exposed_say(MC_EXPOSED_KV_EVENTS, *door);
+    return 0;
 }
 
-static bool watch_listener(struct mc_kv_zmq *zmq, int *listener)
-{
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = listener};
-    return listen(*listener, 1024) == 0 && epoll_ctl(zmq->epoll, EPOLL_CTL_ADD, *listener, &event) == 0;
-}
-
+/* Without the second one they are published all the same: the past is for who was away. */
 static int open_doors(struct mc_kv_zmq *zmq, const char *endpoint, const char *replay, char *error, size_t error_size)
 {
-    zmq->listener = listen_at("kv_events_bind_endpoint", endpoint, "KV events are published on", error, error_size);
-    if (zmq->listener < 0)
-        return zmq->listener;
-    if (replay[0] != 0)
-        zmq->replayer =
-            listen_at("kv_events_replay_endpoint", replay, "KV events of the past are told on", error, error_size);
-    if (replay[0] != 0 && zmq->replayer < 0)
-        return zmq->replayer;
-    zmq->epoll = epoll_create1(EPOLL_CLOEXEC);
-    bool is_open = zmq->epoll >= 0 && watch_listener(zmq, &zmq->listener) &&
-                   (zmq->replayer < 0 || watch_listener(zmq, &zmq->replayer));
-    return is_open ? 0 : MC_ERR_NO_MEMORY;
+    int rc = open_door(zmq, &zmq->listener, "kv_events_bind_endpoint", endpoint, "KV events are published on", error,
+                       error_size);
+    if (rc == 0 && replay[0] != 0 &&
+        open_door(zmq, &zmq->replayer, "kv_events_replay_endpoint", replay, "KV events of the past are told on", error,
+                  error_size) < 0)
+        mc_log(WARNING, "KV events of the past are not told: %s", error);
+    return rc;
 }
 
 static void forget(struct mc_kv_zmq *zmq)
@@ -566,8 +565,10 @@ int mc_kv_zmq_start(struct mc_kv_events *events, const struct mc_kv_form *form, 
     snprintf(zmq->backend_id, sizeof(zmq->backend_id), "%s", form->backend_id);
     zmq->form.backend_id = zmq->backend_id;
     zmq->ring = malloc(RING_BYTES);
-    int rc = open_doors(zmq, endpoint, replay, error, error_size);
-    if (rc == 0 && (zmq->ring == NULL || mc_thread_start(&zmq->thread, "mc-kv-zmq", serve, zmq) != 0))
+    zmq->epoll = epoll_create1(EPOLL_CLOEXEC);
+    int rc =
+        zmq->ring == NULL || zmq->epoll < 0 ? MC_ERR_NO_MEMORY : open_doors(zmq, endpoint, replay, error, error_size);
+    if (rc == 0 && mc_thread_start(&zmq->thread, "mc-kv-zmq", serve, zmq) != 0)
         rc = MC_ERR_NO_MEMORY;
     if (rc < 0)
         forget(zmq);

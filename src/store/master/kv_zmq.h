@@ -16,8 +16,8 @@
 
 struct mc_kv_zmq;
 /* endpoint: "tcp://HOST:PORT", HOST * for all addresses; port 0: the kernel chooses, the log names it. replay: the
- * same, for the past, of which messages are then kept also while nobody listens; empty: not told. 0, or negative with a
- * line in error. */
+ * same, for the past, of which messages are then kept also while nobody listens; empty: not told. Where only that one
+ * cannot be opened, a warning says so, and the rest goes on. 0, or negative with a line in error. */
 int mc_kv_zmq_start(struct mc_kv_events *events, const struct mc_kv_form *form, const char *endpoint,
                     const char *replay, struct mc_kv_zmq **out, char *error, size_t error_size);
 void mc_kv_zmq_stop(struct mc_kv_zmq *zmq); /* NULL is allowed */

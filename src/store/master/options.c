@@ -676,6 +676,17 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
     return rc == 0 ? choose_state_dir(options, config, error, error_size) : rc;
 }
 
+static void warn_of_events(const struct mc_options *options)
+{
+    bool is_on = mc_options_bool(options, "enable_kv_events");
+    bool is_bound = mc_options_text(options, "kv_events_bind_endpoint")[0] != 0;
+    if (is_bound && !is_on)
+        mc_log(WARNING, "--kv_events_bind_endpoint changes nothing without --enable_kv_events");
+    if (mc_options_text(options, "kv_events_replay_endpoint")[0] != 0 && (!is_on || !is_bound))
+        mc_log(WARNING, "--kv_events_replay_endpoint changes nothing without --enable_kv_events and "
+                        "--kv_events_bind_endpoint");
+}
+
 static void warn_of_disks(const struct mc_options *options)
 {
     static const char *const of_root[] = {"global_file_segment_size", "enable_disk_eviction", "quota_bytes"};
@@ -725,6 +736,8 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
         rc = 1;
     }
     if (rc == 0 && mc_options_bool(&options, "check_config")) {
+        warn_of_events(&options);
+        warn_of_disks(&options);
         mc_buffer_printf(text, "the settings are right\n");
         rc = 1;
     }
@@ -737,6 +750,7 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
         mc_unread_tell();
         say_start(&options, config);
         mc_flags_tell(&options);
+        warn_of_events(&options);
         warn_of_disks(&options);
     }
     mc_options_free(&options);
