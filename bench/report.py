@@ -47,8 +47,8 @@ MEANING = {
     ("store", "full"): "Objects of one size into an empty store up to 70 % of it, then three times its capacity more, with nothing read in between: the rate of the latter beside "
     "that of the former, and how many puts failed. It says nothing of which objects stayed.",
     ("store", "master"): "A master alone: idle figures with nothing in it, bytes of its resident memory for an object by all objects that it knew. A single value is one measurement.",
-    ("engine", "GB/s"): "Two processes of one host, buffers of 256 MiB that rotate, checksums compared before. The original has TCP alone, so its figure is the same in both plots; "
-    "NIXL's is the best of its ways. A bare loop is the same copy without any engine around it. It says nothing of RDMA or of two hosts.",
+    ("engine", "GB/s"): "Two processes of one host, buffers of 256 MiB that rotate, checksums compared before. The original has TCP alone, so it takes the same way in both plots; the "
+    "figures are two measurements. NIXL's is the best of its ways. A bare loop is the same copy without any engine around it. It says nothing of RDMA or of two hosts.",
     ("engine", "us"): "The median time of one transfer of 4 KiB, called from Python where it is not said otherwise. It says nothing of the slowest ones.",
     ("engine", "s/GB"): "Processor time that the side which asks spends for a gigabyte, in user and kernel mode. What the other side spends is not in it.",
     ("faults", "recovered"): "Seconds from the fault until the last key that came back at all had come back, puts succeeded, and calls took less than 200 ms. Contestants hold different "
@@ -59,19 +59,26 @@ MEANING = {
 
 @dataclasses.dataclass
 class Mark:
-    """What one contestant has reached with a work; None among its values: it never came to an end."""
+    """What one contestant has reached with a work; None among its values: that round never came to an end."""
 
     who: str
     values: list
     title: str = ""
     scale: float = 1.0
 
+    @property
+    def reached(self):
+        return [value for value in self.values if value is not None]
+
     def shown(self):
-        return "never" if None in self.values else figures.spread_of(self.values, self.scale)
+        never = len(self.values) - len(self.reached)
+        if never == 0 or never == len(self.values):
+            return "never" if never else figures.spread_of(self.values, self.scale)
+        return f"{figures.spread_of(self.reached, self.scale)}, never in {never} of {len(self.values)}"
 
     def ends(self):
         """(least, median, most)"""
-        return [one(self.values) * self.scale for one in (min, statistics.median, max)]
+        return [one(self.reached) * self.scale for one in (min, statistics.median, max)]
 
 
 @dataclasses.dataclass
@@ -173,7 +180,7 @@ def line(mark, axis, y):
     name = escaped(mark.title or WHO.get(mark.who, mark.who))
     said = f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{name}</text>'
     shown = f'<text x="{RIGHT + 12}" y="{y + 4}">{escaped(mark.shown())}</text>'
-    if None in mark.values:
+    if not mark.reached:
         return f'<g data-who="{escaped(mark.who)}">{said}{shown}</g>'
     least, middle, most = mark.ends()
     left, at, right = (axis.place(value) for value in (least, middle, most))
@@ -184,7 +191,7 @@ def line(mark, axis, y):
 
 def plot(part):
     works = [(work, marks) for work, marks in part.works if marks]
-    axis = Axis([value for _, marks in works for mark in marks if None not in mark.values for value in mark.ends()])
+    axis = Axis([value for _, marks in works for mark in marks if mark.reached for value in mark.ends()])
     height = HEAD + sum(HEAD + LINE * len(marks) for _, marks in works) + 8
     drawn = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escaped(part.title)}">']
     for tick in axis.ticks():

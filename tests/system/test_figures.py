@@ -210,6 +210,21 @@ def test_the_report_has_each_contestant_and_its_spread(tmp_path):
     assert not {"script", "link", "img", "iframe"} & drawn.tags and "prefers-color-scheme: dark" in text and "url(" not in text and "@import" not in text
 
 
+def test_a_round_without_an_end_hides_no_other(tmp_path):
+    runs = [{"keys": 1000, "recovered": recovered, "lost_percent": 0.0} for recovered in (2.5, None, 1.5)]
+    _, drawn = reported(tmp_path, faults={**FAULTS, "results": [{**FAULTS["results"][0], "runs": runs}]})
+    assert drawn.found["Time to recover: s", "master <killed>", "ours"] == (1.5, 2.0, 2.5, "ours & files 2 (1.5-2.5), never in 1 of 3")
+
+
+def test_the_report_installs_nothing(tmp_path):
+    """It only draws what was kept."""
+    for name in ("dpkg-query", "apt-get", "sudo"):
+        (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run([SOURCE / "dev", "bench", "report", f"--out={tmp_path}/page.html"], env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and (tmp_path / "page.html").exists() and not (tmp_path / "asked").exists(), done
+
+
 def test_the_report_escapes_what_others_are_named(tmp_path):
     text, drawn = reported(tmp_path, store=STORE, faults=FAULTS)
     assert "<b>" not in text and "put 4 KiB &lt;b&gt;&amp;&quot;p50&quot;" in text and "<original>" not in text and "ours &amp; files" in text
