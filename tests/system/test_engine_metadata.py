@@ -361,6 +361,53 @@ def test_a_server_that_says_what_was_long_ago(monkeypatch, server, old):
         assert near.engine.transfer_sync_write("third", near.address, third.address, 100) == 0
 
 
+def meta_of(port):
+    return json.dumps({"ip_or_host_name": "127.0.0.1", "rpc_port": port}).encode()
+
+
+@pytest.mark.parametrize("what", ["silent", "hangs up"])
+def test_an_address_of_which_little_is_known_keeps_the_name_for_a_minute(monkeypatch, servers, what):
+    """Whoever cannot be reached, or does not speak as an engine, may be the one that has the name now: one look that finds nobody says nothing, a minute of them does."""
+    set_path(monkeypatch, "tcp")
+    server = servers("http")
+    with Peer(server.url, "far"), contextlib.ExitStack() as stack:
+        mine = server.get("mooncake/rpc_meta/far")
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        if what == "silent":  # nothing more is taken: packets that ask for a connection are dropped
+            waiting = [stack.enter_context(socket.socket()) for _ in range(4)]
+            for one in waiting:
+                one.setblocking(False)
+                one.connect_ex(listener.getsockname())
+        else:
+            def hang_up():
+                with contextlib.suppress(OSError):
+                    while True:
+                        listener.accept()[0].close()
+            threading.Thread(target=hang_up, daemon=True).start()
+        other = meta_of(listener.getsockname()[1])
+        server.put("mooncake/rpc_meta/far", other)
+        start = time.monotonic()
+        while time.monotonic() < start + 40:
+            assert server.get("mooncake/rpc_meta/far") == other, time.monotonic() - start
+            time.sleep(0.2)
+        wait_until(lambda: server.get("mooncake/rpc_meta/far") == mine, 90, "its name again")
+        if what != "silent":
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_name_is_not_taken_from_one_address_again_and_again(monkeypatch, servers):
+    """Two that live may each find a closed port where the other is: who stands there again is written by somebody."""
+    set_path(monkeypatch, "tcp")
+    server = servers("http")
+    with Peer(server.url, "far"):
+        mine, other = server.get("mooncake/rpc_meta/far"), meta_of(free_ports(1)[0])
+        server.put("mooncake/rpc_meta/far", other)
+        wait_until(lambda: server.get("mooncake/rpc_meta/far") == mine, 15, "its name again")
+        server.put("mooncake/rpc_meta/far", other)
+        time.sleep(13)
+        assert server.get("mooncake/rpc_meta/far") == other
+
+
 def test_two_of_a_name_do_not_fight(monkeypatch, servers):
     """Who stands at the server keeps the name while it answers, however long; when it is killed, the other takes it back."""
     set_path(monkeypatch, "tcp")

@@ -15,10 +15,12 @@
 #define PUBLISH_SHARE 10u /* so many times what the last document took is left before the next, within ... */
 #define PUBLISH_PAUSE_MIN_MS 20u
 #define PUBLISH_PAUSE_MAX_MS 200u
-#define OFTEN_LOOKS 7u        /* are at the document, too: who is replaced notices by his next */
-#define RARE_LOOKS 12u        /* then one in so many */
-#define LOOK_NS 2000000000ull /* to connect to who has our name */
-#define DOUBT_MS 600000u      /* from who does not answer it is taken once in so long */
+#define OFTEN_LOOKS 7u           /* are at the document, too: who is replaced notices by his next */
+#define RARE_LOOKS 12u           /* then one in so many */
+#define LOOK_NS 2000000000ull    /* to connect to who has our name ... */
+#define ANSWER_NS 10000000000ull /* ... and for his word */
+#define DOUBT_LOOKS 12u          /* so many in a row that find nobody of that name: he has ended */
+#define TAKEN_MS 600000u         /* from one address it is taken once in so long */
 
 /* What had no answer has its line in the log already. */
 static int taken(struct mc_transfer_engine *engine, const char *key, int rc)
@@ -149,8 +151,8 @@ static void lose_name(struct mc_transfer_engine *engine)
 {
     if (engine->is_published)
         mc_log(WARNING,
-               "the name %s is another engine's at the metadata server; peers will not find this one, as long as that "
-               "one answers",
+               "another address stands under the name %s at the metadata server; peers will not find this engine as "
+               "long as an engine of that name answers there",
                engine->name);
     engine->is_lost |= engine->is_published;
     engine->is_published = false;
@@ -212,24 +214,52 @@ void mc_transfer_withdraw(struct mc_transfer_engine *engine)
 
 /* ---- a server that has forgotten us is told again ---- */
 
-/* Is an engine there that has our name? A server may say so of one that is gone long since: a replica that lags, a
- * snapshot, another master's map. Whoever answers keeps the name: two that live never write over each other in turns.
- * *is_sure: it has ended; else we may be cut off from it, and it takes its name back. */
-static bool lives(struct mc_transfer_engine *engine, const char *address, bool *is_sure)
+/* Whether an engine is there that has our name, as far as can be seen. A server may say so of one that is gone long
+ * since: a replica that lags, a snapshot, another master's map. */
+enum sight {
+    LIVES,    /* it says so, or who accepts says nothing: he may stand still */
+    ENDED,    /* nobody listens there, or it is somebody of another name */
+    DOUBTFUL, /* no way leads there, or whoever it is does not speak as an engine */
+    UNSEEN    /* we could not look: our own trouble */
+};
+
+/* That host has refused: surely, unless its name may be another host's by now. */
+static enum sight sight_of_failed(int rc, int error)
+{
+    if (rc == MC_ERR_RPC_FAIL && error == ECONNREFUSED)
+        return ENDED;
+    bool is_theirs = rc == MC_ERR_RPC_TIMEOUT || error == EHOSTUNREACH || error == EHOSTDOWN;
+    return is_theirs && (rc == MC_ERR_RPC_FAIL || rc == MC_ERR_RPC_TIMEOUT) ? DOUBTFUL : UNSEEN;
+}
+
+static enum sight ask_who(struct mc_transfer_engine *engine, const char *address, int fd)
 {
     struct mc_buffer value = {0};
     struct mc_document document = {0};
-    int fd = address[0] == 0 ? MC_ERR_INVALID_PARAMS : mc_tcp_connect(address, mc_clock_ns() + LOOK_NS);
-    *is_sure = fd >= 0 || address[0] == 0 || (fd == MC_ERR_RPC_FAIL && errno == ECONNREFUSED);
-    mc_fd_close(fd);
-    if (fd < 0)
-        return false;
-    int rc = mc_ask(engine, address, MC_HANDSHAKE_METADATA, mc_span("{}", 2), UINT64_MAX, &value);
-    bool is_read = rc == 0 && mc_document_read(mc_span(value.data, value.length), &document) == 0;
-    bool lives = !is_read || (strcmp(document.name, engine->name) == 0 && !mc_id_equal(document.id, engine->id));
+    uint64_t end_ns = mc_clock_ns() + ANSWER_NS;
+    int rc = mc_ask_prove(engine, fd, MC_PREFACE_HANDSHAKE, address, end_ns);
+    if (rc == 0)
+        rc = mc_ask_on(engine, fd, MC_HANDSHAKE_METADATA, mc_span("{}", 2), end_ns, &value);
+    enum sight sight = rc < 0 && mc_clock_ns() >= end_ns ? LIVES : DOUBTFUL;
+    if (rc == 0 && mc_document_read(mc_span(value.data, value.length), &document) == 0)
+        sight = strcmp(document.name, engine->name) == 0 && !mc_id_equal(document.id, engine->id) ? LIVES : ENDED;
     mc_document_free(&document);
     mc_buffer_free(&value);
-    return lives;
+    return sight;
+}
+
+static enum sight look_who(struct mc_transfer_engine *engine, const char *address)
+{
+    if (address[0] == 0)
+        return ENDED;
+    errno = 0;
+    int fd = mc_tcp_connect(address, mc_clock_ns() + LOOK_NS);
+    if (fd < 0)
+        return sight_of_failed(fd, errno);
+    mc_transfer_note_fd(fd);
+    enum sight sight = ask_who(engine, address, fd);
+    mc_transfer_close_fd(fd);
+    return engine->is_closing ? UNSEEN : sight;
 }
 
 /* The publish lock is held. */
@@ -237,33 +267,44 @@ static void take_name(struct mc_transfer_engine *engine, const char *why)
 {
     if (publish_document(engine) < 0 || publish_name(engine) < 0)
         return;
-    mc_log(WARNING, "the metadata server had %s the name %s; it has it again", why, engine->name);
+    mc_log(WARNING, "the metadata server had %s the name %s; this engine has written its own again", why, engine->name);
     engine->is_published = true;
     engine->is_lost = false;
     engine->looks = 0; /* whoever has put something else there may do so again */
 }
 
-/* Who cannot be reached and may live loses it once: two that are cut off from each other do not fight, either. */
-static void take_from(struct mc_transfer_engine *engine, const char *key, const char *address, bool is_sure)
+static void take_from(struct mc_transfer_engine *engine, const char *key, const char *address)
 {
     char now[MC_ADDRESS_MAX];
-    uint64_t now_ms = mc_clock_ms();
-    if (!is_sure && strcmp(address, engine->doubted) == 0 && now_ms - engine->doubted_ms < DOUBT_MS)
-        return;
     pthread_mutex_lock(&engine->publish_lock);
     if (engine->is_lost && holder_of_name(engine, key, now) == ANOTHER && strcmp(now, address) == 0)
-        take_name(engine, "another, which does not answer, under");
-    if (engine->is_published && !is_sure) {
-        snprintf(engine->doubted, sizeof(engine->doubted), "%s", address);
-        engine->doubted_ms = now_ms;
+        take_name(engine, "who is not an engine of that name, or not any more, under");
+    if (engine->is_published) {
+        snprintf(engine->taken_from, sizeof(engine->taken_from), "%s", address);
+        engine->taken_ms = mc_clock_ms();
     }
     pthread_mutex_unlock(&engine->publish_lock);
+}
+
+/* Another address has our name. Whoever answers there keeps it: two that live do not write over each other in turns.
+ * Nor when each seems to have ended to the other (both at 127.0.0.1 of their hosts, a firewall that refuses): the
+ * address of one from whom it was taken, and who stands there again, is written by somebody. */
+static void judge(struct mc_transfer_engine *engine, const char *key, const char *address)
+{
+    bool is_known = strcmp(address, engine->doubted) == 0;
+    bool was_taken = engine->taken_ms != 0 && strcmp(address, engine->taken_from) == 0;
+    if (was_taken && mc_clock_ms() - engine->taken_ms < TAKEN_MS)
+        return;
+    enum sight sight = look_who(engine, address);
+    snprintf(engine->doubted, sizeof(engine->doubted), "%s", address);
+    engine->doubts = sight == DOUBTFUL ? (is_known ? engine->doubts + 1 : 1) : 0;
+    if (sight == ENDED || engine->doubts >= DOUBT_LOOKS)
+        take_from(engine, key, address);
 }
 
 static void name_check(struct mc_transfer_engine *engine)
 {
     char key[MC_TRANSFER_KEY_MAX], address[MC_ADDRESS_MAX];
-    bool is_sure;
     mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
     pthread_mutex_lock(&engine->publish_lock);
     enum holder holder = engine->is_published || engine->is_lost ? holder_of_name(engine, key, address) : US;
@@ -276,8 +317,10 @@ static void name_check(struct mc_transfer_engine *engine)
     pthread_mutex_unlock(&engine->publish_lock);
     if (holder == US)
         (void)publish_changes(engine); /* what it did not take before; a line of the log says so, if it does not now */
-    if (holder == ANOTHER && !lives(engine, address, &is_sure))
-        take_from(engine, key, address, is_sure);
+    if (holder == ANOTHER)
+        judge(engine, key, address);
+    else
+        engine->doubts = 0;
 }
 
 /* Brings what is due; with engine->lock held, which is let go meanwhile. */

@@ -73,13 +73,15 @@ struct mc_transfer_engine {
     /* Of what stands at the metadata server; held over questions to it; taken before the others. */
     pthread_mutex_t publish_lock;
     bool is_published;
-    bool is_lost;                 /* it was, and another engine stood there under our name */
-    char doubted[MC_ADDRESS_MAX]; /* of the names thread: from whom it has taken the name without knowing his end ... */
-    uint64_t doubted_ms;          /* ... and when */
-    uint32_t looks;               /* of the names thread at our name */
-    uint64_t published_version;   /* of the document there */
-    bool is_publishing_due;       /* the names thread is to publish; from here on: engine->lock */
-    uint64_t publishing_calm_ns;  /* until then a change may be left to it; 0: the server has not taken the last one */
+    bool is_lost;                    /* it was, and another engine stood there under our name */
+    char taken_from[MC_ADDRESS_MAX]; /* of the names thread: where the name stood when it was taken back, ... */
+    uint64_t taken_ms;               /* ... when (0: never), ... */
+    char doubted[MC_ADDRESS_MAX];    /* ... where it stands, and how many looks there found nobody of that name */
+    uint32_t doubts;
+    uint32_t looks;              /* of the names thread at our name */
+    uint64_t published_version;  /* of the document there */
+    bool is_publishing_due;      /* the names thread is to publish; from here on: engine->lock */
+    uint64_t publishing_calm_ns; /* until then a change may be left to it; 0: the server has not taken the last one */
     pthread_t names_thread;
     bool has_names_thread;
     pthread_cond_t names_changed;
