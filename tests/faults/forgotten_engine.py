@@ -2,6 +2,7 @@
 
     python forgotten_engine.py --order write,read --bytes 4096 --json FILE     # what is called after that, four times each
     python forgotten_engine.py --stopped 4 --order write --bytes 33554432      # nothing is forgotten: the peer stands still for so many seconds
+    python forgotten_engine.py --stopped 2 --late --order write,read   # they are forgotten while it stands still and its kernel has confirmed what came
     python forgotten_engine.py --cut 12 --order write     # no packet arrives for so many seconds
 
 Prints and writes what the calls came to, and how long they took. A process of its own: it moves into namespaces.
@@ -61,6 +62,8 @@ def run(arguments):
         figures = {"connections": 0}
         if arguments.stopped:
             far.process.send_signal(signal.SIGSTOP)
+            if arguments.late:
+                threading.Timer(arguments.stopped / 2, forgotten.forget, [hosts[0], [hosts[1]]]).start()
             threading.Timer(arguments.stopped, far.process.send_signal, [signal.SIGCONT]).start()
         elif arguments.cut:
             hosts[1].partition()
@@ -83,6 +86,7 @@ def main():
     parser.add_argument("--order", default="write,read")
     parser.add_argument("--bytes", type=int, default=4096)
     parser.add_argument("--stopped", type=float, default=0)
+    parser.add_argument("--late", action="store_true")
     parser.add_argument("--cut", type=float, default=0)
     parser.add_argument("--json")
     arguments = parser.parse_args()

@@ -14,8 +14,9 @@
  * A connection to any other, the original, is not reset, it is ended: the peer reads what our kernel still has of it
  * (the caller's memory is not needed for that), and then its end, and ends it on its side. That is the proof: who has
  * closed a connection reads nothing more of it. Until it has come nothing else goes to that peer. When our kernel gives
- * the connection up, after a quarter of an hour without a word, two minutes more are enough: no packet lives so long,
- * and a process that runs has read what had come. (One that was stopped all the time has not; of it nothing is known.)
+ * the connection up, after a quarter of an hour without a word, or two minutes of one that was dead already, two
+ * minutes more are enough: no packet lives so long, and a process that runs has read what had come. (One that was
+ * stopped all the time has not; of it nothing is known.)
  *
  * All of it is about one process. When another has the peer's name, what was on its way to the former is no matter. */
 #include "transfer/peer/ask.h"
@@ -35,6 +36,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,6 +45,7 @@
 
 #define FAILED_MS 120000u /* after our kernel has given a connection up, nothing of it is under way any more */
 #define ALIVE_S 60        /* a host that is gone is noticed some minutes after */
+#define DEAD_S 120        /* silence after which our kernel gives up what was dead already */
 #define ASK_MS 1000u      /* between two questions who has the name, while a connection does not end */
 #define WAITS_MAX 16u
 #define READS_MAX 64u /* of what a peer still says, in one go */
@@ -85,7 +88,16 @@ void mc_settle_note(struct mc_peer *peer, uint64_t number, uint32_t incarnation)
 
 /* ---- connections without a number ---- */
 
-void mc_settle_give_up(struct mc_peer *peer, struct mc_lane *lane, bool is_failed)
+/* Whose host confirms nothing: it is not waited for as long as for one whose kernel answers. Not of others: a peer that
+ * stands still, and has no room for more, would be given up as well, and later take what it has. */
+static void soon_given_up(int fd)
+{
+    const unsigned silent_ms = DEAD_S * 1000;
+    mc_socket_keep_alive(fd, ALIVE_S, ALIVE_S / 2, 0);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof(silent_ms));
+}
+
+void mc_settle_give_up(struct mc_peer *peer, struct mc_lane *lane, bool is_failed, bool is_dead)
 {
     if (lane->number != 0) {
         mc_settle_note(peer, lane->number, lane->incarnation);
@@ -97,7 +109,10 @@ void mc_settle_give_up(struct mc_peer *peer, struct mc_lane *lane, bool is_faile
     bool is_full = is_kept && peer->unended_count == MC_SETTLE_NUMBERS_MAX;
     if (is_kept && !is_full) {
         (void)shutdown(lane->fd, SHUT_WR);
-        mc_socket_keep_alive(lane->fd, ALIVE_S, 0, 0);
+        if (is_dead)
+            soon_given_up(lane->fd);
+        else
+            mc_socket_keep_alive(lane->fd, ALIVE_S, 0, 0);
         lane->failed_ms = is_failed ? mc_clock_ms() : 0;
         lane->next = peer->unended;
         peer->unended = lane;

@@ -11,8 +11,9 @@
 uint64_t mc_settle_number(void); /* for a new connection */
 /* That connection was given up, and a write of it may still arrive. 0: it has no number. */
 void mc_settle_note(struct mc_peer *peer, uint64_t number, uint32_t incarnation);
-/* The same of a lane, which is not the caller's any more. is_failed: our own kernel has given it up. */
-void mc_settle_give_up(struct mc_peer *peer, struct mc_lane *lane, bool is_failed);
+/* The same of a lane, which is not the caller's any more. is_failed: our own kernel has given it up. is_dead: the
+ * peer's kernel does not answer. */
+void mc_settle_give_up(struct mc_peer *peer, struct mc_lane *lane, bool is_failed, bool is_dead);
 /* Closes those of which nothing can arrive any more. The peer's lock is held. */
 void mc_settle_tidy(struct mc_peer *peer);
 /* Asks the peer to cut them. 0: they are; 1: another process has the name; or negative. */

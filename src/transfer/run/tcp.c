@@ -16,8 +16,9 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#define CONNECT_SHORT_NS 500000000ull      /* where threads are short: then it is tried again later */
-#define DEAD_MS 700u                       /* a lane on which nothing is confirmed for so long is of no use */
+#define CONNECT_SHORT_NS 500000000ull /* where threads are short: then it is tried again later */
+#define DEAD_MS 700u                  /* a lane on which nothing is confirmed for so long is of no use */
+#define PROBES 5                      /* of a host that has confirmed everything and says nothing, one each second */
 #define LANE_BYTES_MIN ((uint64_t)1 << 20) /* less is not worth a further lane */
 
 struct lane_job { /* what one lane has to do */
@@ -25,6 +26,7 @@ struct lane_job { /* what one lane has to do */
     bool is_stuck;  /* nothing moved when last tried */
     bool has_ended; /* the peer has ended the connection, or stopped reading from it */
     bool is_unsure; /* our own kernel gave it up */
+    bool is_probed;
     struct mc_outbound outbound;
 };
 
@@ -36,6 +38,7 @@ struct lanes_run {
     uint32_t moved_to;
     uint64_t moved_ns; /* when a byte last moved, or it began to wait for one; has_moved: one has since */
     bool has_moved;
+    bool is_dead;  /* a lane of this try was found dead */
     bool was_dead; /* a lane was: then tries that take long are not counted, as who is cut off may come back */
     unsigned tries;
     uint64_t deadline_ns;
@@ -132,10 +135,21 @@ static bool has_dead_lane(struct lanes_run *run)
             continue;
         mc_log_limited(WARNING, "a connection to %s is dead, nothing on it was confirmed for %u ms: others are made",
                        run->peer->name, DEAD_MS);
-        run->was_dead = true;
+        run->is_dead = run->was_dead = true;
         return true;
     }
     return false;
+}
+
+/* Where everything was confirmed nothing tells of a host that has gone since, unless its kernel is asked. */
+static void probe_lanes(struct lanes_run *run)
+{
+    for (size_t i = 0; i < run->job_count; i++) {
+        struct lane_job *job = &run->jobs[i];
+        if (job->lane != NULL && !job->is_probed && !mc_outbound_is_done(&job->outbound))
+            mc_socket_keep_alive(job->lane->fd, 1, 1, PROBES);
+        job->is_probed = true;
+    }
 }
 
 static int wait_for_any(struct lanes_run *run)
@@ -166,8 +180,11 @@ static int wait_for_any(struct lanes_run *run)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     if (now_ns - run->moved_ns >= MC_SILENT_NS && park(run))
         return MC_RUN_PARKED;
-    if (now_ns - run->moved_ns >= DEAD_MS * 1000000ull && has_dead_lane(run))
-        return MC_TRANSFER_ERR_SOCKET;
+    if (now_ns - run->moved_ns >= DEAD_MS * 1000000ull) {
+        if (has_dead_lane(run))
+            return MC_TRANSFER_ERR_SOCKET;
+        probe_lanes(run);
+    }
     if (count == 1 && !wants_write)
         (void)mc_socket_wait_read(last->lane->fd, until_ns, &last->lane->spin);
     else
@@ -198,6 +215,8 @@ static int drive(struct lanes_run *run)
             int rc = job_step(job);
             if (rc == MC_TRANSFER_ERR_INVALID_ARGUMENT)
                 note_wrong(run, &job->outbound);
+            run->is_dead |= job->is_unsure;
+            run->was_dead |= job->is_unsure;
             if (rc < 0)
                 return rc;
             is_stuck &= rc == 0;
@@ -310,7 +329,7 @@ static void drop_lanes(struct lanes_run *run)
         if (mc_outbound_is_done(&job->outbound))
             mc_peer_give_lane(run->peer, job->lane);
         else if (may_arrive(job))
-            mc_settle_give_up(run->peer, job->lane, job->is_unsure);
+            mc_settle_give_up(run->peer, job->lane, job->is_unsure, run->is_dead);
         else
             mc_lane_abort(job->lane);
         job->lane = NULL;
@@ -367,7 +386,7 @@ static int take_lanes(struct lanes_run *run)
         if (rc != 0)
             return rc;
         job->outbound.lane = job->lane->number;
-        job->has_ended = job->is_unsure = false;
+        job->has_ended = job->is_unsure = job->is_probed = false;
         if (job->lane->incarnation != run->incarnation)
             return MC_TRANSFER_ERR_SOCKET; /* just now; and again */
     }
@@ -376,6 +395,7 @@ static int take_lanes(struct lanes_run *run)
 
 static int attempt(struct lanes_run *run)
 {
+    run->is_dead = false;
     look_who(run);
     bool is_who_was = run->incarnation == run->moved_to && run->jobs[0].outbound.sums == MC_SUMS_ONLY;
     if (run->is_only_check && !is_who_was) {
