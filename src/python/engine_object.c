@@ -246,6 +246,17 @@ static PyObject *free_managed_buffer(struct mc_py_engine *self, PyObject **value
 
 MC_PY_ENGINE_CALL(free_managed_buffer, 1, "buffer_addr, length", free_managed_buffer(self, values), "0 or negative.")
 
+/* To let the GIL go costs more than a small copy, and another thread may take it for its turn. */
+static int copy(struct mc_transfer_engine *engine, enum mc_transfer_opcode opcode, uint64_t address, void *local,
+                uint64_t length)
+{
+    int rc = mc_transfer_copy_quick(engine, opcode, address, local, length);
+    if (rc != 1)
+        return rc;
+    Py_BEGIN_ALLOW_THREADS rc = mc_transfer_copy(engine, opcode, address, local, length);
+    Py_END_ALLOW_THREADS return rc;
+}
+
 static PyObject *write_bytes_to_buffer(struct mc_py_engine *self, PyObject **values)
 {
     uint64_t address, length;
@@ -258,13 +269,8 @@ static PyObject *write_bytes_to_buffer(struct mc_py_engine *self, PyObject **val
         return NULL;
     const void *data = is_text ? text.data : bytes.data;
     bool is_fine = length <= (is_text ? text.length : bytes.length);
-    if (is_fine && length > 0) {
-        struct mc_transfer_engine *engine = self->engine;
-        void *from = (void *)(uintptr_t)data;
-        int rc;
-        Py_BEGIN_ALLOW_THREADS rc = mc_transfer_copy(engine, MC_TRANSFER_WRITE, address, from, length);
-        Py_END_ALLOW_THREADS is_fine = rc == 0;
-    }
+    if (is_fine && length > 0)
+        is_fine = copy(self->engine, MC_TRANSFER_WRITE, address, (void *)(uintptr_t)data, length) == 0;
     if (!is_text)
         mc_py_bytes_release(&bytes);
     if (!is_fine)
@@ -290,11 +296,8 @@ static PyObject *read_bytes_from_buffer(struct mc_py_engine *self, PyObject **va
         if (bytes == NULL)
             return NULL;
     }
-    if (rc == 0 && length > 0) {
-        char *to = PyBytes_AsString(bytes); /* nobody else knows of it yet */
-        Py_BEGIN_ALLOW_THREADS rc = mc_transfer_copy(engine, MC_TRANSFER_READ, address, to, length);
-        Py_END_ALLOW_THREADS
-    }
+    if (rc == 0 && length > 0) /* nobody else knows of these bytes yet */
+        rc = copy(engine, MC_TRANSFER_READ, address, PyBytes_AsString(bytes), length);
     if (rc == 0)
         return bytes;
     Py_XDECREF(bytes);
@@ -335,22 +338,50 @@ PyObject *mc_py_engine_get_first_buffer_address(PyObject *object, PyObject *segm
     Py_END_ALLOW_THREADS return PyLong_FromUnsignedLongLong(address);
 }
 
+struct notes {
+    struct note_texts {
+        char *name, *message;
+    } * all;
+    size_t count, capacity;
+};
+
+static void take_notes(struct mc_transfer_engine *engine, struct notes *notes)
+{
+    for (;; notes->count++) {
+        if (notes->count == notes->capacity) {
+            size_t capacity = notes->capacity == 0 ? 64 : notes->capacity * 2;
+            struct note_texts *more = realloc(notes->all, capacity * sizeof(*more));
+            if (more == NULL) /* the others stay for the next call */
+                return;
+            notes->all = more;
+            notes->capacity = capacity;
+        }
+        struct note_texts *note = &notes->all[notes->count];
+        if (mc_transfer_take_note(engine, &note->name, &note->message) != 1)
+            return;
+    }
+}
+
 static PyObject *get_notifies(struct mc_py_engine *self)
 {
     struct mc_transfer_engine *engine = self->engine;
+    struct notes notes = {0};
     PyObject *list = PyList_New(0);
-    char *name, *message;
-    while (list != NULL) {
-        int rc;
-        Py_BEGIN_ALLOW_THREADS rc = mc_transfer_take_note(engine, &name, &message);
-        Py_END_ALLOW_THREADS if (rc != 1) break;
-        PyObject *note = PyObject_CallMethod(mc_py_engine_types, "_note", "yy", name, message);
-        if (note == NULL || PyList_Append(list, note) < 0)
+    if (list == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS take_notes(engine, &notes);
+    Py_END_ALLOW_THREADS for (size_t i = 0; i < notes.count; i++)
+    {
+        PyObject *note = list == NULL ? NULL
+                                      : PyObject_CallMethod(mc_py_engine_types, "_note", "yy", notes.all[i].name,
+                                                            notes.all[i].message);
+        if (list != NULL && (note == NULL || PyList_Append(list, note) < 0))
             Py_CLEAR(list);
         Py_XDECREF(note);
-        free(name);
-        free(message);
+        free(notes.all[i].name);
+        free(notes.all[i].message);
     }
+    free(notes.all);
     return list;
 }
 

@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #define GPUS_MAX 32
+#define QUICK_BYTES 65536u
 
 /* ---- opening ---- */
 
@@ -272,17 +273,30 @@ void mc_transfer_close(struct mc_transfer_engine *engine)
 
 /* ---- its own memory ---- */
 
-int mc_transfer_copy(struct mc_transfer_engine *engine, enum mc_transfer_opcode opcode, uint64_t address, void *local,
-                     uint64_t length)
+static int copy(struct mc_transfer_engine *engine, enum mc_transfer_opcode opcode, uint64_t address, void *local,
+                uint64_t length, bool may_wait)
 {
     void *near = (void *)(uintptr_t)address;
     bool is_write = opcode == MC_TRANSFER_WRITE;
     struct mc_region *region = mc_transfer_alive(engine) ? mc_transfer_hold(engine, address, length) : NULL;
     if (region == NULL)
         return MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED;
-    int rc = mc_gpu_copy(is_write ? near : local, is_write ? local : near, (size_t)length);
+    bool is_quick = region->place.kind == MC_GPU_HOST && length <= QUICK_BYTES;
+    int rc = may_wait || is_quick ? mc_gpu_copy(is_write ? near : local, is_write ? local : near, (size_t)length) : 1;
     mc_transfer_release(engine, region);
-    return rc < 0 ? MC_TRANSFER_ERR_INVALID_ARGUMENT : 0;
+    return rc < 0 ? MC_TRANSFER_ERR_INVALID_ARGUMENT : rc;
+}
+
+int mc_transfer_copy(struct mc_transfer_engine *engine, enum mc_transfer_opcode opcode, uint64_t address, void *local,
+                     uint64_t length)
+{
+    return copy(engine, opcode, address, local, length, true);
+}
+
+int mc_transfer_copy_quick(struct mc_transfer_engine *engine, enum mc_transfer_opcode opcode, uint64_t address,
+                           void *local, uint64_t length)
+{
+    return copy(engine, opcode, address, local, length, false);
 }
 
 /* ---- looking ---- */

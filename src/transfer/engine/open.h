@@ -13,5 +13,8 @@ int mc_transfer_start_rdma(struct mc_transfer_engine *engine, const char *device
  * 0; ADDRESS_NOT_REGISTERED; INVALID_ARGUMENT: a device refuses. */
 int mc_transfer_copy(struct mc_transfer_engine *engine, enum mc_transfer_opcode opcode, uint64_t address, void *local,
                      uint64_t length);
+/* The same if it ends at once: little, and memory of the host. 1: it does not, and nothing was copied. */
+int mc_transfer_copy_quick(struct mc_transfer_engine *engine, enum mc_transfer_opcode opcode, uint64_t address,
+                           void *local, uint64_t length);
 
 #endif
