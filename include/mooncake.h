@@ -356,8 +356,8 @@ MC_API int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct
  * log says so). By tcp and shared memory none is needed. Unregister memory before it is freed, mapped anew or discarded
  * (madvise): the devices keep the pages that it had, and a put from there may store, and return 0, what no get takes.
  * unregister_buffer waits for device requests that are under way there; the memory must stay until the calls that were
- * given it have returned, and when it says MC_ERR_TRANSFER_FAIL, as a device has not let go of it: then it is to be
- * called again. Parts, here and in all calls, may lie in a GPU's memory (CUDA), if the process has loaded the
+ * given it have returned. If a device does not let go, unregister_buffer returns MC_ERR_TRANSFER_FAIL: keep the memory
+ * and call it again. Parts, here and in all calls, may lie in a GPU's memory (CUDA), if the process has loaded the
  * driver: register such memory first, or a second after the driver was loaded. What the driver refuses is
  * MC_ERR_INVALID_PARAMS, of a put MC_ERR_TRANSFER_FAIL.
  * The same base twice, a base that is not registered, NULL or size 0: MC_ERR_INVALID_PARAMS. */

@@ -146,6 +146,8 @@ void mc_transfer_each(void (*function)(struct mc_transfer_engine *engine, void *
         all[used++] = one;
     }
     pthread_mutex_unlock(&list_lock);
+    if (used < count)
+        mc_log(ERROR, "out of memory: %zu transfer engines were left out", count);
     for (size_t i = 0; i < used; i++) {
         function(all[i], context);
         mc_transfer_leave(all[i]);
