@@ -160,6 +160,7 @@ static void run_data(const uint8_t *data, size_t size)
     uint8_t bytes[512];
     mc_assert(mc_region_add(&table, ranges, 2, NULL) == 0);
     mc_inbound_init(&inbound, &hooks);
+    inbound.id = (struct mc_id){.high = 7, .low = (uintptr_t)memory}; /* as an address is meant */
     for (size_t at = 0; at + 1 < size && !inbound.is_over;) {
         size_t piece = data[at] < size - at - 1 ? data[at] : size - at - 1;
         at++;

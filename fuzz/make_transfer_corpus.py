@@ -46,6 +46,7 @@ def main():
         "data_read": b"\4" + header(100, 900, 0x80) + header(3000, 1000, 0x00) + header(1, 0, 0x80),
         "data_pieces": b"\4" + header(200, 1500, 0x81) + b"".join(b"\x14" + bytes(20) for _ in range(10)) + header(1, 4095, 0x80),
         "data_refused": b"\4" + header(101, 900, 0x80), "data_overflow": b"\4" + header(2**64 - 1, 5, 0x81), "data_nonsense": b"\4" + header(1, 1, 0x42),
+        "data_who": b"\4" + header(7, 0, 0x40) + header(10, 5, 0x81) + b"\x0a0123456789", "data_who_else": b"\4" + header(1, 1, 0x40) + header(3, 0, 0x80),
         "answers_read": b"\5" + OK + bytes(100) + OK + bytes(7) + OK + bytes(1000), "answers_write": b"\5" + OK * 3 + b"\0",
         "answers_refused": b"\5" + OK + bytes(100) + struct.pack("<Q", 0x4D435456 << 32 | 1), "answers_lie": b"\5" + bytes(30),
         "preface": b"\7D\x27" + preface("D", b"me") + b"mc-prof1" + bytes(32), "preface_unknown": b"\7H\xff" + preface("H", b"you"),
