@@ -522,15 +522,18 @@ def test_bytes_of_memory_that_is_given_back_meanwhile():
 import sys, threading, time
 sys.path.insert(0, sys.argv[1])
 from mooncake.engine import TransferEngine
-engine, size, givers = TransferEngine(), 8 << 20, 6
+engine, size, givers, fine = TransferEngine(), 8 << 20, 6, []
 assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
 current = [engine.allocate_managed_buffer(size) for _ in range(givers)]
 end, read, done = time.monotonic() + 10, 0, []
 def give_back(number):
-    while time.monotonic() < end:
-        assert engine.free_managed_buffer(current[number], size) == 0
-        current[number] = engine.allocate_managed_buffer(size)
-    done.append(True)
+    try:
+        while time.monotonic() < end:
+            assert engine.free_managed_buffer(current[number], size) == 0
+            current[number] = engine.allocate_managed_buffer(size)
+        fine.append(number)
+    finally:
+        done.append(number)
 for number in range(givers):
     threading.Thread(target=give_back, args=(number,)).start()
 while len(done) < givers:
@@ -540,7 +543,7 @@ while len(done) < givers:
         except ValueError:
             pass
         engine.write_bytes_to_buffer(address, b"7" * 4096, 4096)
-assert read > 0
+assert read > 0 and len(fine) == givers
 """
     assert subprocess.run([sys.executable, "-c", program, os.environ["MC_PYTHONPATH"]], stderr=subprocess.DEVNULL, timeout=90).returncode == 0
 

@@ -93,7 +93,7 @@ static int leave(int code)
     return code;
 }
 
-static _Atomic unsigned slow_ms;
+static _Atomic bool is_held;
 
 static int mistake(int code)
 {
@@ -218,9 +218,9 @@ void fake_cuda_ordering(int ordering)
     leave(0);
 }
 
-void fake_cuda_slow(unsigned ms)
+void fake_cuda_hold(int shall_hold)
 {
-    slow_ms = ms;
+    is_held = shall_hold != 0;
 }
 
 uint64_t fake_cuda_number(int number)
@@ -323,7 +323,8 @@ API int cuStreamSynchronize(void *handle);
 int cuStreamSynchronize(void *handle)
 {
     struct stream *stream = handle;
-    usleep(slow_ms * 1000);
+    while (is_held)
+        usleep(1000);
     enter();
     int code = injected(FAKE_CUDA_WAIT);
     if (current() < 0)
