@@ -414,6 +414,14 @@ def test_the_memory_of_one_that_ends_is_unmapped_beside_all_else(monkeypatch, tm
             slowest = max(slowest, time.monotonic() - began)
             time.sleep(0.02)
         assert slowest < 1.5 and time.monotonic() - start > 3, slowest
+        ending = Peer()
+        assert user.ask("write", ending.target, int(ending.ask("allocate", 64 * MIB)), SIZE) == "0"
+        ending.kill()
+        tasks = pathlib.Path(f"/proc/{user.process.pid}/task")
+        wait_until(lambda: "mc-unmap\n" in [(task / "comm").read_text() for task in tasks.iterdir()], SETTLED_S)
+        began = time.monotonic()
+        user.process.stdin.close()
+        assert user.process.wait(20) == 0 and time.monotonic() - began > 1
 
 
 @pytest.mark.parametrize("path", ["host", "tcp"])
