@@ -112,7 +112,7 @@ void mc_settle_give_up(struct mc_peer *peer, struct mc_lane *lane, bool is_faile
         if (is_dead)
             soon_given_up(lane->fd);
         else
-            mc_socket_keep_alive(lane->fd, ALIVE_S, 0, 0);
+            mc_socket_keep_alive(lane->fd, ALIVE_S, 75, 9); /* as the kernel's own; it may have been probed */
         lane->failed_ms = is_failed ? mc_clock_ms() : 0;
         lane->next = peer->unended;
         peer->unended = lane;

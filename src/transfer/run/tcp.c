@@ -141,12 +141,15 @@ static bool has_dead_lane(struct lanes_run *run)
     return false;
 }
 
-/* Where everything was confirmed nothing tells of a host that has gone since, unless its kernel is asked. */
+/* Where everything was confirmed nothing tells of a host that has gone since, unless its kernel is asked. A write to
+ * the original is waited for: its connection must end in order before anything else goes there (settle.c), and that
+ * takes minutes where our kernel has given it up. */
 static void probe_lanes(struct lanes_run *run)
 {
     for (size_t i = 0; i < run->job_count; i++) {
         struct lane_job *job = &run->jobs[i];
-        if (job->lane != NULL && !job->is_probed && !mc_outbound_is_done(&job->outbound))
+        bool may_give_up = job->lane != NULL && (job->lane->number != 0 || job->outbound.opcode != MC_TRANSFER_WRITE);
+        if (may_give_up && !job->is_probed && !mc_outbound_is_done(&job->outbound))
             mc_socket_keep_alive(job->lane->fd, 1, 1, PROBES);
         job->is_probed = true;
     }

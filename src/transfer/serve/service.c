@@ -336,7 +336,7 @@ static bool sum_of_host(struct mc_service *service, uint64_t address, size_t siz
         part = size - at < CAREFUL_BYTES ? size - at : CAREFUL_BYTES;
         struct iovec from = {(void *)(uintptr_t)(address + at), part};
         ssize_t copied = copy_carefully(service, &from, 1);
-        if (copied != (ssize_t)part) /* what is not there, or a system that copies nothing so: mc_transfer_can_sum */
+        if (copied != (ssize_t)part) /* what is not there, or a system that copies nothing so: then it is not asked */
             return false;
         *sum = mc_crc32c(*sum, service->careful, part);
     }
