@@ -236,7 +236,6 @@ struct mc_standbys *mc_standbys_start(const struct mc_master_config *config, str
         if (mc_sleeper_start(&self->sleeper, "mc-standbys", run, self) != 0) {
             mc_standbys_destroy(self);
             snprintf(error, sizeof(error), "no thread can be started");
-            rc = MC_ERR_NO_MEMORY;
         } else {
             return self;
         }

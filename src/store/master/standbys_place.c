@@ -105,7 +105,7 @@ static int etcd_leave(void *context, uint64_t deadline_ns, const char *id)
 static int etcd_look(void *context, uint64_t deadline_ns, struct mc_standby_list *list, uint64_t now_ms)
 {
     struct etcd_place *place = context;
-    struct mc_span found;
+    struct mc_span found = {NULL, 0};
     struct mc_json_cursor cursor;
     char key[MC_ETCD_KEY_MAX + MC_STANDBY_ID_MAX], word[MC_STANDBY_WORD_MAX];
     size_t length = strlen(place->prefix);

@@ -257,6 +257,7 @@ static enum mc_outbound_sums sums_of(const struct lanes_run *run)
 static int deal(struct lanes_run *run, enum mc_transfer_opcode opcode, unsigned version, enum mc_outbound_sums sums,
                 const struct mc_transfer_item *items, size_t count, uint64_t bytes, size_t lanes)
 {
+    mc_assert(lanes > 0);
     const uint64_t most = sums == MC_SUMS_NONE ? UINT64_MAX : MC_TCP_SUM_MAX;
     uint64_t share = bytes / lanes + 1, room = share, offset = 0;
     size_t used = 0, start = 0, at = 0;
@@ -483,10 +484,12 @@ int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
         rc = run_lanes(&run);
     if (rc == 0 && check != NULL)
         check->is_blind = run.jobs[0].outbound.sums == MC_SUMS_NONE;
-    if (rc == MC_RUN_PARKED) /* `cut` stays, too */
-        parking->parked->run = run;
-    else
+    if (rc == MC_RUN_PARKED) {
+        mc_assert(parking != NULL && parking->parked != NULL);
+        parking->parked->run = run; /* `cut` stays, too */
+    } else {
         free(run.cut);
+    }
     return rc;
 }
 
