@@ -1,14 +1,21 @@
 """/health and /metrics of a store in a Python process: setup's enable_client_http_server."""
+import contextlib
+import http.client
 import json
 import os
 import re
+import ssl
 import subprocess
 import sys
 
 import pytest
 
 import cluster
+import keyed
+import secured
+from certificates import Authority
 from cluster import request, samples_of
+from keyed import Key
 from ports import free_port
 from python_cluster import MooncakeDistributedStore, wait_until
 
@@ -100,6 +107,66 @@ def test_how_long_calls_take(master):
         assert re.search(r"^Get: 22 calls, half within \d+ us, 99 % within \d+ us$", text, re.M), text
     finally:
         assert store.close() == 0
+
+
+# One store, until its input ends.
+HELD = """
+import os, sys
+sys.path.insert(0, os.environ["MC_PYTHONPATH"])
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+print(store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", sys.argv[1], enable_client_http_server=True, client_http_port=int(sys.argv[2])), flush=True)
+sys.stdin.read()
+print(store.close(), flush=True)
+"""
+
+
+@contextlib.contextmanager
+def held(master, environment):
+    """The port of its /metrics."""
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-B", "-c", HELD, master.address, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    try:
+        assert process.stdout.readline() == b"0\n"
+        yield port
+    finally:
+        assert process.communicate(timeout=60)[0] == b"0\n"
+
+
+def test_with_keys_it_tells_who_may_read(tmp_path):
+    reader, writer, node = Key("reader", "read"), Key("writer", "write"), Key("node", "node")
+    file = keyed.write(tmp_path, "keys", reader, writer, node)
+    with cluster.Master(f"--auth_file={file}") as master, held(master, keyed.environment(file=file)) as port:
+        for path in ("/metrics", "/metrics/summary"):
+            assert request(port, "GET", path)[0] == 401
+            for key, status in ((Key("stranger"), 401), (Key("reader"), 401), (node, 403), (writer, 403), (reader, 200)):
+                assert request(port, "GET", path, headers={"Authorization": f"Bearer {key.token}"})[0] == status, (path, key.name)
+        assert request(port, "GET", "/health")[0] == 200  # a probe has no key
+
+
+@secured.by_hand
+def test_with_tls_it_has_a_certificate(tmp_path):
+    authority = Authority(tmp_path, "ca")
+    pair, caller = authority.sign("own", ["IP:127.0.0.1"]), authority.sign("caller")
+    environment = {**os.environ, "MC_TLS_CERT": str(pair.certificate), "MC_TLS_KEY": str(pair.key), "MC_TLS_CA_CERT": str(authority.certificate),
+                   "MC_TLS_CLIENT_CA_CERT": str(authority.certificate)}
+
+    def ask(port, path, certificate):
+        context = ssl.create_default_context(cafile=authority.certificate)
+        if certificate:
+            context.load_cert_chain(certificate.certificate, certificate.key)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    with cluster.Master(environment=environment) as master, held(master, environment) as port:
+        assert ask(port, "/metrics", caller) == 200
+        assert ask(port, "/metrics", None) == 403 and ask(port, "/health", None) == 200
+        status, said = request(port, "GET", "/metrics")
+        assert status == 400 and b"https" in said, said
 
 
 @pytest.mark.parametrize("port", [-1, 65536, "x", "", 1.5, None])
