@@ -127,6 +127,8 @@ def test_another_cluster_at_an_address_of_before(tmp_path, size):
     with master_of(A) as ours, master_of(B) as other:
         port = ours.address.rsplit(":", 1)[1]
         with StoreProcess(f"the-master.test:{port}", size=size, before=before) as node:
+            beats = ours.metrics()["master_ping_requests_total"]
+            wait_until(lambda: ours.metrics()["master_ping_requests_total"] >= beats + 2)  # and the answer has told it which cluster that is
             (etc / "hosts").write_text("")
             ours.kill()
             other.stop()
