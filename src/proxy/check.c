@@ -4,7 +4,8 @@
  * A refused connection makes an instance dead at once. Silence does when nothing at all has come for dead_timeout,
  * /health was asked meanwhile, and no request's bytes came either: an engine that is slow to answer and sends tokens
  * lives. One that owes answers and has been silent for a second is asked at once, so that the time runs from its last
- * byte. */
+ * byte. One that takes no connection is asked again between two rounds, when its name has been looked up anew: a pod
+ * that was replaced has another address. */
 #include "proxy/proxy.h"
 
 #include "base/error.h"
@@ -115,6 +116,7 @@ struct mc_instance_check {
     struct mc_instance *instance; /* held */
     enum check_step { CHECK_HEALTH, CHECK_MODEL, CHECK_BOOTSTRAP } step;
     uint64_t asked_ms;
+    bool is_again; /* between two rounds */
 };
 
 static void cancel(struct mc_instance *instance)
@@ -286,6 +288,8 @@ static void took_health(struct mc_instance_check *check, enum mc_upstream_end en
         problem = text;
     }
     bool is_sure = end == MC_UPSTREAM_NO_CONNECT || end == MC_UPSTREAM_DONE;
+    if (end == MC_UPSTREAM_NO_CONNECT && !check->is_again)
+        mc_instance_ask_again(instance);
     if (end == MC_UPSTREAM_TIMEOUT) {
         is_sure = instance->heard_ms <= check->asked_ms;
         instance->is_silent = is_sure;
@@ -317,7 +321,7 @@ static uint64_t health_ms(const struct mc_proxy *proxy, const struct mc_instance
     return silent < dead - dead / 4 ? dead - silent : dead / 4;
 }
 
-static void start(struct mc_proxy *proxy, struct mc_instance *instance)
+static void start(struct mc_proxy *proxy, struct mc_instance *instance, bool is_again)
 {
     struct mc_instance_check *check = calloc(1, sizeof(*check));
     uint64_t now = mc_clock_ms();
@@ -327,6 +331,7 @@ static void start(struct mc_proxy *proxy, struct mc_instance *instance)
     check->proxy = proxy;
     check->instance = instance;
     check->asked_ms = now;
+    check->is_again = is_again;
     check->question.heard = &instance->heard_ms;
     instance->check = check;
     mc_instance_hold(instance);
@@ -338,7 +343,7 @@ static void check_list(struct mc_proxy *proxy, struct mc_instance *list)
 {
     for (struct mc_instance *at = list; at != NULL; at = at->next) {
         if (at->check == NULL)
-            start(proxy, at);
+            start(proxy, at, false);
     }
 }
 
@@ -379,8 +384,11 @@ static void pulse_list(struct mc_proxy *proxy, struct mc_instance *list, uint64_
         }
         bool is_asked = at->check != NULL && at->check->step == CHECK_HEALTH;
         at->is_late = is_asked && now - at->check->asked_ms >= SILENCE_LATE && at->heard_ms <= at->check->asked_ms;
-        if (at->check == NULL && at->state != MC_INSTANCE_DOWN && mc_instance_silent_ms(at, now) >= SILENCE_ASKED)
-            start(proxy, at);
+        bool is_due = at->again_ms != 0 && now >= at->again_ms;
+        at->again_ms = is_due ? 0 : at->again_ms;
+        bool is_silent = at->state != MC_INSTANCE_DOWN && mc_instance_silent_ms(at, now) >= SILENCE_ASKED;
+        if (at->check == NULL && (is_due || is_silent))
+            start(proxy, at, is_due);
         end_silent(proxy, at);
     }
 }

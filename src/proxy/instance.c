@@ -2,10 +2,14 @@
 #include "proxy/instance.h"
 
 #include "base/error.h"
+#include "env/clock.h"
 #include "env/log.h"
+#include "env/resolve.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+
+#define AGAIN_MS (MC_RESOLVE_AGAIN_MS + 200) /* its name has been looked up anew by then */
 
 const uint32_t mc_histogram_bounds_ms[MC_PROXY_BUCKETS] = {5,    10,   25,   50,    100,   250,    500,
                                                            1000, 2500, 5000, 10000, 30000, 120000, 600000};
@@ -124,11 +128,18 @@ uint64_t mc_instance_silent_ms(const struct mc_instance *instance, uint64_t now)
     return instance->requests == 0 ? 0 : now - since;
 }
 
+void mc_instance_ask_again(struct mc_instance *instance)
+{
+    instance->again_ms = mc_clock_ms() + AGAIN_MS;
+}
+
 void mc_instance_set_down(struct mc_instance *instance, const char *problem)
 {
-    if (instance->state != MC_INSTANCE_DOWN)
+    if (instance->state != MC_INSTANCE_DOWN) {
         mc_log(WARNING, "%s instance %s is down: %s", instance->role == MC_PROXY_PREFILL ? "prefill" : "decode",
                instance->address.name, problem);
+        mc_instance_ask_again(instance);
+    }
     instance->state = MC_INSTANCE_DOWN;
     instance->model_is_checked = false;
     (void)snprintf(instance->problem, sizeof(instance->problem), "%s", problem);

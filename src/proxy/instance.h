@@ -43,6 +43,7 @@ struct mc_instance {
     unsigned holders, strikes, bootstrap_strikes;
     uint64_t heard_ms; /* its last byte on any connection */
     uint64_t owes_ms;  /* since when it has requests under way */
+    uint64_t again_ms; /* when it is to be asked besides the rounds; 0: it is not */
     uint64_t turn;
     char problem[MC_PROXY_PROBLEM_MAX]; /* why it is not up */
     char (*engine_ids)[MC_PROXY_ENGINE_ID_MAX];
@@ -80,6 +81,8 @@ const char *mc_instance_state_name(const struct mc_instance *instance);
 bool mc_instance_is_usable(const struct mc_instance *instance);
 /* How long nothing has come of it though it owes answers; 0 when it owes none. */
 uint64_t mc_instance_silent_ms(const struct mc_instance *instance, uint64_t now);
+/* Soon, once: it takes no connection, and a pod that was replaced has its name and another address. */
+void mc_instance_ask_again(struct mc_instance *instance);
 void mc_instance_set_down(struct mc_instance *instance, const char *problem);
 
 /* The next one by the policy among those that are usable and not in `tried` (turns of instances); NULL: none. *rank:

@@ -45,6 +45,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         engine = self.server.engine
+        engine.asked.append(self.path)
         hang = engine.hangs.get(self.path)
         if hang is not None:
             engine.hung += 1
@@ -152,13 +153,13 @@ class Engine:
         self.name, self.model, self.tokens, self.delay_s, self.pad, self.engine_ids = name, model, tokens, delay_s, pad, list(engine_ids)
         self.health, self.kv_params, self.behave, self.hold = 200, None, None, None
         self.hangs, self.hung, self.health_delay_s = {}, 0, 0
-        self.requests, self.sockets, self.running, self.most = [], [], 0, 0
+        self.requests, self.asked, self.sockets, self.running, self.most = [], [], [], 0, 0  # asked: paths of GETs
         self.lock = threading.Lock()
-        self.port, self.server = 0, None
+        self.host, self.port, self.server = "127.0.0.1", 0, None
         self.start()
 
     def start(self):
-        self.server = Server(("127.0.0.1", self.port), Handler)
+        self.server = Server((self.host, self.port), Handler)
         self.server.engine = self
         self.port = self.server.server_address[1]
         if self.tls:  # the handshake is that of the connection's own thread

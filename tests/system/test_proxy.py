@@ -764,11 +764,11 @@ def test_the_hosts_file_is_enough(engines, tmp_path, servers):
 
 
 class NameServer:
-    """Every name is this machine, by IPv6 as well, where no engine of the tests listens; until it is told to be silent."""
+    """Every name is 127.0.0.`last`, and by IPv6 this machine, where no engine of the tests listens; until it is told to be silent."""
 
     def __init__(self):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.is_silent, self.asked = False, 0
+        self.is_silent, self.asked, self.last = False, 0, 1
         for last in range(2, 200):
             self.address = f"127.0.83.{last}"
             try:
@@ -792,7 +792,7 @@ class NameServer:
             end = question.index(b"\0", 12) + 5
             is_a = question[end - 4:end - 2] == b"\0\1"
             head = question[:2] + bytes([0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0])
-            address = bytes([127, 0, 0, 1]) if is_a else bytes(15) + b"\1"
+            address = bytes([127, 0, 0, self.last]) if is_a else bytes(15) + b"\1"
             answer = bytes([0xC0, 12, 0, 1 if is_a else 28, 0, 1, 0, 0, 0, 1, 0, len(address)]) + address
             self.socket.sendto(head + question[12:end] + answer, peer)
 
@@ -802,12 +802,38 @@ class NameServer:
         self.socket.close()
 
 
+def program_that_asks(server, folder):
+    (folder / "resolv.conf").write_text(f"nameserver {server.address}\noptions timeout:1 attempts:1\n")
+    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    return ["unshare", "--mount", *user, "--", "sh", "-c", 'mount -t tmpfs tmpfs /etc && cp "$0"/* /etc/ && exec "$@"', str(folder), str(PROXY)]
+
+
+def test_an_instance_that_has_moved_is_found_at_once(engines, tmp_path):
+    """As a pod that was replaced: the same name, another address. Not with the next round of checks, every 5 s, or the one after that."""
+    server, engine = NameServer(), engines("d")
+
+    def asked():
+        return engine.asked.count("/health")
+    try:
+        with Proxy("--decode", f"an-engine.test:{engine.port}", "--health_interval=5s", program=program_that_asks(server, tmp_path)) as proxy:
+            wait_until(lambda: proxy.complete()[0] == 200)
+            rounds = asked()
+            wait_until(lambda: asked() > rounds, 20)  # a round has just been
+            engine.kill()
+            engine.host, server.last = "127.0.0.2", 2
+            engine.start()
+            wait_until(lambda: proxy.complete()[0] == 200, 20)
+            down, up = (re.findall(rf"^[IW]\d+ (\d+):(\d+):([\d.]+) .* is {how}", proxy.log(), re.M)[-1] for how in ("down", "up"))
+            took_s = (float(up[2]) - float(down[2])) % 60
+            assert took_s < (12 if SANITIZED else 3), proxy.log()
+    finally:
+        server.close()
+
+
 def test_a_name_server_that_is_silent(engines, tmp_path):
     """It takes no instance out: who was found is asked where it was found, and who was not is not said to be down."""
     server = NameServer()
-    (tmp_path / "resolv.conf").write_text(f"nameserver {server.address}\noptions timeout:1 attempts:1\n")
-    user = [] if os.geteuid() == 0 else ["--map-root-user"]
-    etc = ["unshare", "--mount", *user, "--", "sh", "-c", 'mount -t tmpfs tmpfs /etc && cp "$0"/* /etc/ && exec "$@"', str(tmp_path), str(PROXY)]
+    etc = program_that_asks(server, tmp_path)
     try:
         with Proxy("--decode", f"an-engine.test:{engines('d').port}", "--connect_timeout=300ms", "--dead_timeout=1s", program=etc) as proxy:
             wait_until(lambda: proxy.complete()[0] == 200)
