@@ -1,8 +1,10 @@
 """The chart, by Helm's own library, and what it says: against the schemas of Kubernetes, oldest and newest, and in itself."""
+import json
 import pathlib
 import re
 
 import helm_python
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -22,7 +24,23 @@ VALUES = {
     "keys": {"auth": {"secretName": "mooncake-auth"}},
     "keys and tls": {"auth": {"secretName": "mooncake-auth"}, "tls": {"secretName": "mooncake-tls"}, "store": {"disk": {"enabled": True}}},
     "outside": {"etcd": {"enabled": False, "endpoints": ["10.0.0.1:2379", "10.0.0.2:2379"]}, "master": {"extraArgs": ["--default_kv_lease_ttl=5000"]}},
+    "monitoring": {"monitoring": {"enabled": True, "labels": {"release": "prometheus"}, "dashboards": True}},
+    "monitoring, keys and tls": {"monitoring": {"enabled": True, "tokenSecret": "reader"}, "auth": {"secretName": "mooncake-auth"},
+                                 "tls": {"secretName": "mooncake-tls", "serverName": "pool.example.org"}},
 }
+# What is used of the Prometheus operator's definitions (monitoring.coreos.com/v1), whose own schemas are in no package.
+SECRET_KEY = {"type": "object", "required": ["name", "key"], "additionalProperties": False, "properties": {"name": {"minLength": 1}, "key": {"minLength": 1}}}
+ENDPOINT = {"type": "object", "required": ["port", "path", "scheme", "relabelings"], "additionalProperties": False, "properties": {
+    "port": {"type": "string"}, "path": {"const": "/metrics"}, "interval": {"type": "string"}, "scheme": {"enum": ["http", "https"]},
+    "relabelings": {"items": {"type": "object", "additionalProperties": False, "properties": {"targetLabel": {"const": "job"}, "replacement": {"type": "string"}}}},
+    "tlsConfig": {"type": "object", "additionalProperties": False, "properties": {
+        "ca": {"properties": {"secret": SECRET_KEY}}, "cert": {"properties": {"secret": SECRET_KEY}}, "keySecret": SECRET_KEY, "serverName": {"type": "string"}}},
+    "authorization": {"type": "object", "additionalProperties": False, "properties": {"credentials": SECRET_KEY}}}}
+OPERATOR = {
+    "PodMonitor": {"required": ["selector", "podMetricsEndpoints"], "additionalProperties": False, "properties": {
+        "selector": {"required": ["matchLabels"]}, "podMetricsEndpoints": {"type": "array", "minItems": 1, "items": ENDPOINT}}},
+    "PrometheusRule": {"required": ["groups"], "additionalProperties": False, "properties": {"groups": {"type": "array", "minItems": 1, "items": {
+        "required": ["name", "rules"]}}}}}
 
 
 def documents(text):
@@ -37,7 +55,11 @@ def make_said(request):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_schemas(said, version):
     for one in said:
-        kubernetes_validate.validate(one, version, strict=True)
+        if one["kind"] in OPERATOR:
+            assert one["apiVersion"] == "monitoring.coreos.com/v1"
+            jsonschema.validate(one["spec"], OPERATOR[one["kind"]])
+        else:
+            kubernetes_validate.validate(one, version, strict=True)
 
 
 def test_a_misspelt_field_is_noticed():
@@ -70,6 +92,27 @@ def test_what_belongs_together(said):
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 [asked] = [container[probe][kind] for kind in ("httpGet", "tcpSocket") if kind in container[probe]] if probe in container else [None]
                 assert asked is None or asked["port"] in ports
+
+
+@pytest.mark.parametrize("name", [name for name in VALUES if name.startswith("monitoring")])
+def test_the_operator_is_told_what_the_documents_say(name):
+    said, values = documents(render.manifest(VALUES[name])), VALUES[name]
+    [rules] = [one for one in said if one["kind"] == "PrometheusRule"]
+    assert rules["spec"] == yaml.safe_load((PACKAGING / "monitoring/alerts.yml").read_text())
+    wanted = yaml.safe_load((PACKAGING / "monitoring/prometheus.yml").read_text())["scrape_configs"]
+    jobs = {}
+    for one in (one for one in said if one["kind"] == "PodMonitor"):
+        assert one["metadata"]["labels"].items() >= values["monitoring"].get("labels", {}).items()
+        [chosen] = [template for _, template in pods(said) if one["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()]
+        [container], [endpoint] = chosen["spec"]["containers"], one["spec"]["podMetricsEndpoints"]
+        assert endpoint["port"] in {port["name"] for port in container["ports"]}
+        assert endpoint["scheme"] == container["readinessProbe"]["httpGet"]["scheme"].lower() == ("https" if "tls" in values else "http")
+        assert ("tlsConfig" in endpoint, "authorization" in endpoint) == ("tls" in values, "auth" in values)
+        jobs[endpoint["relabelings"][0]["replacement"]] = container["name"]
+    assert jobs == {"mooncake": "master", "mooncake-store": "store"} and jobs.keys() <= {job["job_name"] for job in wanted}
+    found = {key: json.loads(text) for one in said if one["kind"] == "ConfigMap" for key, text in one["data"].items()}
+    folder = PACKAGING / "monitoring/dashboards"
+    assert found == ({path.name: json.loads(path.read_text()) for path in folder.iterdir()} if values["monitoring"].get("dashboards") else {})
 
 
 def test_nobody_is_root(said):
@@ -164,7 +207,8 @@ def test_the_chart_is_well_formed():
 
 @pytest.mark.parametrize("wrong", [{"store": {"memory": "48gb"}}, {"etcd": {"enabled": False}}, {"etcd": {"replicas": 2}}, {"store": {"protocol": "udp"}},
                                    {"tls": {"secretName": "A B"}}, {"tls": {"secretName": "a", "serverName": ""}}, {"tls": {"cert": "a"}},
-                                   {"auth": {"secretName": "A B"}}, {"auth": {"token": "a:b"}}, {"stores": {}}, {"image": {"repository": "a", "tag": "0.4.0+c1"}}])
+                                   {"auth": {"secretName": "A B"}}, {"auth": {"token": "a:b"}}, {"stores": {}}, {"monitoring": {"enabled": True, "interval": "often"}},
+                                   {"monitoring": {"enabled": True}, "auth": {"secretName": "a"}}, {"image": {"repository": "a", "tag": "0.4.0+c1"}}])
 def test_values_that_cannot_be_are_refused(wrong):
     with pytest.raises(helm_python.HelmError):
         render.manifest(wrong)
@@ -179,3 +223,5 @@ def test_helm_packs_it(tmp_path):
     [path] = tmp_path.iterdir()
     with helm_python.Chart.load(str(path)) as chart:
         assert chart.name == "mooncake"
+        said = documents("---\n".join(text for name, text in chart.render(VALUES["monitoring"], name="a").items() if name.endswith(".yaml")))
+        assert {"PrometheusRule", "PodMonitor", "ConfigMap"} <= {one["kind"] for one in said}
