@@ -162,18 +162,18 @@ MUTATIONS = [
     ("cleared_is_not_heard", CORE + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state != MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
     ("clearing_forgets_its_sum", CORE + "replica.c", "    segment->clearing -= node->size;\n    segment->late", "    segment->late"),
     # The master: recovery
-    ("stale_contents_are_taken", CORE + "recover.c", "                                    : mc_evidence_against(core, past);", "                                    : NULL;",
+    ("stale_contents_are_taken", CORE + "recover.c", "                                : mc_evidence_against(core, past);", "                                : NULL;",
      # and again when they are offered
      CORE + "recover.c", "    return segment->is_earlier ? mc_evidence_against(", "    return false ? mc_evidence_against("),
     ("contents_are_judged_once", CORE + "recover.c", "    return segment->is_earlier ? mc_evidence_against(", "    return false ? mc_evidence_against("),
-    ("no_contents_are_taken", CORE + "recover.c", "                                    : mc_evidence_against(core, past);", "                                    : core->recovery_over ? mc_evidence_against(core, past) : \"a mutation\";"),
+    ("no_contents_are_taken", CORE + "recover.c", "                                : mc_evidence_against(core, past);", "                                : core->recovery_over ? mc_evidence_against(core, past) : \"a mutation\";"),
     # Lost, after a fault that loses others: certainty is each owner's own.
     ("contents_are_stale_too_soon", CORE + "evidence.c", "past->contact_ms + (int64_t)core->config.depart_ms;\n    ", "past->contact_ms + (int64_t)core->config.depart_ms / 8;\n    "),
     ("a_directory_is_not_taken_up", SEGMENT + "name.c", "        verdict = page.header.capacity == capacity || capacity == ANY_CAPACITY ? GOOD : OTHER_SIZE;", "        verdict = OTHER_SIZE;"),
     ("a_takeover_drops_what_was_told", CORE + "recover.c", "node->state != MC_NODE_LIVE || node->seen == segment->round)", "node->state != MC_NODE_LIVE || (node->seen == segment->round && slot % 3 != 1))"),
     ("tombstones_are_ignored", CORE + "recover.c", "    if (object != NULL && !mc_tombstone_lets(core, object, version))", "    if (0)"),
     ("a_failed_put_lets_back_what_a_disk_has", CORE + "recover.c", "bool has_no_object = object == NULL || object->tombstone != 0;", "bool has_no_object = object == NULL;"),
-    ("no_tombstone_for_the_unknown", CORE + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier)\n        return;\n    cell = core", "    if (true)\n        return;\n    cell = core"),
+    ("no_tombstone_for_the_unknown", CORE + "tombstone.c", "    if (!mc_recover_remembers(core))\n        return;\n    cell = mc", "    if (true)\n        return;\n    cell = mc"),
     ("an_older_version_wins", CORE + "recover.c", "        if (known > version)\n            return NULL;", "        if (known < version)\n            return NULL;"),
     ("versions_are_mixed", CORE + "recover.c", "        if (known == version)\n            return may_join", "        if (true)\n            return may_join"),
     ("generations_of_the_past_are_ours", CORE + "recover.c", "    node->base = base & 0xff;", "    node->base = 0;"),
@@ -181,7 +181,9 @@ MUTATIONS = [
     ("offered_before_all_is_told", CORE + "recover.c", "    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping ||\n        awaits_clears(core, segment) || grace || core->veiled ||", "    if (!segment->recovering || grace || core->veiled ||"),
     ("nothing_waits_for_writers_of_the_past", CORE + "recover.c", "    mc_node_cut(core, segment, item->slot, NULL, writer);", "    segment->used -= node->size;\n    mc_node_free(core, segment, item->slot);"),
     ("a_late_master_is_followed", CORE + "member.c", "    if (hello.seen_epoch > core->epoch) {", "    if (0) {"),
-    ("remove_in_the_window_leaves_no_tombstone", CORE + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier || lets_all) {\n        forget(core, object);\n    } else if", "    if (true) {\n        forget(core, object);\n    } else if"),
+    ("remove_in_the_window_leaves_no_tombstone", CORE + "tombstone.c", "    if (!mc_recover_remembers(core) || lets_all) {\n        forget(core, object);\n    } else if", "    if (true) {\n        forget(core, object);\n    } else if"),
+    ("what_goes_after_the_window_is_forgotten", CORE + "tombstone.c", "    if (!mc_recover_remembers(core) || lets_all) {", "    if (!mc_recover_open(core) || lets_all) {"),
+    ("the_unknown_is_forgotten_after_the_window", CORE + "tombstone.c", "    if (!mc_recover_remembers(core))\n        return;\n    cell = mc", "    if (!mc_recover_open(core))\n        return;\n    cell = mc"),
     ("epochs_of_another_boot_are_free", MASTER + "note.c", "    note->taken = record.taken;\n    if (!mc_id_equal(record.boot, mc_host_id()) || record.epoch == 0)\n        return;", "    if (!mc_id_equal(record.boot, mc_host_id()) || record.epoch == 0)\n        return;\n    note->taken = record.taken;"),
     ("masters_told_the_same_take_the_same_epoch", MASTER + "server.c", "leapt = wanted + mc_random_u64() % (room < EPOCH_LEAP ? room : EPOCH_LEAP);", "leapt = wanted + room - room;"),
     # The owner and the client
@@ -243,7 +245,7 @@ MUTATIONS = [
     ("a_writer_of_the_past_has_the_floor", SEGMENT + "writers.c", "    if (generation != 0 && atomic_load(&header->floor) <= generation &&", "    if (generation != 0 && "),
     ("offered_before_its_second", CORE + "recover.c", "core->config.predecessor_end_ms == 0 && core->now_ms < core->config.recovery_grace_ms;", "core->config.predecessor_end_ms == 0 && false;"),
     ("masters_before_us_lived_after_our_start", CORE + "evidence.c", "(struct mc_evidence){epoch, alive_ms < 0 ? alive_ms : 0, hello->cluster};", "(struct mc_evidence){epoch, alive_ms + 4000, hello->cluster};"),
-    ("nobody_tells_of_masters_before", CORE + "evidence.c", "    if (said.epoch == 0 || core->recovery_over)", "    if (said.epoch < UINT64_MAX)"),
+    ("nobody_tells_of_masters_before", CORE + "evidence.c", "    if (said.epoch == 0 || core->disks_over)", "    if (said.epoch < UINT64_MAX)"),
     # Another cluster. Behind the master stands the owner, which looks whether the master is of its own.
     ("foreign_contents_are_let_in", CORE + "cluster.c", "    if (is_other && (hello->holds != 0 || hello->seen_epoch > core->epoch)) {", "    if (false) {",
      CORE + "cluster.c", "    return core->cluster_kept ? core->cluster : (struct mc_id){0, 0};", "    return core->cluster_kept ? (struct mc_id){0, 0} : core->config.cluster;"),

@@ -194,6 +194,83 @@ static void test_disk_stays_away(void **state)
     world_close_all(&world);
 }
 
+static struct mc_wire_inventory_item earlier_item(uint32_t slot, const char *key)
+{
+    uint64_t generation = ((uint64_t)FIRST_EPOCH << MC_EPOCH_SHIFT) + 1 + slot;
+    return (struct mc_wire_inventory_item){.slot = slot,
+                                           .state = 1,
+                                           .generation = generation,
+                                           .version = generation,
+                                           .length = OBJECT,
+                                           .key = mc_span_string(key)};
+}
+
+/* A machine that starts slowly brings its disk to a master that began long ago: what was removed there meanwhile, or
+ * put anew, stays so, and the rest is back. Memory is not taken so late, nor a disk after disk_ttl_ms, nor where no
+ * value goes to disks. */
+static void test_disk_of_an_earlier_epoch_comes_late(void **state)
+{
+    static const char *const keys[] = {"kept", "early", "late", "anew", "evicted"};
+    static const struct {
+        enum mc_offload offload;
+        uint64_t after_ms;
+        bool removes_all;
+        int code;
+    } ways[] = {{MC_OFFLOAD_ON_PUT, 600 * SECOND_MS, false, 0},
+                {MC_OFFLOAD_ON_PUT, 600 * SECOND_MS, true, MC_ERR_STALE},
+                {MC_OFFLOAD_ON_PUT, 3601 * SECOND_MS, false, MC_ERR_STALE},
+                {MC_OFFLOAD_NEVER, 600 * SECOND_MS, false, MC_ERR_STALE}};
+    (void)state;
+    for (unsigned way = 0; way < sizeof(ways) / sizeof(ways[0]); way++) {
+        struct world world;
+        struct mc_wire_inventory_item items[5];
+        struct mc_wire_found found = {0};
+        struct mc_core_config config = mc_core_config_default();
+        config.offload = ways[way].offload;
+        world_start(&world, NEXT_EPOCH, &config);
+        struct world_store here = world_store(&world, NODE_B, MIB, "b");
+        uint64_t client = world_client(&world, CLIENT);
+        world_pass_beating(&world, 5 * SECOND_MS, here.heartbeat);
+        assert_int_equal(world_remove(&world, client, "early", true), MC_ERR_OBJECT_NOT_FOUND);
+        world_pass_beating(&world, ways[way].after_ms, here.heartbeat);
+        assert_int_equal(world_remove(&world, client, "late", true), MC_ERR_OBJECT_NOT_FOUND);
+        assert_int_equal(world_put(&world, here.call, here.owner, "anew", 2 * OBJECT), 0);
+        assert_int_equal(world_put(&world, here.call, here.owner, "evicted", 2 * OBJECT), 0);
+        forget_in_memory(&world, &here, "evicted");
+        if (ways[way].removes_all)
+            world_remove_all_send(&world, client, "nothing is named so", true);
+        world_settle(&world, 100);
+        if (ways[way].removes_all)
+            assert_int_equal(world_count_answer(&world, client), 0);
+        struct world_store store = world_store(&world, NODE_A, MIB, "a");
+        struct mc_wire_mount memory = world_mount_of(77, MIB, "memory"), mount = disk_mount(DISK_A);
+        memory.epoch = mount.epoch = FIRST_EPOCH;
+        memory.slot_top = mount.slot_top = 5;
+        assert_int_equal(world_mount(&world, store.owner, &memory).code, MC_ERR_STALE);
+        struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mount);
+        assert_int_equal(reply.code, ways[way].code);
+        if (reply.code == 0) {
+            assert_int_equal(reply.inventory, 1);
+            for (uint32_t i = 0; i < 5; i++)
+                items[i] = earlier_item(i, keys[i]);
+            send_inventory(&world, store.owner, reply.segment, 0, true, items, 5);
+            assert_int_equal(world_receive(&world, store.owner).type, MC_MESSAGE_INVENTORY_ACK);
+            world_settle(&world, 100);
+            assert_int_equal(owner_clears(&world, store.owner), 4);
+            world_settle(&world, 100);
+            world_check(&world);
+            for (uint32_t i = 0; i < 5; i++)
+                assert_int_equal(world_exist(&world, client, keys[i]), i == 0 || i == 3);
+            assert_int_equal(world_get(&world, client, "anew", 0, &found, NULL), 0);
+            assert_int_equal(found.length, 2 * OBJECT);
+            assert_int_equal(statistics_of(&world).disk_objects, 1);
+        }
+        assert_int_equal(world.core->disks_over,
+                         ways[way].offload == MC_OFFLOAD_NEVER || ways[way].after_ms > 3600 * SECOND_MS);
+        world_close_all(&world);
+    }
+}
+
 /* ---- what is over, late or twice ---- */
 
 int main(void)
@@ -205,6 +282,7 @@ int main(void)
         cmocka_unit_test(test_empty_disk_comes_back_with_another_size),
         cmocka_unit_test(test_removed_while_away),
         cmocka_unit_test(test_disk_stays_away),
+        cmocka_unit_test(test_disk_of_an_earlier_epoch_comes_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

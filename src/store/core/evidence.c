@@ -91,7 +91,7 @@ void mc_evidence_confirm(struct mc_core *core, struct mc_connection *connection)
 {
     struct mc_evidence said = connection->said;
     connection->said.epoch = 0;
-    if (said.epoch == 0 || core->recovery_over)
+    if (said.epoch == 0 || core->disks_over)
         return;
     bound_by_idle(core, &said);
     if (said.alive_ms > core->others_alive_ms && !is_of_noted(core, connection))

@@ -89,7 +89,7 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
     core->random = seed;
     core->depart_let_ms = config->asks_to_depart ? 0 : UINT64_MAX;
     core->may_age = !config->asks_to_age;
-    core->recovery_over = config->recovery_window_ms == 0;
+    core->recovery_over = core->disks_over = config->recovery_window_ms == 0;
     core->segment_cursor = 1;
     core->slot_limit = MC_SLOTS_MAX;
     core->lender_segments = MC_SEGMENTS_MAX - MC_SEGMENTS_MAX / MC_LENDER_PARTS;

@@ -4,7 +4,8 @@
  *
  * Why a removed object does not come back: within recovery_window_ms of our start a key that goes leaves a tombstone,
  * which says what version of an earlier epoch may still take the key; once something was removed that has no name, or
- * there are too many tombstones, no further entry is taken. What the master before us did about a segment that it
+ * there are too many tombstones, no further entry is taken. After that, for disk_ttl_ms where values go to disks, of
+ * the keys that go a bit each is kept, and disks may still bring theirs: machines with much memory start slowly. What the master before us did about a segment that it
  * missed is judged by evidence: it acted only after depart_ms of silence, so a segment is stale if that master is known
  * to have lived so long after the segment's last contact with it. Unless it is known to have acted on nobody's absence.
  */
@@ -33,13 +34,21 @@ bool mc_recover_open(const struct mc_core *core)
     return !core->recovery_over;
 }
 
+bool mc_recover_remembers(const struct mc_core *core)
+{
+    return !core->disks_over && !core->refuse_earlier;
+}
+
 /* The window is over, and so is the recovery of whatever began within it, however long that took. */
 static void end_when_over(struct mc_core *core)
 {
-    if (core->recovery_over || core->earlier_count > 0 || mc_recover_waits(core) || core->torn ||
+    if (core->disks_over || core->earlier_count > 0 || mc_recover_waits(core) || core->torn ||
         core->now_ms < core->join_until_ms)
         return;
     core->recovery_over = true;
+    if (core->config.offload != MC_OFFLOAD_NEVER && mc_core_life_ms(core) < core->config.disk_ttl_ms)
+        return;
+    core->disks_over = true;
     core->evidence_count = 0;
     free(core->gone_bits);
     core->gone_bits = NULL;
@@ -47,7 +56,7 @@ static void end_when_over(struct mc_core *core)
 
 void mc_recover_refuse(struct mc_core *core)
 {
-    if (mc_recover_open(core) && !core->refuse_earlier) {
+    if (mc_recover_remembers(core)) {
         core->refuse_earlier = true;
         mc_core_log(core, MC_CORE_LOG_INFO, "from now on no contents of earlier epochs are taken");
     }
@@ -91,11 +100,12 @@ static bool set_generation(struct mc_core *core, struct mc_node *node, uint64_t 
 
 /* ---- is it wanted ---- */
 
-const char *mc_recover_unwanted(const struct mc_core *core, const struct mc_past *past)
+const char *mc_recover_unwanted(const struct mc_core *core, const struct mc_past *past, bool is_disk)
 {
-    return core->refuse_earlier     ? "more was removed before they came than can be remembered"
-           : !mc_recover_open(core) ? "the time in which such contents may come is over"
-                                    : mc_evidence_against(core, past);
+    bool may_come = is_disk ? !core->disks_over : mc_recover_open(core);
+    return core->refuse_earlier ? "more was removed before they came than can be remembered"
+           : !may_come          ? "the time in which such contents may come is over"
+                                : mc_evidence_against(core, past);
 }
 
 /* Nothing is known against these contents; but if a master has acted on them since that contact, and all who heard of

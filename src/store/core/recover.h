@@ -48,7 +48,7 @@ struct mc_witness {
 
 /* recover.c: contents of earlier epochs and of restarted owners */
 /* Why these contents are not wanted; NULL: they are. */
-const char *mc_recover_unwanted(const struct mc_core *core, const struct mc_past *past);
+const char *mc_recover_unwanted(const struct mc_core *core, const struct mc_past *past, bool is_disk);
 /* It is taken: on what grounds? Says so when there are none but that nobody has told of anything. */
 void mc_recover_taken(struct mc_core *core, const struct mc_segment *segment);
 /* The segment awaits its inventory. For EARLIER it must be new; false when its slots cannot be as the owner says. */
@@ -77,6 +77,8 @@ void mc_recover_rotten(struct mc_core *core, struct mc_connection *connection, c
 bool mc_recover_waits(const struct mc_core *core);
 /* Contents of earlier epochs may still come: what goes must be remembered. */
 bool mc_recover_open(const struct mc_core *core);
+/* Or disks may, for longer; so keys that go are remembered. */
+bool mc_recover_remembers(const struct mc_core *core);
 /* The segment is gone, or offered: nothing that earlier masters did counts for it. */
 void mc_recover_judged(struct mc_core *core, struct mc_segment *segment);
 /* What is known of all keys is no longer enough to judge further entries of earlier epochs. */

@@ -500,7 +500,7 @@ static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
 {
     const struct mc_past *past = &mounting->past;
     mounting->past.cluster = mounting->connection->cluster;
-    const char *why = past->epoch == 0 ? NULL : mc_recover_unwanted(core, past);
+    const char *why = past->epoch == 0 ? NULL : mc_recover_unwanted(core, past, mounting->wire.kind == MC_SEGMENT_DISK);
     if (why != NULL) {
         mc_core_log(core, MC_CORE_LOG_WARNING,
                     "the contents of segment %.*s, of epoch %llu, %lld ms after the last contact, are not taken: %s",

@@ -117,6 +117,7 @@ struct mc_core {
     bool has_changed;             /* a place was granted, or a removal was begun */
     bool has_acted;               /* the same, or removals may have been acknowledged */
     bool refuse_earlier;          /* something was removed that cannot be named: no further entry of an earlier epoch */
+    bool disks_over;              /* nor may disks bring any more; recovery_over comes first */
     struct mc_object *tombstones; /* the newest; the rest hangs on it */
     uint64_t tombstone_count, tombstone_limit, held_count;
     struct mc_map moves;        /* by object that is `moving`: index of the segment << 32 | slot of its MOVING node */

@@ -94,10 +94,11 @@ static void note_gone(struct mc_core *core, struct mc_span key)
 {
     if (core->gone_bits == NULL) {
         core->gone_bits = calloc(MC_GONE_BITS / 64, sizeof(*core->gone_bits));
-        mc_core_log(core, MC_CORE_LOG_WARNING,
-                    "%llu keys have gone while contents of earlier epochs come back: of those that are still to come "
-                    "some that were not removed will be missing",
-                    (unsigned long long)core->tombstone_limit);
+        if (mc_recover_open(core))
+            mc_core_log(core, MC_CORE_LOG_WARNING,
+                        "%llu keys have gone while contents of earlier epochs come back: of those that are still to "
+                        "come some that were not removed will be missing",
+                        (unsigned long long)core->tombstone_limit);
     }
     if (core->gone_bits == NULL) {
         mc_recover_refuse(core);
@@ -119,9 +120,9 @@ bool mc_tombstone_may_be(const struct mc_core *core, struct mc_span key)
 static void rest(struct mc_core *core, struct mc_object *object)
 {
     bool lets_all = mc_tombstone_lets(core, object, 0);
-    if (!mc_recover_open(core) || core->refuse_earlier || lets_all) {
+    if (!mc_recover_remembers(core) || lets_all) {
         forget(core, object);
-    } else if (core->tombstone_count >= core->tombstone_limit) {
+    } else if (!mc_recover_open(core) || core->tombstone_count >= core->tombstone_limit) {
         note_gone(core, mc_object_key(object));
         forget(core, object);
     } else {
@@ -181,9 +182,9 @@ void mc_tombstone_add(struct mc_core *core, struct mc_span key, struct mc_object
         cell->tombstone = FINAL;
         return;
     }
-    if (!mc_recover_open(core) || core->refuse_earlier)
+    if (!mc_recover_remembers(core))
         return;
-    cell = core->tombstone_count < core->tombstone_limit ? cell_add(core, key) : NULL;
+    cell = mc_recover_open(core) && core->tombstone_count < core->tombstone_limit ? cell_add(core, key) : NULL;
     if (cell == NULL)
         note_gone(core, key);
     else
@@ -236,7 +237,7 @@ bool mc_tombstones_tick(struct mc_core *core)
         if (mc_tombstone_next(object) != NULL)
             mc_object_prefetch(&core->objects, mc_tombstone_next(object));
         list_remove(core, object);
-        forget(core, object);
+        rest(core, object);
     }
     return core->tombstones != NULL;
 }
