@@ -128,8 +128,8 @@ static int64_t operation_do(struct operation *operation)
         int rc = sim_memory_write_at(operation->memory, request->buffer, request->length, request->offset);
         return rc != 0 ? -rc : (int64_t)request->length;
     }
-    case MC_DISK_ALLOCATE:
-        return -sim_memory_allocate(operation->memory, request->offset + request->length);
+    case MC_DISK_CALL: /* of the process: when that hears of it */
+        return 0;
     default:
         sim_pages_sync_end(sim_memory_pages(operation->memory, &size), operation->sync);
         return 0;
@@ -240,6 +240,8 @@ static unsigned ended_take(struct mc_disk_io *io)
         if (io->ended == NULL)
             io->ended_end = &io->ended;
         operation_forget(one);
+        if (request->operation == MC_DISK_CALL && result == 0)
+            result = request->call(request);
         request->done(request, result); /* may begin others, and wait for a lock meanwhile */
     }
     return count;

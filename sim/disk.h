@@ -24,8 +24,6 @@ struct sim_memory;
 struct sim_memory *sim_memory_of(int fd);
 const char *sim_memory_name(const struct sim_memory *memory);
 uint32_t sim_memory_read_at(const struct sim_memory *memory, uint8_t *bytes, uint32_t length, uint64_t offset);
-/* As fallocate; 0 or an errno value. */
-int sim_memory_allocate(struct sim_memory *memory, uint64_t end);
 /* 0 or ENOSPC. */
 int sim_memory_write_at(struct sim_memory *memory, const uint8_t *bytes, uint32_t length, uint64_t offset);
 struct sim_pages *sim_memory_pages(struct sim_memory *memory, uint64_t *size);

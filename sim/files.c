@@ -288,7 +288,7 @@ int sim_ftruncate64(int fd, off_t size)
 }
 
 /* All is allocated from the start, but what the disk refuses. */
-int sim_memory_allocate(struct sim_memory *memory, uint64_t end)
+static int memory_allocate(struct sim_memory *memory, uint64_t end)
 {
     if (memory->pages != NULL && sim_disk_fails(memory->machine, ENOSPC))
         return ENOSPC;
@@ -304,7 +304,7 @@ int sim_fallocate64(int fd, int mode, off_t offset, off_t length)
         return -1;
     if ((mode & FALLOC_FL_KEEP_SIZE) != 0)
         return 0;
-    int error = sim_memory_allocate(file->memory, (uint64_t)(offset + length));
+    int error = memory_allocate(file->memory, (uint64_t)(offset + length));
     if (error != 0)
         errno = error;
     return error == 0 ? 0 : -1;
@@ -613,7 +613,7 @@ int sim_statvfs64(const char *path, void *status)
     return -1;
 }
 
-/* A full file system has something left now and then, as sim_memory_allocate() has it. */
+/* A full file system has something left now and then, as memory_allocate() has it. */
 int sim_fstatvfs64(int fd, struct statvfs *status);
 int sim_fstatvfs64(int fd, struct statvfs *status)
 {

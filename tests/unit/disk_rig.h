@@ -141,13 +141,13 @@ static inline int64_t rig_read(const struct mc_disk_request *request, uint64_t f
 
 static inline int64_t rig_run(const struct queued *queued)
 {
-    const struct mc_disk_request *request = queued->request;
+    struct mc_disk_request *request = queued->request;
     uint64_t file = rig_inode(request->fd);
     rig.operations++;
     if (rig.is_dead)
         return -EIO;
-    if (request->operation == MC_DISK_ALLOCATE)
-        return fallocate(request->fd, 0, (off_t)request->offset, (off_t)request->length) == 0 ? 0 : -errno;
+    if (request->operation == MC_DISK_CALL)
+        return request->call(request);
     if (rig_fails(file, request))
         return -rig.error;
     if (request->operation == MC_DISK_READ)
@@ -192,7 +192,7 @@ static unsigned rig_collect(struct mc_disk_io *io, int timeout_ms)
         unsigned which = rig.is_random ? at + (unsigned)random_below(&rig.seed, io->count - at) : at;
         struct queued one = io->queue[which];
         if ((rig.holds_reads && one.request->operation == MC_DISK_READ) ||
-            (rig.holds_growth && one.request->operation == MC_DISK_ALLOCATE)) {
+            (rig.holds_growth && one.request->operation == MC_DISK_CALL)) {
             at++;
             continue;
         }

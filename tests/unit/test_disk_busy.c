@@ -388,6 +388,48 @@ static void test_slow_growth(void **state)
     rig_stop(disk);
 }
 
+/* One that does not give them at all counts as full, until it does. */
+static void test_growth_without_end(void **state)
+{
+    (void)state;
+    enum { COUNT = 14 };
+    static const enum mc_disk_policy policies[] = {MC_DISK_FIFO, MC_DISK_KEEP};
+    for (unsigned which = 0; which < 2; which++) {
+        struct answer answers[COUNT];
+        char key[MC_KEY_LENGTH_MAX + 1];
+        memset(answers, 0, sizeof(answers));
+        config.policy = policies[which];
+        struct mc_disk *disk = rig_start(&config);
+        assert_int_equal(rig_store(disk, 1, 1, 100000, NULL), 0);
+        rig.holds_growth = true;
+        for (uint32_t i = 0; i < COUNT; i++) {
+            uint8_t *buffer = mc_disk_lend(disk, 100000, rig_key(i, key));
+            assert_non_null(buffer);
+            struct mc_disk_entry entry = rig_extent(buffer, i + 2, i, 100000);
+            assert_int_equal(mc_disk_store(disk, rig_slot(disk), &entry, buffer, false, on_stored, &answers[i]), 0);
+        }
+        for (unsigned i = 0; i < 20; i++)
+            mc_disk_turn(disk, 0);
+        assert_false(answers[COUNT - 1].is_there);
+        rig.now_ns += MC_DISK_GROWTH_NS;
+        for (unsigned i = 0; i < 50; i++)
+            mc_disk_turn(disk, 0);
+        for (uint32_t i = 0; i < COUNT; i++)
+            assert_true(answers[i].is_there);
+        assert_int_equal(answers[COUNT - 1].code, which == 0 ? 0 : MC_ERR_NO_AVAILABLE_HANDLE);
+        assert_int_equal(disk->regions_there, 1);
+        assert_int_equal(rig_statistics(disk).health, MC_DISK_WELL);
+        rig.holds_growth = false;
+        for (unsigned i = 0; i < 5; i++)
+            mc_disk_turn(disk, 0);
+        assert_true(disk->regions_there >= 2 && !disk->append.is_full);
+        assert_int_equal(rig_store(disk, 90, 90, 100000, NULL), 0);
+        rig_stop(disk);
+        rig_remove(path);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+}
+
 /* Small stores would take piece by piece what a large read waits for. */
 static void test_stores_wait_behind_reads(void **state)
 {
@@ -435,6 +477,7 @@ int main(void)
         TEST(test_what_is_told_when_it_is_ready),
         TEST(test_slow_by_what_it_began_behind),
         TEST(test_slow_growth),
+        TEST(test_growth_without_end),
         TEST(test_stores_wait_behind_reads),
     };
     mc_log_set_level(MC_LOG_ERROR);

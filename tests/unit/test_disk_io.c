@@ -736,6 +736,43 @@ static void auto_prefers_uring(void **state)
     rig->io = NULL;
 }
 
+/* ---- calls ---- */
+
+static _Atomic bool may_end;
+static pthread_t caller;
+
+static int64_t wait_for_word(struct mc_disk_request *request)
+{
+    caller = pthread_self();
+    while (!may_end)
+        usleep(1000);
+    return request->length == 0 ? 0 : -ENOSPC;
+}
+
+/* A call that waits holds up nobody but itself. */
+static void a_call_has_a_thread(void **state)
+{
+    struct rig *rig = *state;
+    OPEN(rig, 4);
+    for (unsigned turn = 0; turn < 2; turn++) {
+        struct one one = make_one(MC_DISK_CALL, -1, NULL, turn, 0);
+        one.request.call = wait_for_word;
+        may_end = false;
+        mc_disk_io_submit(rig->io, &one.request);
+        for (unsigned i = 0; i < 20; i++)
+            assert_int_equal(run_one(rig->io, MC_DISK_WRITE, rig->fd, rig->buffer, BLOCK, 0), BLOCK);
+        assert_int_equal(one.done, 0);
+        may_end = true;
+        while (one.done == 0)
+            (void)mc_disk_io_collect(rig->io, -1);
+        assert_int_equal(one.result, turn == 0 ? 0 : -ENOSPC);
+        assert_false(pthread_equal(caller, pthread_self()));
+    }
+    mc_disk_io_close(rig->io);
+    rig->io = NULL;
+    assert_no_threads();
+}
+
 /* ---- fork ---- */
 
 static struct mc_disk_io *parents;
@@ -860,6 +897,7 @@ int main(void)
         BOTH(done_may_submit),
         BOTH(close_waits_for_all),
         BOTH(close_right_after_open),
+        BOTH(a_call_has_a_thread),
         BOTH(ten_thousand_requests_like_the_model),
         BOTH(a_depth_has_limits),
         WITH(what_a_filter_forbids, any),

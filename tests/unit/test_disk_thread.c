@@ -5,6 +5,9 @@
 #include "env/log.h"
 #include "env/thread.h"
 
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 /* Ports that do at once what they are asked, on the thread that collects; or, while they are stuck, nothing. */
@@ -16,6 +19,27 @@ struct plain {
 };
 static _Atomic bool is_stuck;
 static _Atomic unsigned closed;
+static _Atomic bool is_hung;       /* a file system that is asked what it has left */
+static _Atomic bool is_close_hung; /* or that a file is given back to */
+
+int close(int fd)
+{
+    while (is_close_hung)
+        usleep(1000);
+    return (int)syscall(SYS_close, fd);
+}
+
+int fstatvfs(int fd, struct statvfs *status)
+{
+    struct statfs truth;
+    while (is_hung)
+        usleep(1000);
+    if (syscall(SYS_fstatfs, fd, &truth) != 0)
+        return -1;
+    *status = (struct statvfs){
+        .f_frsize = (unsigned long)truth.f_frsize, .f_blocks = truth.f_blocks, .f_bavail = truth.f_bavail};
+    return 0;
+}
 
 static int plain_open(enum mc_disk_io_kind kind, unsigned depth, struct mc_disk_io **io)
 {
@@ -35,14 +59,14 @@ static void plain_submit(struct mc_disk_io *io, struct mc_disk_request *request)
     plain->last = request;
 }
 
-static int64_t plain_run(const struct mc_disk_request *request)
+static int64_t plain_run(struct mc_disk_request *request)
 {
+    if (request->operation == MC_DISK_CALL)
+        return request->call(request);
     int64_t rc = request->operation == MC_DISK_READ
                      ? pread(request->fd, request->buffer, request->length, (off_t)request->offset)
                  : request->operation == MC_DISK_WRITE
                      ? pwrite(request->fd, request->buffer, request->length, (off_t)request->offset)
-                 : request->operation == MC_DISK_ALLOCATE
-                     ? fallocate(request->fd, 0, (off_t)request->offset, (off_t)request->length)
                      : fdatasync(request->fd);
     return rc < 0 ? -errno : rc;
 }
@@ -343,12 +367,95 @@ static void test_close_while_stuck(void **state)
     rig_remove(path);
 }
 
+static bool is_answered_soon(struct waiter *waiter)
+{
+    bool is_there = false;
+    for (unsigned i = 0; i < 500 && !is_there; i++) {
+        usleep(10000);
+        pthread_mutex_lock(&waiter->lock);
+        is_there = waiter->answer.is_there;
+        pthread_mutex_unlock(&waiter->lock);
+    }
+    return is_there;
+}
+
+static void assert_free_soon(const char *path)
+{
+    for (unsigned i = 0, is_first = 0; is_first == 0; i++) {
+        assert_true(i < 100);
+        usleep(50000);
+        struct mc_disk *disk = disk_start(path);
+        is_first = strstr(mc_disk_directory(disk), "mooncake-c.0") != NULL;
+        mc_disk_close(disk, 1000);
+    }
+}
+
+/* A dead server of a file system answers no question at all, and not only reads and writes wait for it. */
+static void hung_file_system(enum mc_disk_io_kind kind)
+{
+    enum { COUNT = 3 };
+    char *path = rig_directory(), key[MC_KEY_LENGTH_MAX + 1];
+    struct waiter waiters[COUNT] = {0}, reader = {0};
+    struct mc_disk *disk = disk_start_by(path, &mc_disk_ports_system, kind);
+    mc_monitor_init(&reader.lock, &reader.changed);
+    for (unsigned i = 0; i < COUNT; i++) {
+        mc_monitor_init(&waiters[i].lock, &waiters[i].changed);
+        uint8_t *buffer = mc_disk_lend(disk, 450000, rig_key(i, key)); /* the last needs a second region */
+        assert_non_null(buffer);
+        struct mc_disk_entry entry = rig_extent(buffer, i + 1, i, 450000);
+        assert_int_equal(mc_disk_store(disk, rig_slot(disk), &entry, buffer, false, stored, &waiters[i]), 0);
+        if (i == 0) {
+            assert_true(is_answered_soon(&waiters[0]));
+            is_hung = true;
+        }
+    }
+    struct mc_disk_place place = {waiters[0].answer.slot, 1};
+    usleep(50000);
+    assert_int_equal(mc_disk_read(disk, place, mc_clock_ns() + 5000000000u, was_read, &reader), 0);
+    assert_true(is_answered_soon(&reader));
+    assert_int_equal(reader.answer.code, 0);
+    mc_disk_give_back(disk, reader.answer.buffer);
+    uint64_t begun_ms = mc_clock_ms();
+    mc_disk_close(disk, 200);
+    assert_true(mc_clock_ms() - begun_ms < 5000);
+    assert_int_equal(wait_for(&waiters[COUNT - 1]).code, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    is_hung = false; /* then the lock is let go, and nothing else is left */
+    assert_free_soon(path);
+    rig_remove(path);
+}
+
+static void test_hung_file_system(void **state)
+{
+    (void)state;
+    hung_file_system(MC_DISK_IO_AUTO);
+    hung_file_system(MC_DISK_IO_THREADS);
+}
+
+/* What buffered files hold goes to the server when they are closed. */
+static void test_hung_close(void **state)
+{
+    (void)state;
+    char *path = rig_directory();
+    struct mc_disk *disk = disk_start(path);
+    uint64_t begun_ms = mc_clock_ms();
+    is_close_hung = true;
+    mc_disk_close(disk, 200);
+    assert_true(mc_clock_ms() - begun_ms < 5000);
+    is_close_hung = false;
+    assert_free_soon(path);
+    rig_remove(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_several_threads),       cmocka_unit_test(test_two_processes),
-        cmocka_unit_test(test_closed_beside_a_child), cmocka_unit_test(test_forked),
+        cmocka_unit_test(test_several_threads),
+        cmocka_unit_test(test_two_processes),
+        cmocka_unit_test(test_closed_beside_a_child),
+        cmocka_unit_test(test_forked),
         cmocka_unit_test(test_close_while_stuck),
+        cmocka_unit_test(test_hung_file_system),
+        cmocka_unit_test(test_hung_close),
     };
     (void)rig_ports;
     mc_log_set_level(MC_LOG_ERROR);

@@ -15,6 +15,7 @@
 
 #define WAIT_MS_MAX 1000 /* a turn looks at the clock so often at least */
 #define STOP_WAIT_MS 10
+#define CLOSE_WAIT_NS 100000000u /* what ends at the end of its grace still closes its files */
 
 uint64_t mc_disk_wall_ms(void)
 {
@@ -195,6 +196,8 @@ void mc_disk_forked(struct mc_disk *disk)
     for (uint32_t i = 0; i < disk->volume_count; i++)
         if (disk->volume_fds[i] >= 0)
             close(disk->volume_fds[i]);
+    if (disk->append.growing_fd >= 0)
+        close(disk->append.growing_fd);
     mc_disk_directory_close(&disk->directory);
     disk->config.ports->close(disk->io); /* it sees that it is the child's copy */
 }
@@ -401,12 +404,20 @@ static void all_abandon(struct mc_disk *disk)
     }
 }
 
-static void disk_free(struct mc_disk *disk)
+/* May wait for a file system that does not answer: buffered files are written by it. */
+static void files_close(struct mc_disk *disk)
 {
     for (uint32_t i = 0; disk->volume_fds != NULL && i < disk->volume_count; i++) {
         if (disk->volume_fds[i] >= 0)
             close(disk->volume_fds[i]);
     }
+    if (disk->append.growing_fd >= 0)
+        close(disk->append.growing_fd);
+    mc_disk_directory_release(&disk->directory);
+}
+
+static void disk_free(struct mc_disk *disk)
+{
     mc_disk_recovery_free(disk);
     mc_disk_journal_free(disk);
     mc_disk_index_free(&disk->index);
@@ -423,7 +434,6 @@ static void disk_free(struct mc_disk *disk)
     free(disk->volume_fds);
     free(disk->regions);
     free(disk->tasks);
-    mc_disk_directory_release(&disk->directory);
     pthread_mutex_destroy(&disk->shown_lock);
     mc_monitor_destroy(&disk->lock, &disk->changed);
     free(disk);
@@ -456,14 +466,19 @@ static void *disk_run(void *argument)
     struct mc_disk *disk = argument;
     turn_to_the_end(disk);
     pthread_mutex_lock(&disk->lock);
-    bool has_more = disk->flights > 0;
-    disk->is_abandoned = has_more;
-    disk->is_over = true;
+    disk->is_answered = true;
     pthread_cond_signal(&disk->changed);
     pthread_mutex_unlock(&disk->lock);
-    if (has_more) { /* the closer has gone, and the disk is this thread's */
+    if (disk->flights > 0)
         mc_log(WARNING, "the disk %s does not end what it began; a thread waits for it", disk->directory.path);
-        io_drain(disk);
+    io_drain(disk);
+    files_close(disk);
+    pthread_mutex_lock(&disk->lock);
+    disk->is_over = true;
+    bool is_abandoned = disk->is_abandoned;
+    pthread_cond_signal(&disk->changed);
+    pthread_mutex_unlock(&disk->lock);
+    if (is_abandoned) {                          /* the closer has gone, and the disk is this thread's */
         while (!atomic_load(&disk->closer_left)) /* a few instructions; in its way out it still holds the lock */
             sched_yield();
         disk_free(disk);
@@ -487,14 +502,19 @@ void mc_disk_close(struct mc_disk *disk, uint32_t grace_ms)
     if (disk->config.has_no_thread) {
         turn_to_the_end(disk);
         io_drain(disk);
+        files_close(disk);
         disk_free(disk);
         return;
     }
     pthread_t thread = disk->thread;
     pthread_mutex_lock(&disk->lock);
-    while (!disk->is_over)
+    while (!disk->is_answered)
         pthread_cond_wait(&disk->changed, &disk->lock);
-    bool is_abandoned = disk->is_abandoned;
+    uint64_t until_ns = disk->grace_end_ns, least_ns = mc_disk_now(disk) + CLOSE_WAIT_NS;
+    until_ns = until_ns < least_ns ? least_ns : until_ns;
+    while (!disk->is_over && mc_monitor_wait(&disk->lock, &disk->changed, until_ns) == 0)
+        continue;
+    bool is_abandoned = disk->is_abandoned = !disk->is_over;
     pthread_mutex_unlock(&disk->lock);
     if (is_abandoned) {
         pthread_detach(thread);
@@ -502,7 +522,6 @@ void mc_disk_close(struct mc_disk *disk, uint32_t grace_ms)
         return;
     }
     pthread_join(thread, NULL);
-    disk->config.ports->close(disk->io);
     disk_free(disk);
 }
 
@@ -654,6 +673,7 @@ static void disk_init(struct mc_disk *disk, const struct mc_disk_config *config)
     disk->volume_count = (disk->region_count + MC_DISK_VOLUME_REGIONS - 1) / MC_DISK_VOLUME_REGIONS;
     disk->append.open = disk->append.sealing = disk->append.growing = disk->victim.region = disk->victim.unread =
         MC_DISK_NO_REGION;
+    disk->append.growing_fd = -1;
     disk->victim.next = MC_DISK_NO_SLOT;
     disk->deadline_ns = UINT64_MAX;
     disk->marked = disk->directory.super.mark;
@@ -707,6 +727,7 @@ fail_io:
     io_drain(disk);
 fail_open:
     (void)snprintf(error, error_size, "the disk %s: %s", disk->directory.path, why);
+    files_close(disk);
     disk_free(disk);
     return rc;
 fail:

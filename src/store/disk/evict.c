@@ -111,7 +111,7 @@ static bool needs_a_victim(struct mc_disk *disk)
         return true;
     if (disk->journal.is_crowded) /* what is dead in it need not be named one by one */
         return true;
-    if (disk->regions_free > 0 || append->growing != MC_DISK_NO_REGION || disk->health == MC_DISK_READ_ONLY ||
+    if (disk->regions_free > 0 || mc_disk_region_is_growing(append) || disk->health == MC_DISK_READ_ONLY ||
         (mc_disk_region_can_grow(disk) && !append->is_full))
         return false;
     bool is_near = append->open == MC_DISK_NO_REGION ? disk->pending.count > 0 : append->at >= disk->region_bytes / 2;
@@ -128,7 +128,7 @@ static void victim_start(struct mc_disk *disk)
         if (is_short_of_numbers(disk) && append->open != MC_DISK_NO_REGION && disk->regions[append->open].live > 0)
             (void)mc_disk_region_seal(disk); /* what is oldest lies in there */
         if (append->open == MC_DISK_NO_REGION && append->sealing == MC_DISK_NO_REGION && disk->groups_used == 0 &&
-            !append->header_is_busy && append->growing == MC_DISK_NO_REGION && disk->regions_free == 0)
+            !append->header_is_busy && !mc_disk_region_is_growing(append) && disk->regions_free == 0)
             mc_disk_pending_refuse(disk, MC_ERR_NO_AVAILABLE_HANDLE); /* there is none, and none will be */
         return;
     }

@@ -14,23 +14,17 @@ static void flight_unlink(struct mc_disk *disk, struct mc_disk_flight *flight)
     disk->flights--;
 }
 
-/* Of what only waits for the file system's own writes nothing goes through the disk's queue. */
-static uint64_t moved_bytes(const struct mc_disk_request *request)
-{
-    return request->operation == MC_DISK_ALLOCATE ? 0 : request->length;
-}
-
 static void flight_done(struct mc_disk_request *request, int64_t result)
 {
     struct mc_disk_flight *flight = (struct mc_disk_flight *)request; /* its first member */
     struct mc_disk *disk = flight->disk;
     flight_unlink(disk, flight);
-    disk->flight_bytes -= moved_bytes(request);
+    disk->flight_bytes -= request->length;
     if (request->operation == MC_DISK_WRITE && result >= 0 && result != (int64_t)request->length)
         result = -EIO;
     if (result < 0 && request->operation == MC_DISK_READ)
         disk->counts.read_errors++;
-    else if (result < 0 && request->operation != MC_DISK_ALLOCATE) /* that there is no room is no error */
+    else if (result < 0 && request->operation != MC_DISK_CALL) /* that there is no room is no error */
         disk->counts.write_errors++;
     else if (request->operation == MC_DISK_READ)
         disk->counts.bytes_read += (uint64_t)result;
@@ -40,24 +34,17 @@ static void flight_done(struct mc_disk_request *request, int64_t result)
         flight->ended(flight, result);
 }
 
-void mc_disk_flight_start(struct mc_disk *disk, struct mc_disk_flight *flight, enum mc_disk_operation operation, int fd,
-                          void *buffer, uint32_t length, uint64_t offset,
-                          void (*ended)(struct mc_disk_flight *flight, int64_t result))
+static void flight_begin(struct mc_disk *disk, struct mc_disk_flight *flight)
 {
-    *flight = (struct mc_disk_flight){.request = {.operation = operation,
-                                                  .fd = fd,
-                                                  .buffer = buffer,
-                                                  .length = length,
-                                                  .offset = offset,
-                                                  .done = flight_done},
-                                      .disk = disk,
-                                      .previous = disk->newest,
-                                      .begun_ns = mc_disk_now(disk),
-                                      .ended = ended};
+    enum mc_disk_operation operation = flight->request.operation;
+    flight->request.done = flight_done;
+    flight->disk = disk;
+    flight->previous = disk->newest;
+    flight->begun_ns = mc_disk_now(disk);
     *(disk->newest != NULL ? &disk->newest->next : &disk->oldest) = flight;
     disk->newest = flight;
     disk->flights++;
-    disk->flight_bytes += moved_bytes(&flight->request);
+    disk->flight_bytes += flight->request.length;
     flight->bytes_then = disk->flight_bytes;
     if (operation == MC_DISK_READ)
         disk->counts.reads++;
@@ -66,6 +53,25 @@ void mc_disk_flight_start(struct mc_disk *disk, struct mc_disk_flight *flight, e
     else if (operation == MC_DISK_SYNC)
         disk->counts.syncs++;
     disk->config.ports->submit(disk->io, &flight->request);
+}
+
+void mc_disk_flight_start(struct mc_disk *disk, struct mc_disk_flight *flight, enum mc_disk_operation operation, int fd,
+                          void *buffer, uint32_t length, uint64_t offset,
+                          void (*ended)(struct mc_disk_flight *flight, int64_t result))
+{
+    *flight = (struct mc_disk_flight){
+        .request = {.operation = operation, .fd = fd, .buffer = buffer, .length = length, .offset = offset},
+        .ended = ended};
+    flight_begin(disk, flight);
+}
+
+void mc_disk_flight_call(struct mc_disk *disk, struct mc_disk_flight *flight,
+                         int64_t (*call)(struct mc_disk_request *request),
+                         void (*ended)(struct mc_disk_flight *flight, int64_t result))
+{
+    *flight = (struct mc_disk_flight){
+        .request = {.operation = MC_DISK_CALL, .fd = disk->directory.identity_fd, .call = call}, .ended = ended};
+    flight_begin(disk, flight);
 }
 
 void mc_disk_read_only_set(struct mc_disk *disk, const char *why)
@@ -82,7 +88,7 @@ void mc_disk_read_only_set(struct mc_disk *disk, const char *why)
 uint64_t mc_disk_slow_at_ns(const struct mc_disk *disk)
 {
     const struct mc_disk_flight *oldest = disk->oldest;
-    while (oldest != NULL && oldest->request.operation == MC_DISK_ALLOCATE)
+    while (oldest != NULL && oldest->request.operation == MC_DISK_CALL)
         oldest = oldest->next;
     return oldest == NULL
                ? UINT64_MAX

@@ -56,8 +56,8 @@ struct mc_disk {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct mc_disk_queue inbox, free_tasks;
-    bool is_stopping, is_over, is_abandoned; /* over: all is answered; abandoned: the thread frees everything */
-    _Atomic bool closer_left;                /* nobody but the thread uses an abandoned disk any more */
+    bool is_stopping, is_answered, is_over, is_abandoned; /* over: closed; abandoned: the thread frees everything */
+    _Atomic bool closer_left;                             /* nobody but the thread uses an abandoned disk any more */
     uint64_t grace_end_ns;
     uint64_t day_end_ns, day_bytes;
     enum mc_disk_health told; /* by which calls are refused */
@@ -135,7 +135,7 @@ void mc_disk_latency_add(struct mc_store_disk_latency *latency, uint64_t since_n
 /* ---- flight.c, as in task.h ---- */
 /* After that it is slow, unless something ends; UINT64_MAX: nothing is under way. */
 uint64_t mc_disk_slow_at_ns(const struct mc_disk *disk);
-/* SLOW comes and goes by the oldest flight, but one that gives a region its bytes. */
+/* SLOW comes and goes by the oldest flight, but those that give a region or the journal bytes. */
 void mc_disk_health_turn(struct mc_disk *disk, uint64_t now_ns);
 void mc_disk_read_only_set(struct mc_disk *disk, const char *why);
 

@@ -115,7 +115,7 @@ bool mc_disk_slot_goes_on(struct mc_disk_slot *slot, int64_t given)
     }
     slot->result = 0;
     slot->again = 0;
-    if (request->operation == MC_DISK_SYNC || request->operation == MC_DISK_ALLOCATE)
+    if (request->operation == MC_DISK_SYNC || request->operation == MC_DISK_CALL)
         return false;
     request->moved += (uint32_t)given;
     slot->part.iov_base = (char *)request->buffer + request->moved;

@@ -20,8 +20,8 @@
 enum mc_disk_operation {
     MC_DISK_READ,
     MC_DISK_WRITE,
-    MC_DISK_SYNC,    /* fdatasync */
-    MC_DISK_ALLOCATE /* fallocate; -EINVAL or -EOPNOTSUPP: this kernel or file system does not do it */
+    MC_DISK_SYNC, /* fdatasync */
+    MC_DISK_CALL  /* `call`, on a thread that may wait for it for ever: what else a file system is asked */
 };
 enum mc_disk_io_kind { MC_DISK_IO_AUTO, MC_DISK_IO_URING, MC_DISK_IO_THREADS };
 
@@ -31,6 +31,8 @@ struct mc_disk_request {
     void *buffer;
     uint32_t length; /* bytes */
     uint64_t offset; /* in the file */
+    /* CALL: 0 or a negative errno value, neither -EINTR nor -EAGAIN. Must not submit others. */
+    int64_t (*call)(struct mc_disk_request *request);
     /* Called by mc_disk_io_collect on the thread that owns the queue. result: `length`, less at the end of a file, or a
      * negative errno value: a short write is gone on with inside, and so is EINTR. May submit others. */
     void (*done)(struct mc_disk_request *request, int64_t result);

@@ -43,6 +43,7 @@ extern const struct mc_disk_way mc_disk_way_uring, mc_disk_way_threads;
 struct mc_disk_io {
     const struct mc_disk_way *way;
     void *inside; /* the way's own */
+    void *pool;   /* io_threads.c's: NULL where no request has needed a thread */
     int fd;       /* readable when something has ended; -1: the way signals instead */
     int signal_fd;
     pid_t process; /* that opened it: no other one has its threads, nor may touch its rings */

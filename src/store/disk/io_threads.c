@@ -1,11 +1,11 @@
-/* I/O by a pool of threads, each of which reads or writes one request at a time: where io_uring is forbidden. */
+/* I/O by a pool of threads, each of which has one request at a time: where io_uring is forbidden, and for what that has
+ * no operation for. */
 #include "store/disk/io_inside.h"
 
 #include "base/error.h"
 #include "env/thread.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -25,13 +25,14 @@ struct pool {
 
 static int64_t call_once(const struct mc_disk_slot *slot)
 {
-    const struct mc_disk_request *request = slot->request;
+    struct mc_disk_request *request = slot->request;
+    if (request->operation == MC_DISK_CALL)
+        return request->call(request);
     off_t offset = (off_t)(request->offset + request->moved);
     ssize_t given =
-        request->operation == MC_DISK_READ       ? pread(request->fd, slot->part.iov_base, slot->part.iov_len, offset)
-        : request->operation == MC_DISK_WRITE    ? pwrite(request->fd, slot->part.iov_base, slot->part.iov_len, offset)
-        : request->operation == MC_DISK_ALLOCATE ? fallocate(request->fd, 0, offset, (off_t)request->length)
-                                                 : fdatasync(request->fd);
+        request->operation == MC_DISK_READ    ? pread(request->fd, slot->part.iov_base, slot->part.iov_len, offset)
+        : request->operation == MC_DISK_WRITE ? pwrite(request->fd, slot->part.iov_base, slot->part.iov_len, offset)
+                                              : fdatasync(request->fd);
     return given < 0 ? -errno : given;
 }
 
@@ -84,7 +85,7 @@ static int pool_open(struct mc_disk_io *io)
     rc = start_thread(pool);
     if (rc < 0)
         goto free_pool;
-    io->inside = pool;
+    io->pool = pool;
     return 0;
 free_pool:
     mc_monitor_destroy(&pool->lock, &pool->changed);
@@ -94,7 +95,7 @@ free_pool:
 
 static void pool_begin(struct mc_disk_io *io, struct mc_disk_slot *slot)
 {
-    struct pool *pool = io->inside;
+    struct pool *pool = io->pool;
     pthread_mutex_lock(&pool->lock);
     mc_disk_list_append(&pool->work, slot);
     pool->waiting++;
@@ -107,17 +108,17 @@ static void pool_begin(struct mc_disk_io *io, struct mc_disk_slot *slot)
 
 static bool pool_ended(struct mc_disk_io *io, struct mc_disk_list *list)
 {
-    struct pool *pool = io->inside;
+    struct pool *pool = io->pool;
     pthread_mutex_lock(&pool->lock);
-    *list = pool->ended;
-    pool->ended = (struct mc_disk_list){NULL, NULL};
+    for (struct mc_disk_slot *slot; (slot = mc_disk_list_take(&pool->ended)) != NULL;)
+        mc_disk_list_append(list, slot);
     pthread_mutex_unlock(&pool->lock);
     return false;
 }
 
 static void pool_close(struct mc_disk_io *io, bool is_child)
 {
-    struct pool *pool = io->inside;
+    struct pool *pool = io->pool;
     if (!is_child) { /* a child has no such threads, and one of them may have held the lock when it was forked */
         pthread_mutex_lock(&pool->lock);
         pool->stop = true;

@@ -1,6 +1,6 @@
 /* I/O by io_uring, through its system calls alone: what is needed of the kernel's interface stands here, so that it can
  * be built with any kernel's headers. Only what Linux 5.1 has is used - READV, WRITEV, FSYNC, and poll on the ring - so
- * that one way of doing it runs, and is tested, everywhere; and FALLOCATE, which before 5.6 is -EINVAL. */
+ * that one way of doing it runs, and is tested, everywhere. What is no operation of the kernel's has a thread. */
 #include "store/disk/io_inside.h"
 
 #include "base/error.h"
@@ -20,7 +20,6 @@
 #define OPERATION_READV 1
 #define OPERATION_WRITEV 2
 #define OPERATION_FSYNC 3
-#define OPERATION_FALLOCATE 17
 #define FSYNC_DATA 1u
 #define ENTER_GET_EVENTS 1u
 #define OFFSET_SUBMISSIONS 0
@@ -199,7 +198,9 @@ free_ring:
 static void ring_close(struct mc_disk_io *io, bool is_child)
 {
     struct uring *ring = io->inside;
-    (void)is_child; /* maps and descriptor are the child's own, and closing them ends nothing of the parent's */
+    if (io->pool != NULL)
+        mc_disk_way_threads.close(io, is_child);
+    /* Maps and descriptor are a child's own, and closing them ends nothing of the parent's. */
     unmap_ring(ring);
     close(ring->fd);
     free(ring);
@@ -249,10 +250,6 @@ static void push_slot(struct mc_disk_io *io, struct uring *ring, struct mc_disk_
     if (request->operation == MC_DISK_SYNC) {
         entry->operation = OPERATION_FSYNC;
         entry->operation_flags = FSYNC_DATA;
-    } else if (request->operation == MC_DISK_ALLOCATE) {
-        entry->operation = OPERATION_FALLOCATE;
-        entry->offset = request->offset;
-        entry->address = request->length; /* so it is handed over; `length` is the mode */
     } else {
         entry->operation = request->operation == MC_DISK_READ ? OPERATION_READV : OPERATION_WRITEV;
         entry->offset = request->offset + request->moved;
@@ -262,11 +259,28 @@ static void push_slot(struct mc_disk_io *io, struct uring *ring, struct mc_disk_
     push_entry(ring);
 }
 
+static void call_begin(struct mc_disk_io *io, struct mc_disk_slot *slot)
+{
+    struct uring *ring = io->inside;
+    int rc = io->pool == NULL ? mc_disk_way_threads.open(io) : 0;
+    if (rc == 0) {
+        mc_disk_way_threads.begin(io, slot);
+        return;
+    }
+    slot->result = rc;
+    mc_disk_list_append(&ring->failed, slot);
+    mc_disk_io_signal(io);
+}
+
 /* At once, not with others at the next collect: until then the disk would have nothing to do, and beside a request of
  * this tier's size the call is nothing. */
 static void ring_begin(struct mc_disk_io *io, struct mc_disk_slot *slot)
 {
     struct uring *ring = io->inside;
+    if (slot->request->operation == MC_DISK_CALL) {
+        call_begin(io, slot);
+        return;
+    }
     push_slot(io, ring, slot);
     (void)hand_over(io, ring); /* what is left over, ring_ended tries again */
 }
@@ -274,6 +288,8 @@ static void ring_begin(struct mc_disk_io *io, struct mc_disk_slot *slot)
 static bool ring_ended(struct mc_disk_io *io, struct mc_disk_list *list)
 {
     struct uring *ring = io->inside;
+    if (io->pool != NULL)
+        (void)mc_disk_way_threads.ended(io, list);
     uint32_t head = atomic_load_explicit(ring->completion_head, memory_order_relaxed);
     /* Those up to now: what ends while they are gone through is the next call's, or there might be no end. */
     uint32_t tail = atomic_load_explicit(ring->completion_tail, memory_order_acquire);

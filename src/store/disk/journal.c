@@ -26,20 +26,39 @@ static uint64_t missing_bytes(const struct mc_disk *disk)
     return missing;
 }
 
-bool mc_disk_journal_reserve(struct mc_disk *disk)
+bool mc_disk_journal_blocks(const struct mc_disk *disk)
 {
-    struct mc_disk_journal *journal = &disk->journal;
-    uint64_t missing = journal->is_reserved ? 0 : missing_bytes(disk);
+    uint64_t missing = missing_bytes(disk);
     if (missing > 0 && mc_disk_directory_room(&disk->directory) < missing + disk->region_bytes / MC_DISK_ROOM_PART)
         return false;
-    for (unsigned i = 0; i < MC_DISK_CLEARS_FILES && !journal->is_reserved; i++) {
+    for (unsigned i = 0; i < MC_DISK_CLEARS_FILES; i++) {
         if (fallocate(disk->directory.clears_fd[i], FALLOC_FL_KEEP_SIZE, 0,
-                      (off_t)(journal->pages_max * MC_DISK_PAGE)) != 0 &&
+                      (off_t)(disk->journal.pages_max * MC_DISK_PAGE)) != 0 &&
             (errno == ENOSPC || errno == EDQUOT))
             return false;
     }
-    journal->is_reserved = true;
     return true;
+}
+
+static int64_t reserve_call(struct mc_disk_request *request)
+{
+    return mc_disk_journal_blocks(((struct mc_disk_flight *)request)->disk) ? 0 : -ENOSPC; /* its first member */
+}
+
+static void reserve_ended(struct mc_disk_flight *flight, int64_t result)
+{
+    struct mc_disk_journal *journal = &flight->disk->journal;
+    journal->is_reserving = false;
+    journal->is_reserved = journal->is_reserved || result == 0;
+}
+
+void mc_disk_journal_reserve(struct mc_disk *disk)
+{
+    struct mc_disk_journal *journal = &disk->journal;
+    if (journal->is_reserved || journal->is_reserving)
+        return;
+    journal->is_reserving = true;
+    mc_disk_flight_call(disk, &journal->reserve_flight, reserve_call, reserve_ended);
 }
 
 int mc_disk_journal_init(struct mc_disk *disk)
@@ -52,7 +71,7 @@ int mc_disk_journal_init(struct mc_disk *disk)
     journal->gathered = calloc(MC_DISK_CLEARS_MAX, sizeof(*journal->gathered));
     journal->out = aligned_alloc(MC_DISK_IO_ALIGNMENT, MC_DISK_CLEARS_PAGES_MAX * MC_DISK_PAGE);
     journal->in = aligned_alloc(MC_DISK_IO_ALIGNMENT, MC_DISK_CLEARS_PAGES_MAX * MC_DISK_PAGE);
-    (void)mc_disk_journal_reserve(disk); /* else before the next region */
+    journal->is_reserved = mc_disk_journal_blocks(disk); /* else before the next region */
     return journal->gathered == NULL || journal->out == NULL || journal->in == NULL ? MC_ERR_NO_MEMORY : 0;
 }
 
@@ -276,7 +295,7 @@ static void batch_again(struct mc_disk *disk, uint64_t now_ns)
     if (journal->again_ns == 0 || now_ns < journal->again_ns)
         return;
     journal->again_ns = 0;
-    (void)mc_disk_journal_reserve(disk);
+    mc_disk_journal_reserve(disk);
     batch_write(disk);
 }
 

@@ -19,6 +19,8 @@ struct mc_disk_journal {
     enum { MC_DISK_JOURNAL_IDLE, MC_DISK_JOURNAL_BATCH, MC_DISK_JOURNAL_COMPACTING } stage;
     bool is_broken;
     bool is_reserved; /* its files have all the blocks they may need, or cannot have them ahead */
+    bool is_reserving;
+    struct mc_disk_flight reserve_flight;
     bool is_crowded;  /* so much is dead that regions must be given up for it */
     uint32_t current; /* which file */
     uint64_t number;  /* of it */
@@ -50,8 +52,10 @@ struct mc_disk_journal {
 int mc_disk_journal_init(struct mc_disk *disk);
 void mc_disk_journal_free(struct mc_disk *disk);
 /* Blocks for all of its files, so that no removal fails when the file system is full; where they cannot be had ahead,
- * it may. False: there is no room for them now. */
-bool mc_disk_journal_reserve(struct mc_disk *disk);
+ * it may. Waits for the file system; any thread. False: there is no room for them now. */
+bool mc_disk_journal_blocks(const struct mc_disk *disk);
+/* Begins that, unless they are there. */
+void mc_disk_journal_reserve(struct mc_disk *disk);
 void mc_disk_journal_turn(struct mc_disk *disk, uint64_t now_ns);
 /* For the next write, which comes soon but is not waited for. False: no room for it, or the journal is broken. */
 bool mc_disk_journal_add(struct mc_disk *disk, const struct mc_disk_clear *clear);

@@ -82,7 +82,7 @@ void mc_disk_region_retire(struct mc_disk *disk, uint32_t region, int error)
 
 bool mc_disk_region_can_grow(const struct mc_disk *disk)
 {
-    return disk->regions_there < disk->region_count &&
+    return disk->regions_there < disk->region_count && !disk->append.is_growth_late &&
            (!disk->append.is_full || mc_disk_now(disk) >= disk->append.full_until_ns);
 }
 
@@ -109,18 +109,22 @@ static int range_allocate(int fd, uint64_t offset, uint64_t length)
     return errno;
 }
 
-static void growth_end(struct mc_disk *disk, uint32_t region, int error)
+static void growth_ended(struct mc_disk_flight *flight, int64_t result)
 {
+    struct mc_disk *disk = flight->disk;
     struct mc_disk_append *append = &disk->append;
-    int fd = disk->volume_fds[region / MC_DISK_VOLUME_REGIONS];
-    if (error != 0) {
+    uint32_t region = append->growing;
+    append->growing = MC_DISK_NO_REGION;
+    append->is_growth_late = false;
+    if (append->growing_fd >= 0) {
+        disk->volume_fds[region / MC_DISK_VOLUME_REGIONS] = append->growing_fd;
+        append->growing_fd = -1;
+    }
+    disk->journal.is_reserved = disk->journal.is_reserved || append->has_reserved;
+    if (result < 0) {
         if (!append->is_full)
             mc_log(WARNING, "the disk %s grows no further than %" PRIu32 " regions: %s; the oldest makes room",
-                   disk->directory.path, disk->regions_there, strerror(error));
-        /* A part of it may be there; behind it lies nothing. */
-        if (fd >= 0 && ftruncate(fd, (off_t)mc_disk_region_at(disk, region, 0)) < 0)
-            mc_log_limited(WARNING, "the disk %s: what is there of region %" PRIu32 " cannot be cut off: %s",
-                           disk->directory.path, region, strerror(errno));
+                   disk->directory.path, disk->regions_there, strerror((int)-result));
         append->is_full = true;
         append->full_until_ns = mc_disk_now(disk) + MC_DISK_FULL_NS;
         return;
@@ -131,45 +135,59 @@ static void growth_end(struct mc_disk *disk, uint32_t region, int error)
     mc_disk_region_set_free(disk, region);
 }
 
-static void growth_ended(struct mc_disk_flight *flight, int64_t result)
-{
-    struct mc_disk *disk = flight->disk;
-    uint32_t region = disk->append.growing;
-    disk->append.growing = MC_DISK_NO_REGION;
-    int error = (int)-result;
-    if (error == EINVAL || error == EOPNOTSUPP)
-        error = range_allocate(mc_disk_region_fd(disk, region), mc_disk_region_at(disk, region, 0), disk->region_bytes);
-    growth_end(disk, region, error);
-}
-
 /* A file system that is asked for more than it has gives all of it before it says so, and others find none meanwhile.
  * The journal comes first: once it cannot be written, nothing is of use that lies in the regions. */
-static bool has_room(struct mc_disk *disk)
+static int64_t growth_call(struct mc_disk_request *request)
 {
-    return mc_disk_journal_reserve(disk) &&
-           mc_disk_directory_room(&disk->directory) >= disk->region_bytes + disk->region_bytes / MC_DISK_ROOM_PART;
+    struct mc_disk *disk = ((struct mc_disk_flight *)request)->disk; /* its first member */
+    struct mc_disk_append *append = &disk->append;
+    int fd = mc_disk_region_fd(disk, append->growing);
+    if (fd < 0)
+        fd = append->growing_fd =
+            mc_disk_directory_volume(&disk->directory, append->growing / MC_DISK_VOLUME_REGIONS, true);
+    if (fd < 0)
+        return -errno;
+    append->has_reserved = append->has_reserved || mc_disk_journal_blocks(disk);
+    if (!append->has_reserved ||
+        mc_disk_directory_room(&disk->directory) < disk->region_bytes + disk->region_bytes / MC_DISK_ROOM_PART)
+        return -ENOSPC;
+    uint64_t at = mc_disk_region_at(disk, append->growing, 0);
+    int error = range_allocate(fd, at, disk->region_bytes);
+    /* A part of it may be there; behind it lies nothing. */
+    if (error != 0 && ftruncate(fd, (off_t)at) < 0)
+        mc_log_limited(WARNING, "the disk %s: what is there of region %" PRIu32 " cannot be cut off: %s",
+                       disk->directory.path, append->growing, strerror(errno));
+    return -error;
 }
 
-/* Gives one more region its bytes. A file system may have us wait for its journal meanwhile, so this is an operation
- * like others: the thread goes on. */
+/* Gives one more region its bytes. A file system may have us wait for its journal meanwhile, or for a server that does
+ * not answer, so this is an operation like others: the disk's thread goes on. */
 bool mc_disk_region_grow(struct mc_disk *disk)
 {
-    if (disk->append.growing != MC_DISK_NO_REGION)
-        return true;
-    uint32_t region = region_without_bytes(disk);
-    if (region == MC_DISK_NO_REGION)
+    struct mc_disk_append *append = &disk->append;
+    if (append->growing != MC_DISK_NO_REGION)
+        return !append->is_growth_late;
+    append->growing = region_without_bytes(disk);
+    if (append->growing == MC_DISK_NO_REGION)
         return false;
-    int *fd = &disk->volume_fds[region / MC_DISK_VOLUME_REGIONS];
-    if (*fd < 0)
-        *fd = mc_disk_directory_volume(&disk->directory, region / MC_DISK_VOLUME_REGIONS, true);
-    if (*fd < 0 || !has_room(disk)) {
-        growth_end(disk, region, *fd < 0 ? errno : ENOSPC);
-        return false;
-    }
-    disk->append.growing = region;
-    mc_disk_flight_start(disk, &disk->append.growing_flight, MC_DISK_ALLOCATE, *fd, NULL, (uint32_t)disk->region_bytes,
-                         mc_disk_region_at(disk, region, 0), growth_ended);
+    append->has_reserved = disk->journal.is_reserved;
+    mc_disk_flight_call(disk, &append->growing_flight, growth_call, growth_ended);
     return true;
+}
+
+/* Who waits for the bytes is not kept waiting for ever; should they come, they are used. */
+static void growth_turn(struct mc_disk *disk)
+{
+    struct mc_disk_append *append = &disk->append;
+    if (!mc_disk_region_is_growing(append) || mc_disk_now(disk) < append->growing_flight.begun_ns + MC_DISK_GROWTH_NS)
+        return;
+    append->is_growth_late = true;
+    if (!append->is_full)
+        mc_log(WARNING,
+               "the disk %s grows no further than %" PRIu32 " regions until its file system answers; the oldest "
+               "makes room",
+               disk->directory.path, disk->regions_there);
+    append->is_full = true;
 }
 
 /* ---- opening ---- */
@@ -216,7 +234,7 @@ static void region_open(struct mc_disk *disk)
     uint32_t number = region_choose(disk);
     if (number == MC_DISK_NO_REGION)
         return;
-    (void)mc_disk_journal_reserve(disk); /* also of a disk that has all its regions */
+    mc_disk_journal_reserve(disk); /* also of a disk that has all its regions */
     struct mc_disk_region *region = &disk->regions[number];
     region->state = MC_DISK_REGION_OPEN;
     region->sequence = ++disk->sequence;
@@ -311,6 +329,7 @@ static void footer_write(struct mc_disk *disk)
 void mc_disk_region_turn(struct mc_disk *disk)
 {
     struct mc_disk_append *append = &disk->append;
+    growth_turn(disk);
     if (append->sealing != MC_DISK_NO_REGION && append->seal_stage == MC_DISK_SEAL_WRITES &&
         disk->regions[append->sealing].writes == 0)
         footer_write(disk);

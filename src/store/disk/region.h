@@ -4,9 +4,10 @@
 
 #include "store/disk/task.h"
 
-#define MC_DISK_FAILURES_MAX 3u        /* regions that fail in a row: then it is read-only */
-#define MC_DISK_FULL_NS 10000000000ull /* before a file system that was full is asked for room again */
-#define MC_DISK_ROOM_PART 16u          /* of a region: what is left to others when it is given its bytes */
+#define MC_DISK_FAILURES_MAX 3u          /* regions that fail in a row: then it is read-only */
+#define MC_DISK_FULL_NS 10000000000ull   /* before a file system that was full is asked for room again */
+#define MC_DISK_GROWTH_NS 10000000000ull /* a file system that takes longer to give a region its bytes counts as full */
+#define MC_DISK_ROOM_PART 16u            /* of a region: what is left to others when it is given its bytes */
 
 enum mc_disk_region_state {
     MC_DISK_REGION_NONE, /* no bytes of a file yet */
@@ -53,6 +54,9 @@ struct mc_disk_append {
     bool is_full;           /* the file system gave no more when it was asked last */
     uint64_t full_until_ns; /* before that it is not asked again */
     uint32_t growing;       /* is being given its bytes; MC_DISK_NO_REGION: none */
+    bool is_growth_late;    /* nobody waits for that any more */
+    bool has_reserved;      /* the journal's blocks, first; the growth's until that has ended, and so is the next */
+    _Atomic int growing_fd; /* of a volume that it has opened; -1: none */
     struct mc_disk_flight growing_flight;
 };
 
@@ -70,6 +74,11 @@ void mc_disk_region_unlink(struct mc_disk *disk, uint32_t slot);
 /* Unlinks and releases. */
 void mc_disk_item_drop(struct mc_disk *disk, uint32_t slot);
 void mc_disk_region_set_free(struct mc_disk *disk, uint32_t region);
+/* Is a region being given its bytes, so that who needs one waits? */
+static inline bool mc_disk_region_is_growing(const struct mc_disk_append *append)
+{
+    return append->growing != MC_DISK_NO_REGION && !append->is_growth_late;
+}
 /* May the file system be asked for one more region? `grow` asks; false: that is not under way. */
 bool mc_disk_region_can_grow(const struct mc_disk *disk);
 bool mc_disk_region_grow(struct mc_disk *disk);

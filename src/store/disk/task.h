@@ -85,5 +85,9 @@ void mc_disk_task_free(struct mc_disk *disk, struct mc_disk_task *task);
 void mc_disk_flight_start(struct mc_disk *disk, struct mc_disk_flight *flight, enum mc_disk_operation operation, int fd,
                           void *buffer, uint32_t length, uint64_t offset,
                           void (*ended)(struct mc_disk_flight *flight, int64_t result));
+/* What may wait for a file system that does not answer, on a thread that may. The flight is its request's. */
+void mc_disk_flight_call(struct mc_disk *disk, struct mc_disk_flight *flight,
+                         int64_t (*call)(struct mc_disk_request *request),
+                         void (*ended)(struct mc_disk_flight *flight, int64_t result));
 
 #endif
