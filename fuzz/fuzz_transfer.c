@@ -155,7 +155,7 @@ static void run_data(const uint8_t *data, size_t size)
 {
     static struct mc_inbound inbound;
     struct mc_region_table table = {0};
-    struct mc_inbound_hooks hooks = {&table, hold, release, copy, NULL, NULL, sum, NULL};
+    struct mc_inbound_hooks hooks = {&table, hold, release, copy, NULL, NULL, sum, NULL, NULL};
     struct mc_transfer_range ranges[2] = {{(uintptr_t)memory, 1000}, {(uintptr_t)memory + 1000, MEMORY - 1000}};
     uint8_t bytes[512];
     mc_assert(mc_region_add(&table, ranges, 2, NULL) == 0);

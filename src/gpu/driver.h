@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* CUresult, of which only these matter here. */
-enum { MC_CU_SUCCESS = 0, MC_CU_INVALID_VALUE = 1 };
+enum { MC_CU_SUCCESS = 0, MC_CU_INVALID_VALUE = 1, MC_CU_NOT_READY = 600 };
 /* CUpointer_attribute. */
 enum {
     MC_CU_POINTER_MEMORY_TYPE = 2,
@@ -22,7 +22,8 @@ enum {
 enum { MC_CU_MEMORY_DEVICE = 2 }; /* CUmemorytype; 1: the host's; 0: memory that the driver does not know */
 enum { MC_CU_HOST_PORTABLE = 1 }; /* pinned memory for every context */
 enum { MC_CU_EVENT_NO_TIMING = 2 };
-enum { MC_CU_HANDLE_DMABUF = 1 }; /* CUmemRangeHandleType */
+enum { MC_CU_STREAM_NON_BLOCKING = 1 }; /* waits for no default stream */
+enum { MC_CU_HANDLE_DMABUF = 1 };       /* CUmemRangeHandleType */
 /* CUdevice_attribute: GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, of which the first bit is "by a call of the host", and
  * GPU_DIRECT_RDMA_WRITES_ORDERING: from 100 on the device sees such writes in order by itself. The same number says
  * "for the device itself" in a flush. */
@@ -44,6 +45,7 @@ enum { MC_CU_FLUSH_BY_HOST = 1, MC_CU_FLUSH_CURRENT_CONTEXT = 0, MC_CU_ORDERING_
     X(event_destroy, "cuEventDestroy_v2", (void *))                                                                    \
     X(event_record, "cuEventRecord", (void *, void *))                                                                 \
     X(event_wait, "cuEventSynchronize", (void *))                                                                      \
+    X(event_query, "cuEventQuery", (void *))                                                                           \
     X(copy, "cuMemcpyAsync", (uint64_t, uint64_t, size_t, void *))                                                     \
     X(host_allocate, "cuMemHostAlloc", (void **, size_t, unsigned))                                                    \
     X(host_free, "cuMemFreeHost", (void *))

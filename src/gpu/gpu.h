@@ -5,7 +5,8 @@
  * That the driver was loaded is noticed when memory is registered, when a store or an engine is opened, and by their
  * threads within a second.
  *
- * Copies are ordered after what the process has queued on its default stream, as the original's are. Invariants: after
+ * Copies are ordered after what the process has queued on its default stream, as the original's are (but those "apart",
+ * whose caller sees to that itself). Invariants: after
  * mc_gpu_finish, and after mc_gpu_copy, no copy is under way; a copy counts as done only after mc_gpu_wait or
  * mc_gpu_finish of its lane has returned 0. */
 #ifndef MC_GPU_DEVICE_H

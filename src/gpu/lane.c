@@ -102,6 +102,8 @@ static void destroy(struct mc_gpu_lane *lane)
                 (void)driver_check(mc_driver.event_destroy(lane->events[i]), "end an event");
         if (lane->stream != NULL)
             (void)driver_check(mc_driver.stream_destroy(lane->stream), "end a stream");
+        if (lane->apart != NULL)
+            (void)driver_check(mc_driver.stream_destroy(lane->apart), "end a stream");
         if (lane->units[0] != NULL)
             units_free(lane);
         leave();
@@ -193,15 +195,29 @@ void mc_gpu_give(struct mc_gpu_lane *lane)
 
 /* ---- copies ---- */
 
-int mc_gpu_start(struct mc_gpu_lane *lane, void *to, const void *from, size_t length)
+static int start(struct mc_gpu_lane *lane, void **stream, void *to, const void *from, size_t length)
 {
+    int rc = 0;
     if (length == 0)
         return 0;
     if (enter(lane->context) < 0)
         return -1;
-    int rc = driver_check(mc_driver.copy((uintptr_t)to, (uintptr_t)from, length, lane->stream), "copy");
+    if (*stream == NULL)
+        rc = driver_check(mc_driver.stream_create(stream, MC_CU_STREAM_NON_BLOCKING), "make a stream");
+    if (rc == 0)
+        rc = driver_check(mc_driver.copy((uintptr_t)to, (uintptr_t)from, length, *stream), "copy");
     leave();
     return rc;
+}
+
+int mc_gpu_start(struct mc_gpu_lane *lane, void *to, const void *from, size_t length)
+{
+    return start(lane, &lane->stream, to, from, length);
+}
+
+int mc_gpu_start_apart(struct mc_gpu_lane *lane, void *to, const void *from, size_t length)
+{
+    return start(lane, &lane->apart, to, from, length);
 }
 
 int mc_gpu_mark(struct mc_gpu_lane *lane, unsigned unit)
@@ -222,13 +238,34 @@ int mc_gpu_wait(struct mc_gpu_lane *lane, unsigned unit)
     return rc;
 }
 
-int mc_gpu_finish(struct mc_gpu_lane *lane)
+int mc_gpu_has_ended(struct mc_gpu_lane *lane, unsigned unit)
 {
     if (enter(lane->context) < 0)
         return -1;
-    int rc = driver_check(mc_driver.stream_wait(lane->stream), "end its copies");
+    int code = mc_driver.event_query(lane->events[unit]);
+    leave();
+    return code == MC_CU_NOT_READY ? 0 : driver_check(code, "say whether a copy has ended") < 0 ? -1 : 1;
+}
+
+static int finish(struct mc_gpu_lane *lane, void *stream)
+{
+    if (stream == NULL) /* none was ever started there */
+        return 0;
+    if (enter(lane->context) < 0)
+        return -1;
+    int rc = driver_check(mc_driver.stream_wait(stream), "end its copies");
     leave();
     return rc;
+}
+
+int mc_gpu_finish(struct mc_gpu_lane *lane)
+{
+    return finish(lane, lane->stream);
+}
+
+int mc_gpu_finish_apart(struct mc_gpu_lane *lane)
+{
+    return finish(lane, lane->apart);
 }
 
 int mc_gpu_copy_now(int device, void *to, const void *from, size_t length)

@@ -29,6 +29,7 @@ struct mc_gpu_lane {
     size_t unit_bytes;
     uint8_t *units[2];
     void *context, *stream, *events[2];
+    void *apart; /* a stream that waits for no other; NULL: nobody has needed it */
     bool is_pinned;
     struct mc_gpu_lane *next;
 };
@@ -45,7 +46,13 @@ int mc_gpu_start_any(struct mc_gpu_lane *lane, int device, void *to, const void 
 /* What was started until now is of that unit (0 or 1); mc_gpu_wait waits for it. */
 int mc_gpu_mark(struct mc_gpu_lane *lane, unsigned unit);
 int mc_gpu_wait(struct mc_gpu_lane *lane, unsigned unit);
+/* Would mc_gpu_wait return at once? 1, 0; negative as above. */
+int mc_gpu_has_ended(struct mc_gpu_lane *lane, unsigned unit);
 int mc_gpu_finish(struct mc_gpu_lane *lane);
+/* For who must not wait for what the process does on its default stream: copies that wait for no other work, and how
+ * they are ended. To have a copy behind that work all the same, mark a unit and begin when the mark has ended. */
+int mc_gpu_start_apart(struct mc_gpu_lane *lane, void *to, const void *from, size_t length);
+int mc_gpu_finish_apart(struct mc_gpu_lane *lane);
 
 /* Copies now, by a lane of that device. */
 int mc_gpu_copy_now(int device, void *to, const void *from, size_t length);

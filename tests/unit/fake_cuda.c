@@ -15,7 +15,14 @@
 #define FILLS 16u
 #define UNIT 4096u
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201 };
+enum {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    NOT_READY = 600
+};
 
 struct allocation {
     uint64_t from, size;
@@ -24,6 +31,7 @@ struct allocation {
 };
 struct stream {
     int device;
+    bool is_apart;          /* waits for no default stream */
     uint64_t started, made; /* copies */
     struct stream *next;
 };
@@ -143,7 +151,7 @@ static void make(struct stream *stream, uint64_t until)
 {
     size_t kept = 0;
     for (size_t i = 0; i < fill_count; i++) {
-        if (fills[i].device == stream->device)
+        if (fills[i].device == stream->device && !stream->is_apart)
             memset(reach(fills[i].to), fills[i].value, fills[i].size);
         else
             fills[kept++] = fills[i];
@@ -310,11 +318,11 @@ int cuStreamCreate(void **made, unsigned flags)
 {
     enter();
     int code = injected(FAKE_CUDA_STREAM);
-    if (current() < 0 || flags != 0)
+    if (current() < 0 || flags > 1)
         code = mistake(INVALID_CONTEXT);
     struct stream *stream = code == SUCCESS ? calloc(1, sizeof(*stream)) : NULL;
     if (stream != NULL)
-        stream->device = current();
+        *stream = (struct stream){.device = current(), .is_apart = flags == 1};
     *made = stream;
     return leave(code);
 }
@@ -323,7 +331,7 @@ API int cuStreamSynchronize(void *handle);
 int cuStreamSynchronize(void *handle)
 {
     struct stream *stream = handle;
-    while (is_held)
+    while (is_held && !stream->is_apart)
         usleep(1000);
     enter();
     int code = injected(FAKE_CUDA_WAIT);
@@ -386,6 +394,17 @@ int cuEventSynchronize(void *handle)
     if (current() < 0)
         code = mistake(INVALID_CONTEXT);
     if (event->stream != NULL) /* of one that was never recorded there is nothing to wait for */
+        make(event->stream, event->until);
+    return leave(code);
+}
+
+API int cuEventQuery(void *handle);
+int cuEventQuery(void *handle)
+{
+    struct event *event = handle;
+    enter();
+    int code = current() < 0 ? mistake(INVALID_CONTEXT) : is_held && event->stream != NULL ? NOT_READY : SUCCESS;
+    if (code == SUCCESS && event->stream != NULL)
         make(event->stream, event->until);
     return leave(code);
 }

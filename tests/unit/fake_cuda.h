@@ -46,7 +46,7 @@ enum fake_cuda_number {
     X(void, fake_cuda_fail, (int call, unsigned after, unsigned times, int code))                                      \
     /* Does a device see what network cards write in order by itself? 0: it does not. */                               \
     X(void, fake_cuda_ordering, (int ordering))                                                                        \
-    /* Who waits for a stream waits until it is let go. */                                                             \
+    /* Default streams are busy: who waits for a stream that waits for them waits until it is let go. */               \
     X(void, fake_cuda_hold, (int shall_hold))                                                                          \
     X(uint64_t, fake_cuda_number, (int number))
 

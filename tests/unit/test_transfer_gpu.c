@@ -354,6 +354,48 @@ static void in_the_background(void **state)
     world_close(&world);
 }
 
+/* A device that has other things to do holds up who asks for its memory, and nobody else; what it was given before
+ * comes first all the same. */
+static void busy_device(void **state)
+{
+    (void)state;
+    enum { LENGTH = UNIT + 4096, HALF = MEMORY / 2 };
+    struct world world;
+    uint64_t ids[2], begun_ms;
+    world_open(&world, MC_TRANSFER_PATH_TCP, FAR_DEVICE);
+    assert_int_equal(add(world.far, (uintptr_t)host_far, MEMORY), 0);
+    fill(host_far, LENGTH, 3);
+    fill(host_near + HALF, LENGTH, 4);
+    memset(host_near, 0, LENGTH);
+    memset(world.far_seen, 0, MEMORY);
+    struct mc_transfer_item items[] = {{host_near, world.far_address, LENGTH},
+                                       {host_near + HALF, world.far_address + HALF, LENGTH}};
+    struct mc_transfer_item near_item = {host_near + LENGTH, (uintptr_t)host_far, 1000};
+    assert_int_equal(run(&world, MC_TRANSFER_READ, &near_item, 1), 0); /* all is connected */
+    fake.fake_cuda_hold(1);
+    fake.fake_cuda_fill_later(world.far_address, LENGTH, 77);
+    for (int i = 0; i < 2; i++) {
+        int64_t id = mc_transfer_submit(world.near, mc_transfer_name(world.far),
+                                        i == 0 ? MC_TRANSFER_READ : MC_TRANSFER_WRITE, &items[i], 1, NULL);
+        assert_true(id > 0);
+        ids[i] = (uint64_t)id;
+    }
+    usleep(100000);
+    begun_ms = mc_clock_ms();
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(run(&world, MC_TRANSFER_READ, &near_item, 1), 0);
+    assert_true(mc_clock_ms() - begun_ms < 2000);
+    assert_int_equal(world.far_seen[0], 0);
+    assert_int_equal(world.far_seen[HALF], 0);
+    fake.fake_cuda_hold(0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(mc_transfer_wait(world.near, &(int64_t){(int64_t)ids[i]}, 1), 0);
+    for (uint64_t at = 0; at < LENGTH; at++)
+        assert_int_equal(host_near[at], 77);
+    assert_memory_equal(world.far_seen + HALF, host_near + HALF, LENGTH);
+    world_close(&world);
+}
+
 /* ---- the document ---- */
 
 static void documents(void **state)
@@ -609,6 +651,7 @@ int main(void)
         cmocka_unit_test(managed_memory),
         cmocka_unit_test(two_devices),
         cmocka_unit_test(in_the_background),
+        cmocka_unit_test(busy_device),
         cmocka_unit_test(documents),
         cmocka_unit_test(refusals),
         cmocka_unit_test(not_registered),

@@ -300,7 +300,7 @@ static void run_pair(enum mc_transfer_opcode opcode, unsigned version, enum mc_o
                      size_t count, size_t length)
 {
     struct world world = {0};
-    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, sum, NULL};
+    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, sum, NULL, NULL};
     struct mc_inbound *inbound = malloc(sizeof(*inbound));
     struct mc_outbound outbound;
     uint8_t *near = malloc(count * length), *far = calloc(count, length);
@@ -369,7 +369,7 @@ static void test_data_refused(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         for (int opcode = 0; opcode < 2; opcode++) {
             struct world world = {0};
-            struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, sum, NULL};
+            struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, sum, NULL, NULL};
             static struct mc_inbound inbound;
             struct iovec parts[4];
             struct mc_transfer_range range = {base, 64};
@@ -397,7 +397,7 @@ static void test_data_end(void **state)
     static uint8_t memory[64];
     static struct mc_inbound inbound;
     struct world world = {0};
-    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, sum, NULL};
+    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, sum, NULL, NULL};
     struct mc_transfer_range range = {(uintptr_t)memory, 64};
     assert_int_equal(mc_region_add(&world.table, &range, 1, NULL), 0);
     struct mc_region *region = mc_region_at(&world.table, range.address);
@@ -479,7 +479,7 @@ static struct sums_world *sums_open(enum mc_transfer_opcode opcode, enum mc_outb
 {
     struct sums_world *own = calloc(1, sizeof(*own));
     assert_non_null(own);
-    own->hooks = (struct mc_inbound_hooks){&own->world, hold, release, copy, NULL, NULL, sum, NULL};
+    own->hooks = (struct mc_inbound_hooks){&own->world, hold, release, copy, NULL, NULL, sum, NULL, NULL};
     struct mc_transfer_range range = {(uintptr_t)own->far, sizeof(own->far)};
     assert_int_equal(mc_region_add(&own->world.table, &range, 1, NULL), 0);
     for (size_t i = 0; i < sizeof(own->near); i++)
@@ -600,7 +600,7 @@ static void test_sums_bounds(void **state)
     static uint8_t memory[MC_TCP_SUM_MAX + 1];
     static struct mc_inbound inbound;
     struct world world = {0};
-    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, sum, NULL};
+    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, sum, NULL, NULL};
     struct mc_transfer_range range = {(uintptr_t)memory, sizeof(memory)};
     struct iovec window[2], parts[64];
     struct mc_tcp_header headers[8];

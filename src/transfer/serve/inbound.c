@@ -2,6 +2,7 @@
 #include "transfer/serve/inbound.h"
 
 #include "base/error.h"
+#include "env/clock.h"
 #include "env/keys.h"
 
 #include <string.h>
@@ -86,6 +87,11 @@ static void take_sum(struct mc_inbound *inbound, const struct mc_tcp_header *hea
     }
 }
 
+static bool may_touch(struct mc_inbound *inbound, const struct mc_region *region, uint64_t since_ns)
+{
+    return region->place.kind == MC_GPU_HOST || inbound->hooks->may_touch(inbound->hooks->context, region, since_ns);
+}
+
 static void take_header(struct mc_inbound *inbound)
 {
     struct mc_tcp_header header;
@@ -117,12 +123,14 @@ static void take_header(struct mc_inbound *inbound)
     struct mc_region *region = (inbound->rights & needed) == 0
                                    ? NULL
                                    : inbound->hooks->hold(inbound->hooks->context, header.address, header.length);
+    uint64_t since_ns = region != NULL && region->place.kind != MC_GPU_HOST ? mc_clock_ns() : 0;
     if (region == NULL) {
         refuse(inbound, wants_status);
     } else if (opcode == MC_TRANSFER_WRITE) {
         inbound->region = region;
         inbound->address = header.address;
         inbound->left = header.length;
+        inbound->since_ns = since_ns;
         inbound->written_address = header.address;
         inbound->written_length = header.length;
         inbound->wants_status = wants_status;
@@ -131,6 +139,7 @@ static void take_header(struct mc_inbound *inbound)
         reply->status = MC_TCP_STATUS_OK;
         reply->word_size = reply->word_left = wants_status ? sizeof(reply->status) : 0;
         reply->region = region;
+        reply->since_ns = since_ns;
         reply->address = header.address;
         reply->left = header.length;
     }
@@ -156,6 +165,10 @@ static void parse(struct mc_inbound *inbound)
            inbound->summed < SUMMED_MAX) {
         const uint8_t *at = inbound->stash + inbound->stash_at;
         size_t left = inbound->stash_end - inbound->stash_at, used;
+        if (inbound->region != NULL && !may_touch(inbound, inbound->region, inbound->since_ns)) {
+            inbound->holds_in = true;
+            break;
+        }
         if (inbound->region != NULL) {
             used = left < inbound->left ? left : (size_t)inbound->left;
             if (inbound->hooks->copy(inbound->hooks->context, inbound->address, at, used))
@@ -191,6 +204,10 @@ size_t mc_inbound_window(struct mc_inbound *inbound, struct iovec parts[2])
                     : inbound->left < PART_MAX                     ? (size_t)inbound->left
                                                                    : PART_MAX;
     void *at = (void *)(uintptr_t)inbound->address;
+    if (direct > 0 && !may_touch(inbound, inbound->region, inbound->since_ns)) {
+        inbound->holds_in = true;
+        return 0;
+    }
     if (direct > 0 && inbound->region->place.kind != MC_GPU_HOST) {
         at = inbound->bounce = inbound->hooks->receive_at(inbound->hooks->context, inbound->region, &direct);
         direct = inbound->bounce_size = at == NULL ? 0 : direct;
@@ -222,16 +239,20 @@ void mc_inbound_received(struct mc_inbound *inbound, size_t count)
     parse(inbound);
 }
 
-size_t mc_inbound_replies(const struct mc_inbound *inbound, struct iovec *parts, size_t most)
+size_t mc_inbound_replies(struct mc_inbound *inbound, struct iovec *parts, size_t most)
 {
     size_t used = 0;
     for (uint32_t i = 0; i < inbound->count && used + 2 <= most; i++) {
-        const struct mc_inbound_reply *reply = &inbound->replies[(inbound->first + i) % MC_INBOUND_REPLIES];
+        struct mc_inbound_reply *reply = &inbound->replies[(inbound->first + i) % MC_INBOUND_REPLIES];
         if (reply->word_left > 0)
             parts[used++] =
                 (struct iovec){(char *)(uintptr_t)reply + reply->word_size - reply->word_left, reply->word_left};
         size_t size = reply->left < PART_MAX ? (size_t)reply->left : PART_MAX;
         const void *at = (const void *)(uintptr_t)reply->address;
+        if (size > 0 && !may_touch(inbound, reply->region, reply->since_ns)) {
+            inbound->holds_out = used == 0; /* else it goes on when that has gone */
+            break;
+        }
         if (size > 0 && reply->region->place.kind != MC_GPU_HOST) {
             at = inbound->hooks->send_from(inbound->hooks->context, reply->region, reply->address, &size);
             size = at == NULL ? 0 : size;
@@ -264,6 +285,12 @@ void mc_inbound_sent(struct mc_inbound *inbound, size_t count)
         inbound->count--;
     }
     mc_assert(count == 0);
+    parse(inbound);
+}
+
+void mc_inbound_go_on(struct mc_inbound *inbound)
+{
+    inbound->holds_in = inbound->holds_out = false;
     parse(inbound);
 }
 

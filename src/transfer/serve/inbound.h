@@ -32,12 +32,16 @@ struct mc_inbound_hooks {
     int (*sum)(void *context, uint64_t address, uint64_t length, uint32_t *sum);
     /* Has the connection of that number been cut, before it was known here? NULL: none. */
     bool (*is_cut)(void *context, uint64_t lane);
+    /* May memory of a device be touched for a request that came then? False: not yet, what the process had given that
+     * device to do is not done. */
+    bool (*may_touch)(void *context, const struct mc_region *region, uint64_t since_ns);
 };
 
 struct mc_inbound_reply {
     uint64_t status;
-    uint64_t address; /* of a READ, where its bytes are; of a SUM the sum, which goes out right behind the status */
-    uint64_t left;    /* bytes of a READ still to send */
+    uint64_t address;  /* of a READ, where its bytes are; of a SUM the sum, which goes out right behind the status */
+    uint64_t left;     /* bytes of a READ still to send */
+    uint64_t since_ns; /* of a READ: when it came */
     struct mc_region *region;      /* of a READ; NULL: status, and sum, only */
     uint32_t word_size, word_left; /* bytes of status and sum, and of these still to send */
 };
@@ -52,10 +56,11 @@ struct mc_inbound {
     struct mc_id id;          /* of the engine */
     unsigned rights;          /* of who asks, enum mc_right; all, unless it is said otherwise */
     struct mc_region *region; /* of the WRITE whose payload comes now; NULL: a header comes */
-    uint64_t address, left;
-    uint8_t *bounce;    /* a device's payload is received there; NULL: in the stash */
-    size_t bounce_size; /* of the last window */
-    bool is_careful;    /* nothing is received into memory itself: who decrypts would die where that is not there */
+    uint64_t address, left, since_ns;
+    bool holds_in, holds_out; /* what comes, or what goes, waits for a device, until mc_inbound_go_on */
+    uint8_t *bounce;          /* a device's payload is received there; NULL: in the stash */
+    size_t bounce_size;       /* of the last window */
+    bool is_careful; /* nothing is received into memory itself: who decrypts would die where that is not there */
     bool wants_status;
     uint64_t written_address, written_length; /* of the last WRITE, until its sum has been asked */
     uint64_t summed;                          /* bytes that this turn has summed */
@@ -75,8 +80,10 @@ void mc_inbound_end(struct mc_inbound *inbound);
 size_t mc_inbound_window(struct mc_inbound *inbound, struct iovec parts[2]);
 void mc_inbound_received(struct mc_inbound *inbound, size_t count);
 /* What to send, up to `most` parts; 0: nothing. */
-size_t mc_inbound_replies(const struct mc_inbound *inbound, struct iovec *parts, size_t most);
+size_t mc_inbound_replies(struct mc_inbound *inbound, struct iovec *parts, size_t most);
 void mc_inbound_sent(struct mc_inbound *inbound, size_t count);
+/* What was held may be tried again. */
+void mc_inbound_go_on(struct mc_inbound *inbound);
 /* Is it over, and everything sent? Then close. */
 static inline bool mc_inbound_is_done(const struct mc_inbound *inbound)
 {

@@ -30,10 +30,10 @@
 #define ACCEPTS_PER_TURN 8u
 #define TICK_MS 500u
 #define ANSWER_LOOK_MS 20 /* while offers are being answered */
+#define DEVICE_LOOK_MS 1  /* while a device has to end something first */
 #define SEND_PARTS 64u
 #define KEEPALIVE_IDLE_S 60
 #define DATA_STALL_MS 60000u
-#define STAGED_BYTES ((size_t)512 << 10)  /* of devices' memory, sent in one turn */
 #define CAREFUL_BYTES ((size_t)256 << 10) /* of any memory by TLS, likewise */
 
 /* ---- connections ---- */
@@ -236,54 +236,6 @@ static void on_listener(struct mc_service_connection *listener)
     }
 }
 
-/* ---- memory of devices ---- */
-
-static struct mc_gpu_lane *lane_of(struct mc_service *service, int device)
-{
-    if (service->lanes[device] == NULL)
-        service->lanes[device] = mc_gpu_take(device);
-    return service->lanes[device];
-}
-
-static uint8_t *receive_at(void *context, const struct mc_region *region, size_t *size)
-{
-    struct mc_service *service = ((struct mc_transfer_engine *)context)->service;
-    struct mc_gpu_lane *lane = lane_of(service, region->place.number);
-    if (lane == NULL)
-        return NULL;
-    *size = *size < lane->unit_bytes ? *size : lane->unit_bytes;
-    return lane->units[0];
-}
-
-/* What the socket does not take is copied again in the next turn, so a turn stages little. */
-static const uint8_t *send_from(void *context, const struct mc_region *region, uint64_t address, size_t *size)
-{
-    struct mc_service *service = ((struct mc_transfer_engine *)context)->service;
-    struct mc_gpu_lane *lane = lane_of(service, region->place.number);
-    size_t room = STAGED_BYTES - service->staged;
-    *size = *size < room ? *size : room;
-    if (*size == 0)
-        return NULL;
-    uint8_t *staged = lane == NULL ? NULL : lane->units[1] + service->staged;
-    if (staged == NULL || mc_gpu_start(lane, staged, (const void *)(uintptr_t)address, *size) < 0)
-        service->has_staging_failed = true;
-    service->staged += *size;
-    if (staged != NULL)
-        service->copying |= 1ull << region->place.number;
-    return service->has_staging_failed ? NULL : staged;
-}
-
-/* Waits for what send_from has started. False: some of it is not there. */
-static bool staging_end(struct mc_service *service)
-{
-    bool is_fine = !service->has_staging_failed;
-    for (int device = 0; service->copying != 0; device++, service->copying >>= 1)
-        if ((service->copying & 1) != 0 && mc_gpu_finish(service->lanes[device]) < 0)
-            is_fine = false;
-    service->has_staging_failed = false;
-    return is_fine;
-}
-
 /* ---- data ---- */
 
 /* Copies up to CAREFUL_BYTES of memory to service->careful, by the kernel: that which is registered and not there (any
@@ -316,20 +268,6 @@ static ssize_t send_carefully(struct mc_service_connection *connection, const st
     return copied <= 0 ? -1 : mc_socket_sends(connection->fd, service->careful, (size_t)copied);
 }
 
-static bool sum_of_device(struct mc_service *service, const struct mc_region *region, uint64_t address, size_t size,
-                          uint32_t *sum)
-{
-    struct mc_gpu_lane *lane = lane_of(service, region->place.number);
-    for (size_t at = 0, part; lane != NULL && at < size; at += part) {
-        part = size - at < lane->unit_bytes ? size - at : lane->unit_bytes;
-        int rc = mc_gpu_start(lane, lane->units[1], (const void *)(uintptr_t)(address + at), part);
-        if (mc_gpu_finish(lane) < 0 || rc < 0) /* also after a refusal */
-            return false;
-        *sum = mc_crc32c(*sum, lane->units[1], part);
-    }
-    return lane != NULL;
-}
-
 static bool sum_of_host(struct mc_service *service, uint64_t address, size_t size, uint32_t *sum)
 {
     for (size_t at = 0, part; at < size; at += part) {
@@ -352,7 +290,7 @@ static int sum(void *context, uint64_t address, uint64_t length, uint32_t *resul
     *result = 0;
     bool is_there = region->place.kind == MC_GPU_HOST
                         ? sum_of_host(engine->service, address, (size_t)length, result)
-                        : sum_of_device(engine->service, region, address, (size_t)length, result);
+                        : mc_device_sum(engine->service, region, address, (size_t)length, result);
     mc_transfer_release(engine, region);
     return is_there ? 1 : -1;
 }
@@ -364,7 +302,7 @@ static bool data_send(struct mc_service_connection *connection)
     struct mc_service *service = connection->service;
     service->staged = 0;
     size_t count = mc_inbound_replies(connection->data, parts, SEND_PARTS);
-    if (service->staged > 0 && !staging_end(service)) {
+    if (service->staged > 0 && !mc_device_staged(service)) {
         drop(connection, false);
         return false;
     }
@@ -405,7 +343,8 @@ static void data_interest(struct mc_service_connection *connection)
     struct iovec parts[2];
     bool is_sending = connection->data->count > 0;
     bool is_receiving = connection->is_draining || mc_inbound_window(connection->data, parts) > 0;
-    wants(connection, (is_receiving ? (uint32_t)EPOLLIN : 0u) | (is_sending ? (uint32_t)EPOLLOUT : 0u));
+    bool can_send = is_sending && !connection->data->holds_out;
+    wants(connection, (is_receiving ? (uint32_t)EPOLLIN : 0u) | (can_send ? (uint32_t)EPOLLOUT : 0u));
     bool is_idle = !is_sending && connection->data->region == NULL && connection->data->header_used == 0;
     if (!connection->is_draining)
         connection->deadline_ms = is_idle ? 0 : mc_clock_ms() + DATA_STALL_MS;
@@ -465,6 +404,20 @@ static void on_data(struct mc_service_connection *connection, uint32_t events)
     }
     (void)mc_socket_hold(connection->fd, false);
     data_interest(connection);
+}
+
+/* Those that waited for what devices had to do. */
+static void go_on_held(struct mc_service *service)
+{
+    if (!mc_device_has_news(service))
+        return;
+    for (struct mc_service_connection *one = service->connections, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one->kind != MC_CONNECTION_DATA || (!one->data->holds_in && !one->data->holds_out))
+            continue;
+        mc_inbound_go_on(one->data);
+        on_data(one, 0);
+    }
 }
 
 /* ---- interruptions ---- */
@@ -737,7 +690,9 @@ static int next_events(struct mc_service *service, struct epoll_event *events)
         } while (mc_clock_ns() < end_ns);
         mc_spin_miss(&service->spin);
     }
-    int wait_ms = service->answering != NULL ? ANSWER_LOOK_MS : (int)TICK_MS;
+    int wait_ms = service->marks > 0 || service->has_news ? DEVICE_LOOK_MS
+                  : service->answering != NULL            ? ANSWER_LOOK_MS
+                                                          : (int)TICK_MS;
     return epoll_wait(service->epoll_fd, events, EVENTS_PER_TURN, wait_ms);
 }
 
@@ -750,6 +705,7 @@ static void *service_main(void *argument)
         for (int i = 0; i < count; i++)
             on_event(events[i].data.ptr, events[i].events);
         answer_offers(service);
+        go_on_held(service);
         on_tick(service);
         bury(service);
         if (service->is_crowded)
@@ -773,27 +729,13 @@ static void release(void *context, struct mc_region *region)
     mc_transfer_release(context, region);
 }
 
-/* False when it is not a device's, or (*is_copied) when the device has refused. */
-static bool copy_to_device(struct mc_service *service, uint64_t address, const void *from, size_t size, bool *is_copied)
-{
-    struct mc_gpu_finder finder = {0};
-    struct mc_gpu_place place = mc_gpu_find(&finder, (const void *)(uintptr_t)address);
-    if (place.kind == MC_GPU_HOST)
-        return false;
-    struct mc_gpu_lane *lane = lane_of(service, place.number);
-    *is_copied = lane != NULL && mc_gpu_start(lane, (void *)(uintptr_t)address, from, size) == 0;
-    /* Also after a refusal: the bytes must stay until then. */
-    *is_copied &= lane != NULL && mc_gpu_finish(lane) == 0;
-    return true;
-}
-
 /* By the kernel, which answers with an error where a copy of ours would be a fault: users free memory that is still
  * registered. */
 static bool copy(void *context, uint64_t address, const void *from, size_t size)
 {
     struct mc_transfer_engine *engine = context;
     bool is_copied = false;
-    if (mc_gpu_is_there() && copy_to_device(engine->service, address, from, size, &is_copied))
+    if (mc_gpu_is_there() && mc_device_copy(engine->service, address, from, size, &is_copied))
         return is_copied;
     struct iovec near = {(void *)(uintptr_t)from, size}, far = {(void *)(uintptr_t)address, size};
     ssize_t moved = process_vm_writev(engine->service->process, &near, 1, &far, 1, 0);
@@ -829,7 +771,8 @@ int mc_service_start(struct mc_transfer_engine *engine, int rpc_listener, int da
     }
     engine->service = service;
     service->engine = engine;
-    service->inbound_hooks = (struct mc_inbound_hooks){engine, hold, release, copy, receive_at, send_from, sum, is_cut};
+    service->inbound_hooks = (struct mc_inbound_hooks){
+        engine, hold, release, copy, mc_device_receive_at, mc_device_send_from, sum, is_cut, mc_device_may_touch};
     service->process = getpid();
     pthread_mutex_init(&service->initiators_lock, NULL);
     service->epoll_fd = epoll_create1(EPOLL_CLOEXEC);

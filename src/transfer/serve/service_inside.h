@@ -114,8 +114,14 @@ struct mc_service {
     uint32_t cut_first, cut_count;
     uint16_t cut_shares[MC_SERVICE_SHARES]; /* of these */
     struct mc_gpu_lane *lanes[MC_GPUS_MAX]; /* for regions of devices: unit 0 to receive, unit 1 to send */
-    size_t staged;                          /* bytes of unit 1 that this turn's sending uses */
-    uint64_t copying;                       /* devices whose copies into it have not been waited for */
+    struct mc_service_gate {
+        uint64_t marked_ns, passed_ns; /* when the mark was made, and that which ended last */
+        bool is_marked;
+    } gates[MC_GPUS_MAX];
+    unsigned marks;   /* of all; while there is one somebody may be held */
+    bool has_news;    /* one has ended */
+    size_t staged;    /* bytes of unit 1 that this turn's sending uses */
+    uint64_t copying; /* devices whose copies into it have not been waited for */
     bool has_staging_failed;
     uint8_t received[MC_SERVICE_RECEIVE_BYTES]; /* of a question, before it is kept */
     uint8_t *careful;                           /* what goes out by TLS; NULL: nothing has yet */
@@ -147,6 +153,18 @@ bool mc_connection_begin(struct mc_service_connection *connection, enum mc_conne
 bool mc_service_cut_lanes(const struct mc_service_connection *asker, uint64_t *lanes, size_t count);
 /* Has it been cut? */
 bool mc_service_is_cut(const struct mc_service *service, uint64_t lane);
+/* device.c: hooks of inbound.h. */
+bool mc_device_may_touch(void *context, const struct mc_region *region, uint64_t since_ns);
+uint8_t *mc_device_receive_at(void *context, const struct mc_region *region, size_t *size);
+const uint8_t *mc_device_send_from(void *context, const struct mc_region *region, uint64_t address, size_t *size);
+/* Those that are held may go on, perhaps. */
+bool mc_device_has_news(struct mc_service *service);
+/* Waits for what send_from has started. False: some of it is not there. */
+bool mc_device_staged(struct mc_service *service);
+bool mc_device_sum(struct mc_service *service, const struct mc_region *region, uint64_t address, size_t size,
+                   uint32_t *sum);
+/* False when it is not a device's, or (*is_copied) when the device has refused. */
+bool mc_device_copy(struct mc_service *service, uint64_t address, const void *from, size_t size, bool *is_copied);
 /* preface_serve.c */
 void mc_preface_serve(struct mc_service_connection *connection);
 /* Ends what was proved by a key that holds no more; called now and then. */
