@@ -124,6 +124,9 @@ def main():
             if path.suffix in (".c", ".h", ".py", ".sh", ".pyi") and "__pycache__" not in path.parts and not (path.parent in bench and path.suffix != ".py"):
                 check_file(path, None, problems, long_functions)
                 count += 1
+    if (root / "dev").is_file():
+        check_file(root / "dev", None, problems, long_functions)
+        count += 1
     for length, place, name in sorted(long_functions, reverse=True):
         print(f"note: {place}: {name} has {length} lines")
     for problem in problems:

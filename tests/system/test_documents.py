@@ -382,7 +382,7 @@ def test_commands_of_dev():
     dev = document("dev")
     lanes = set(re.findall(r"^test_(\w+)\(\)", dev, re.M))
     works = {re.sub(r"^bench_|\.\w+$", "", path.name) for path in (SOURCE / "bench").iterdir() if path.suffix in (".py", ".c")}
-    works |= set(re.search(r"^  bench \[(.*)\]$", dev, re.M).group(1).split("|"))
+    works |= set(re.search(r"^  bench \[(.*)\]$", document("packaging/dev-help.txt"), re.M).group(1).split("|"))
     tests = {"unit": " ".join(path.stem for path in (SOURCE / "tests" / "unit").glob("test_*.c")),
              **{lane: " ".join(f"{path.stem} " + " ".join(re.findall(r"^def (test_\w+)", path.read_text(), re.M))
                                for path in (SOURCE / "tests" / lane).glob("test_*.py")) for lane in ("system", "faults", "lab", "rdma", "deploy")},
