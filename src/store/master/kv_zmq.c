@@ -192,12 +192,17 @@ static void go_on(const struct mc_kv_zmq *zmq, struct subscriber *one)
     }
 }
 
+/* Has what it is to be sent been written anew? */
+static bool is_overtaken(const struct mc_kv_zmq *zmq, const struct subscriber *one)
+{
+    return one->at < goal_of(zmq, one) && zmq->end - one->at > RING_BYTES;
+}
+
 /* Sends what it takes; of the past only so much, as it has been there for long and what is new has not. What it has not
  * taken of the ring when that is written anew is lost to it. */
 static void flush(const struct mc_kv_zmq *zmq, struct subscriber *one)
 {
-    if (one->at < goal_of(zmq, one) && zmq->end - one->at > RING_BYTES)
-        one->is_over = true;
+    one->is_over |= is_overtaken(zmq, one);
     uint64_t calls = 0, total = 0;
     while (!one->is_over && (!one->is_asker || (calls++ < FLUSH_CALLS && total < FLUSH_BYTES))) {
         go_on(zmq, one);
@@ -476,8 +481,8 @@ static void publish_new(struct mc_kv_zmq *zmq)
     }
     zmq->is_behind = is_wanted && zmq->last < zmq->page.mark.last;
     for (struct subscriber *one = zmq->first; one != NULL; one = one->next)
-        if (!one->is_blocked || zmq->end - one->at > RING_BYTES)
-            flush(zmq, one);
+        if (one->is_asker ? is_overtaken(zmq, one) : !one->is_blocked || zmq->end - one->at > RING_BYTES)
+            flush(zmq, one); /* an asker has his part of a turn when he asks, or takes more */
 }
 
 static void *serve(void *argument)
