@@ -198,12 +198,15 @@ static void look(struct mc_host_path *path)
         if (map != NULL) {
             bytes[address - known->address] = 7; /* what it says is there is there */
             bytes[address - known->address + length - 1] = 7;
-            mc_host_map_release(map);
+            struct mc_host_map *none = NULL;
+            mc_host_map_release(map, &none);
         }
         (void)mc_host_announce(&path->intents->intents[0], path->table, &known, 1);
         mc_host_retreat(&path->intents->intents[0]);
     }
-    mc_host_maps_tidy(path);
+    struct mc_host_map *ended = NULL;
+    mc_host_maps_tidy(path, &ended);
+    mc_host_maps_unmap(ended);
 }
 
 static void answer(uint8_t how, const uint8_t *data, size_t size)

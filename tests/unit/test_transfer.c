@@ -755,6 +755,63 @@ static void test_managed(void **state)
     mc_transfer_close(NULL);
 }
 
+/* ---- memory of a peer of this machine that is mapped ---- */
+
+#define MAPPED ((size_t)48 << 20)
+static _Atomic bool holds_unmap, is_unmapping;
+
+/* Of this program: what is large can be made to take long, as it does where the kernel frees many pages. */
+int munmap(void *address, size_t length)
+{
+    if (length >= MAPPED && atomic_load(&holds_unmap)) {
+        atomic_store(&is_unmapping, true);
+        for (unsigned i = 0; i < 5000 && atomic_load(&holds_unmap); i++)
+            usleep(1000);
+    }
+    return (int)syscall(SYS_munmap, address, length);
+}
+
+struct mapped {
+    struct world *world;
+    uint8_t *gone;
+    int result;
+};
+
+static void *write_to_gone(void *argument)
+{
+    struct mapped *mapped = argument;
+    mapped->result = move(mapped->world, MC_TRANSFER_WRITE, mapped->world->near_memory, (uintptr_t)mapped->gone, 100);
+    return NULL;
+}
+
+/* One transfer finds that the peer has given memory up, and gives its map back; the others go on meanwhile. */
+static void test_unmapped_beside_others(void **state)
+{
+    (void)state;
+    struct world world;
+    pthread_t thread;
+    world_open(&world, MC_TRANSFER_PATH_HOST);
+    uint8_t *kept = mc_transfer_allocate(world.far, 4096);
+    struct mapped mapped = {&world, mc_transfer_allocate(world.far, MAPPED), 0};
+    assert_true(kept != NULL && mapped.gone != NULL);
+    assert_int_equal(move(&world, MC_TRANSFER_WRITE, world.near_memory, (uintptr_t)kept, 100), 0);
+    assert_int_equal(move(&world, MC_TRANSFER_WRITE, world.near_memory, (uintptr_t)mapped.gone, 100), 0);
+    assert_int_equal(mc_transfer_free(world.far, mapped.gone), 0);
+    atomic_store(&holds_unmap, true);
+    assert_int_equal(pthread_create(&thread, NULL, write_to_gone, &mapped), 0);
+    for (unsigned i = 0; i < 5000 && !atomic_load(&is_unmapping); i++)
+        usleep(1000);
+    assert_true(is_unmapping);
+    uint64_t begun_ms = mc_clock_ms();
+    assert_int_equal(move(&world, MC_TRANSFER_WRITE, world.near_memory, (uintptr_t)kept, 100), 0);
+    uint64_t took_ms = mc_clock_ms() - begun_ms;
+    atomic_store(&holds_unmap, false);
+    pthread_join(thread, NULL);
+    assert_true(took_ms < 2000);
+    assert_true(mapped.result < 0);
+    world_close(&world);
+}
+
 /* Which path links say is used to a peer; "" when it is not known. */
 static void assert_path(struct mc_transfer_engine *engine, const char *expected)
 {
@@ -897,6 +954,7 @@ int main(void)
         cmocka_unit_test(test_fork),
         cmocka_unit_test(test_ended_in_the_middle),
         cmocka_unit_test(test_managed),
+        cmocka_unit_test(test_unmapped_beside_others),
         cmocka_unit_test(test_segments),
         cmocka_unit_test(test_null),
         cmocka_unit_test(test_bad_config),

@@ -51,11 +51,14 @@ static uint8_t *map_memory(const struct mc_host_path *path, const struct mc_host
     return map;
 }
 
-static void map_free(struct mc_host_map *map)
+void mc_host_maps_unmap(struct mc_host_map *ended)
 {
-    if (map->bytes != NULL)
-        (void)munmap(map->bytes, (size_t)map->length);
-    free(map);
+    for (struct mc_host_map *map = ended, *next; map != NULL; map = next) {
+        next = map->next;
+        if (map->bytes != NULL)
+            (void)munmap(map->bytes, (size_t)map->length);
+        free(map);
+    }
 }
 
 struct mc_host_map *mc_host_map_hold(struct mc_host_path *path, const struct mc_host_known *known, uint8_t **bytes)
@@ -83,27 +86,34 @@ struct mc_host_map *mc_host_map_hold(struct mc_host_path *path, const struct mc_
     return map;
 }
 
-void mc_host_map_release(struct mc_host_map *map)
+static void end_unused(struct mc_host_map *map, struct mc_host_map **ended)
 {
-    if (--map->users == 0 && map->is_gone)
-        map_free(map);
+    if (map->users > 0 || !map->is_gone)
+        return;
+    map->next = *ended;
+    *ended = map;
 }
 
-static void take_out(struct mc_host_map **at)
+void mc_host_map_release(struct mc_host_map *map, struct mc_host_map **ended)
+{
+    map->users--;
+    end_unused(map, ended);
+}
+
+static void take_out(struct mc_host_map **at, struct mc_host_map **ended)
 {
     struct mc_host_map *map = *at;
     *at = map->next;
     map->is_gone = true;
-    if (map->users == 0)
-        map_free(map);
+    end_unused(map, ended);
 }
 
-void mc_host_maps_tidy(struct mc_host_path *path)
+void mc_host_maps_tidy(struct mc_host_path *path, struct mc_host_map **ended)
 {
     for (uint32_t i = 0; i < MC_HOST_MAP_BUCKETS; i++) {
         for (struct mc_host_map **at = &path->maps[i]; *at != NULL;) {
             if (atomic_load(&path->table->entries[(*at)->slot].generation) != (*at)->generation)
-                take_out(at);
+                take_out(at, ended);
             else
                 at = &(*at)->next;
         }
@@ -112,7 +122,9 @@ void mc_host_maps_tidy(struct mc_host_path *path)
 
 void mc_host_maps_free(struct mc_host_path *path)
 {
+    struct mc_host_map *ended = NULL;
     for (uint32_t i = 0; i < MC_HOST_MAP_BUCKETS; i++)
         while (path->maps[i] != NULL)
-            take_out(&path->maps[i]);
+            take_out(&path->maps[i], &ended);
+    mc_host_maps_unmap(ended);
 }

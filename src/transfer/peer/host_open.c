@@ -319,8 +319,9 @@ static int add_region(struct mc_host_path *path, struct copy *copy, const struct
     size_t number = copy->region_count;
     struct mc_host_map *map = mc_host_map_hold(path, known, &copy->bytes_of[number]);
     if (number > 0 && copy->is_mapped != (map != NULL)) {
+        struct mc_host_map *none = NULL;
         if (map != NULL)
-            mc_host_map_release(map);
+            mc_host_map_release(map, &none); /* it is in its bucket still */
         return -1;
     }
     copy->is_mapped = map != NULL;
@@ -333,12 +334,14 @@ static int add_region(struct mc_host_path *path, struct copy *copy, const struct
 
 static void release_maps(struct mc_host_path *path, const struct copy *copy)
 {
+    struct mc_host_map *ended = NULL;
     if (!copy->is_mapped)
         return;
     pthread_mutex_lock(&path->lock);
     for (size_t i = 0; i < copy->region_count; i++)
-        mc_host_map_release(copy->maps[i]);
+        mc_host_map_release(copy->maps[i], &ended);
     pthread_mutex_unlock(&path->lock);
+    mc_host_maps_unmap(ended);
 }
 
 /* A part that goes on where the last one ends, on both sides, is one with it: the kernel looks up every part anew. */
@@ -591,10 +594,12 @@ static int copy_announced(struct mc_host_path *path, struct mc_crew *crew, enum 
 
 static bool refresh(struct mc_host_path *path)
 {
+    struct mc_host_map *ended = NULL;
     pthread_mutex_lock(&path->lock);
     int rc = mc_host_view_refresh(&path->view, path->table);
-    mc_host_maps_tidy(path);
+    mc_host_maps_tidy(path, &ended);
     pthread_mutex_unlock(&path->lock);
+    mc_host_maps_unmap(ended);
     return rc == 0;
 }
 

@@ -48,9 +48,11 @@ bool mc_host_has_ended(const struct mc_host_path *path);
  * held ---- */
 /* The bytes of a region's memory, in use until released. NULL: it cannot be mapped. */
 struct mc_host_map *mc_host_map_hold(struct mc_host_path *path, const struct mc_host_known *known, uint8_t **bytes);
-void mc_host_map_release(struct mc_host_map *map);
-/* Lets go of those whose region is gone. */
-void mc_host_maps_tidy(struct mc_host_path *path);
+void mc_host_map_release(struct mc_host_map *map, struct mc_host_map **ended);
+/* Lets go of those whose region is gone. What nobody uses any more goes to `ended`. */
+void mc_host_maps_tidy(struct mc_host_path *path, struct mc_host_map **ended);
+/* Without the lock, as the kernel frees the pages of those that the peer has given up, too. */
+void mc_host_maps_unmap(struct mc_host_map *ended);
 /* Nobody uses the path any more. */
 void mc_host_maps_free(struct mc_host_path *path);
 
