@@ -243,6 +243,7 @@ static int name_resolve(struct host_name *name, uint64_t deadline_ns, struct mc_
     }
     bool has_failed = name->failure != 0 && now_ms - name->failed_ms < MC_RESOLVE_AGAIN_MS;
     int rc = has_failed ? MC_ERR_RPC_FAIL : name_wait(name, deadline_ns);
+    resolved->is_denied = rc == MC_ERR_RPC_FAIL && (name->failure == EAI_NONAME || name->failure == EAI_NODATA);
     if (rc == 0)
         name_copy(name, resolved);
     return rc;
@@ -273,7 +274,7 @@ static bool is_numeric(const char *host, struct mc_resolved *resolved)
 
 int mc_resolve(const char *host, uint16_t port, uint64_t deadline_ns, struct mc_resolved *resolved)
 {
-    resolved->is_old = false;
+    resolved->is_old = resolved->is_denied = false;
     if (is_numeric(host, resolved)) {
         ports_set(resolved, port);
         return 0;

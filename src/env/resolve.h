@@ -22,11 +22,12 @@
 struct mc_resolved {
     struct mc_tcp_address addresses[MC_RESOLVE_ADDRESSES_MAX];
     uint32_t count;
-    bool is_old; /* found more than MC_RESOLVE_TRUST_MS ago: the name may have moved since */
+    bool is_denied; /* none: the name server says that there is no such name, or no address of it */
+    bool is_old;    /* found more than MC_RESOLVE_TRUST_MS ago: the name may have moved since */
 };
 
-/* The addresses of that host, with that port. 0; MC_ERR_RPC_FAIL: there is no such name (the log says so in words, and
- * errno is ENONET); MC_ERR_RPC_TIMEOUT: nobody said by the deadline; MC_ERR_NO_MEMORY. */
+/* The addresses of that host, with that port. 0; MC_ERR_RPC_FAIL: there is no such name, or nobody can say (the log
+ * says which in words, and errno is ENONET); MC_ERR_RPC_TIMEOUT: nobody said by the deadline; MC_ERR_NO_MEMORY. */
 int mc_resolve(const char *host, uint16_t port, uint64_t deadline_ns, struct mc_resolved *resolved);
 /* For how long what is remembered of the name is known, if it was found after since_ms (mc_clock_ms); else 0, and it is
  * asked for in the background. Of a number: UINT64_MAX. */

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/resolve.h"
 #include "transfer/peer/ask.h"
 #include "transfer/serve/memory.h"
 #include "transfer/wire/handshake.h"
@@ -19,7 +20,9 @@
 #define RARE_LOOKS 12u           /* then one in so many */
 #define LOOK_NS 2000000000ull    /* to connect to who has our name ... */
 #define ANSWER_NS 10000000000ull /* ... and for his word */
-#define DOUBT_LOOKS 12u          /* so many in a row that find nobody of that name: he has ended */
+#define DOUBTS_ENOUGH 120u       /* of looks in a row that find nobody of that name: he has ended */
+#define DOUBT_OF_WAY 10u         /* so much is one that finds no way, */
+#define DOUBT_OF_NAME 1u         /* and one that finds no host: a name may be known late, or elsewhere */
 #define TAKEN_MS 600000u         /* from one address it is taken once in so long */
 
 /* What had no answer has its line in the log already. */
@@ -214,25 +217,16 @@ void mc_transfer_withdraw(struct mc_transfer_engine *engine)
 
 /* ---- a server that has forgotten us is told again ---- */
 
-/* Whether an engine is there that has our name, as far as can be seen. A server may say so of one that is gone long
- * since: a replica that lags, a snapshot, another master's map. */
-enum sight {
-    LIVES,    /* it says so, or who accepts says nothing: he may stand still */
-    ENDED,    /* nobody listens there, or it is somebody of another name */
-    DOUBTFUL, /* no way leads there, or whoever it is does not speak as an engine */
-    UNSEEN    /* we could not look: our own trouble */
-};
-
 /* That host has refused: surely, unless its name may be another host's by now. */
-static enum sight sight_of_failed(int rc, int error)
+static enum mc_sight sight_of_failed(int rc, int error)
 {
     if (rc == MC_ERR_RPC_FAIL && error == ECONNREFUSED)
-        return ENDED;
+        return MC_SIGHT_ENDED;
     bool is_theirs = rc == MC_ERR_RPC_TIMEOUT || error == EHOSTUNREACH || error == EHOSTDOWN;
-    return is_theirs && (rc == MC_ERR_RPC_FAIL || rc == MC_ERR_RPC_TIMEOUT) ? DOUBTFUL : UNSEEN;
+    return is_theirs && (rc == MC_ERR_RPC_FAIL || rc == MC_ERR_RPC_TIMEOUT) ? MC_SIGHT_DOUBTFUL : MC_SIGHT_UNSEEN;
 }
 
-static enum sight ask_who(struct mc_transfer_engine *engine, const char *address, int fd)
+static enum mc_sight ask_who(struct mc_transfer_engine *engine, const char *address, int fd)
 {
     struct mc_buffer value = {0};
     struct mc_document document = {0};
@@ -240,26 +234,46 @@ static enum sight ask_who(struct mc_transfer_engine *engine, const char *address
     int rc = mc_ask_prove(engine, fd, MC_PREFACE_HANDSHAKE, address, end_ns);
     if (rc == 0)
         rc = mc_ask_on(engine, fd, MC_HANDSHAKE_METADATA, mc_span("{}", 2), end_ns, &value);
-    enum sight sight = rc < 0 && mc_clock_ns() >= end_ns ? LIVES : DOUBTFUL;
+    enum mc_sight sight = rc < 0 && mc_clock_ns() >= end_ns ? MC_SIGHT_LIVES : MC_SIGHT_DOUBTFUL;
     if (rc == 0 && mc_document_read(mc_span(value.data, value.length), &document) == 0)
-        sight = strcmp(document.name, engine->name) == 0 && !mc_id_equal(document.id, engine->id) ? LIVES : ENDED;
+        sight = strcmp(document.name, engine->name) == 0 && !mc_id_equal(document.id, engine->id) ? MC_SIGHT_LIVES
+                                                                                                  : MC_SIGHT_ENDED;
     mc_document_free(&document);
     mc_buffer_free(&value);
     return sight;
 }
 
-static enum sight look_who(struct mc_transfer_engine *engine, const char *address)
+enum mc_sight mc_transfer_look(struct mc_transfer_engine *engine, const char *address)
 {
+    char host[MC_ADDRESS_MAX];
+    uint16_t port = 0;
+    struct mc_resolved there;
+    uint64_t deadline_ns = mc_clock_ns() + LOOK_NS;
     if (address[0] == 0)
-        return ENDED;
+        return MC_SIGHT_ENDED;
+    /* That a name server says nothing is no word of who has the name. */
+    if (mc_address_split(address, host, sizeof(host), &port) < 0)
+        return MC_SIGHT_UNSEEN;
+    if (mc_resolve(host, port, deadline_ns, &there) < 0)
+        return there.is_denied ? MC_SIGHT_NAMELESS : MC_SIGHT_UNSEEN;
     errno = 0;
-    int fd = mc_tcp_connect(address, mc_clock_ns() + LOOK_NS);
+    int fd = mc_tcp_connect(address, deadline_ns);
     if (fd < 0)
         return sight_of_failed(fd, errno);
     mc_transfer_note_fd(fd);
-    enum sight sight = ask_who(engine, address, fd);
+    enum mc_sight sight = ask_who(engine, address, fd);
     mc_transfer_close_fd(fd);
-    return engine->is_closing ? UNSEEN : sight;
+    return engine->is_closing ? MC_SIGHT_UNSEEN : sight;
+}
+
+bool mc_transfer_doubt(struct mc_doubt *doubt, const char *address, enum mc_sight sight)
+{
+    if (strcmp(address, doubt->address) != 0)
+        doubt->sum = 0;
+    snprintf(doubt->address, sizeof(doubt->address), "%s", address);
+    uint32_t weight = sight == MC_SIGHT_DOUBTFUL ? DOUBT_OF_WAY : sight == MC_SIGHT_NAMELESS ? DOUBT_OF_NAME : 0;
+    doubt->sum = weight == 0 ? 0 : doubt->sum + weight;
+    return sight == MC_SIGHT_ENDED || doubt->sum >= DOUBTS_ENOUGH;
 }
 
 /* The publish lock is held. */
@@ -291,14 +305,10 @@ static void take_from(struct mc_transfer_engine *engine, const char *key, const 
  * address of one from whom it was taken, and who stands there again, is written by somebody. */
 static void judge(struct mc_transfer_engine *engine, const char *key, const char *address)
 {
-    bool is_known = strcmp(address, engine->doubted) == 0;
     bool was_taken = engine->taken_ms != 0 && strcmp(address, engine->taken_from) == 0;
     if (was_taken && mc_clock_ms() - engine->taken_ms < TAKEN_MS)
         return;
-    enum sight sight = look_who(engine, address);
-    snprintf(engine->doubted, sizeof(engine->doubted), "%s", address);
-    engine->doubts = sight == DOUBTFUL ? (is_known ? engine->doubts + 1 : 1) : 0;
-    if (sight == ENDED || engine->doubts >= DOUBT_LOOKS)
+    if (mc_transfer_doubt(&engine->doubt, address, mc_transfer_look(engine, address)))
         take_from(engine, key, address);
 }
 
@@ -320,7 +330,7 @@ static void name_check(struct mc_transfer_engine *engine)
     if (holder == ANOTHER)
         judge(engine, key, address);
     else
-        engine->doubts = 0;
+        engine->doubt.sum = 0;
 }
 
 /* Brings what is due; with engine->lock held, which is let go meanwhile. */

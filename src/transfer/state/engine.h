@@ -76,8 +76,10 @@ struct mc_transfer_engine {
     bool is_lost;                    /* it was, and another engine stood there under our name */
     char taken_from[MC_ADDRESS_MAX]; /* of the names thread: where the name stood when it was taken back, ... */
     uint64_t taken_ms;               /* ... when (0: never), ... */
-    char doubted[MC_ADDRESS_MAX];    /* ... where it stands, and how many looks there found nobody of that name */
-    uint32_t doubts;
+    struct mc_doubt {
+        char address[MC_ADDRESS_MAX]; /* ... where it stands, and what looks in a row there came to */
+        uint32_t sum;
+    } doubt;
     uint32_t looks;              /* of the names thread at our name */
     uint64_t published_version;  /* of the document there */
     bool is_publishing_due;      /* the names thread is to publish; from here on: engine->lock */
