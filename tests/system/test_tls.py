@@ -357,3 +357,52 @@ def test_a_killed_leader_is_followed(files):
             assert client.same("after", "a", MIB) is True
         assert follower.stop() == 0
         follower.log_file.close()
+
+
+class Late:
+    """In front of a master, which is so slow that each connection waits before its handshake."""
+
+    def __init__(self, master, wait_s):
+        self.master, self.wait_s = master.address.rsplit(":", 1), wait_s
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        time.sleep(self.wait_s)
+        far = socket.create_connection((self.master[0], int(self.master[1])))
+        threading.Thread(target=self._copy, args=(far, connection), daemon=True).start()
+        self._copy(connection, far)
+
+    def _copy(self, source, sink):
+        try:
+            while part := source.recv(65536):
+                sink.sendall(part)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            source.close()
+            sink.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.listener.close()
+
+
+def test_a_slow_handshake_ends_some_time(files):
+    """A try that was too short for it is followed by a longer one, of callers and of who lends memory."""
+    own = {**files.of(files.server), "MC_RPC_TIMEOUT_MS": "20000"}
+    with Master(environment=own) as master, Late(master, 2.5) as late:
+        with StoreProcess(late.address, before=REMOTE, **own), remote(late, own) as client:
+            assert client.code == 0, client.said()
+            wait_until(lambda: client.put("k", "v", MIB) == 0, 30, "a put")
+            assert client.same("k", "v", MIB) is True

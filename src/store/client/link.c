@@ -302,13 +302,17 @@ int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64
 {
     struct hello_said said, second;
     char used[MC_ADDRESS_MAX];
-    uint64_t try_ns = mc_clock_ns() + HELLO_TRY_MS * 1000000ull;
-    if (try_ns < deadline_ns)
+    unsigned slow = atomic_load(&store->hello_slow);
+    uint64_t try_ns = mc_clock_ns() + ((uint64_t)HELLO_TRY_MS << slow) * 1000000u;
+    bool is_short = try_ns < deadline_ns;
+    if (is_short)
         deadline_ns = try_ns;
     int fd = near ? greet_near(store, role, deadline_ns, reply) : MC_ERR_RPC_FAIL;
     if (fd >= 0)
         return fd;
+    errno = 0;
     fd = mc_master_open(&store->master, deadline_ns, used);
+    bool is_reached = fd >= 0 || errno == EPROTO;
     fd = greet(store, fd, used[0] != 0 ? used : store->master.configured, role, deadline_ns, reply, &said);
     if (fd < 0)
         mc_master_forget(&store->master, used);
@@ -319,6 +323,7 @@ int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64
         if (fd >= 0)
             mc_master_remember(&store->master, said.leader);
     }
+    mc_master_tried(store, slow, is_short && is_reached, fd);
     return fd == MC_ERR_RPC_TIMEOUT ? MC_ERR_RPC_FAIL : fd;
 }
 

@@ -3,12 +3,14 @@
 
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/secure.h"
 #include "store/client/state.h"
 #include "store/owner/owner.h"
 
 /* A master that was silent for as long as a call may wait is away: calls fail at once. The limits of that: */
 #define AWAY_LEAST_MS 3000u
 #define AWAY_MOST_MS 10000u
+#define HELLO_SLOW_MAX 2u
 
 bool mc_master_is_gone(int code)
 {
@@ -28,6 +30,17 @@ bool mc_master_is_away(const struct mc_store *store)
     limit_ms = limit_ms < AWAY_LEAST_MS ? AWAY_LEAST_MS : limit_ms > AWAY_MOST_MS ? AWAY_MOST_MS : limit_ms;
     /* The heartbeat thread's word too: a process that was stopped for a while has heard nothing and misses nobody. */
     return atomic_load(&store->is_beat_missed) && mc_master_silent_ms(store) > limit_ms;
+}
+
+/* With TLS a connection costs both ends a handshake: a master that has many to make, or a slow machine, takes longer
+ * than one try, and what was done would be thrown away with each. One that is not reached at all is left sooner, as
+ * another may lead meanwhile. */
+void mc_master_tried(struct mc_store *store, unsigned slow, bool was_reached, int code)
+{
+    if (code >= 0)
+        atomic_store(&store->hello_slow, 0);
+    else if (code == MC_ERR_RPC_TIMEOUT && was_reached && mc_secure_is_called() && slow < HELLO_SLOW_MAX)
+        (void)atomic_compare_exchange_strong(&store->hello_slow, &slow, slow + 1);
 }
 
 static void rise_to(_Atomic uint64_t *value, uint64_t least)

@@ -18,6 +18,9 @@ bool mc_master_is_gone(int code);
 uint64_t mc_master_silent_ms(const struct mc_store *store);
 /* Silent for longer than three seconds, and not only because nothing was asked. */
 bool mc_master_is_away(const struct mc_store *store);
+/* A try to say hello, which had its time made longer `slow` times, ended with that code; was_reached: when that time
+ * was over, at a master that had taken the connection. */
+void mc_master_tried(struct mc_store *store, unsigned slow, bool was_reached, int code);
 /* A frame of that time came from the master of that epoch. */
 void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t frame_time);
 /* The heartbeat's connection to that master was ended from there, not given up for silence. */

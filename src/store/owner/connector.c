@@ -7,6 +7,7 @@
 #include "store/owner/master_address.h"
 #include "store/wire/proof.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -17,7 +18,7 @@ struct mc_connector { /* freed by the posted function, or by the thread when it 
     char near[MC_MASTER_UNIX_MAX]; /* "": none */
     char address[MC_MASTER_ADDRESS_MAX];
     uint32_t timeout_ms;
-    int fd;
+    int fd, error;
     void (*done)(void *context, int fd);
     void *context;
 };
@@ -33,12 +34,13 @@ static void on_result(void *argument)
     struct mc_connector *connector = argument;
     pthread_mutex_lock(&connector->lock); /* the thread that posted holds it until it is done with the connector */
     bool abandoned = connector->serve == NULL;
-    int fd = connector->fd;
+    int fd = connector->fd, error = connector->error;
     void (*done)(void *context, int fd) = connector->done;
     void *context = connector->context;
     pthread_mutex_unlock(&connector->lock);
     connector_free(connector);
     mc_socket_way_end(fd);
+    errno = error;
     if (!abandoned)
         done(context, fd);
     else
@@ -58,6 +60,7 @@ static int prove(const struct mc_connector *connector, int fd, uint64_t deadline
     if (why[0] != 0)
         mc_log_limited(WARNING, "the master at %s and this node do not agree: %s: %s", connector->address,
                        mc_error_name(rc), why);
+    errno = EPROTO; /* as when TLS does not stand */
     return rc;
 }
 
@@ -68,12 +71,15 @@ static void *connector_run(void *argument)
     int fd = connector->near[0] == 0 ? MC_ERR_RPC_FAIL : mc_unix_connect(connector->near, now_ns + whole_ns / 4);
     fd = fd < 0 ? fd : prove(connector, fd, now_ns + whole_ns / 4);
     if (fd < 0) { /* it has ended, or another has its name */
+        errno = 0;
         fd = mc_master_connect(connector->address, now_ns + whole_ns, NULL);
         fd = fd < 0 ? fd : prove(connector, fd, now_ns + whole_ns);
     }
+    int error = errno;
     pthread_mutex_lock(&connector->lock);
     bool abandoned = connector->serve == NULL;
     connector->fd = fd;
+    connector->error = error;
     if (!abandoned)
         mc_serve_post(connector->serve, on_result, connector);
     pthread_mutex_unlock(&connector->lock);

@@ -10,8 +10,8 @@ struct mc_connector;
 
 /* near: the unix socket of a master of this machine, which is tried first, for a quarter of the time; NULL: none.
  * address: as mc_master_connect takes it, an election too. Tries to connect for timeout_ms after the name is resolved.
- * done gets a descriptor or a negative error, on the serve thread; the connector is gone then. NULL: no memory, no
- * thread. */
+ * done gets a descriptor or a negative error, on the serve thread; the connector is gone then. errno is EPROTO if the
+ * master had taken the connection, but neither TLS nor keys were done with in time. NULL: no memory, no thread. */
 struct mc_connector *mc_connector_start(struct mc_serve *serve, const char *near, const char *address,
                                         uint32_t timeout_ms, void (*done)(void *context, int fd), void *context);
 /* done is not called any more. Serve thread only, and not after done. */

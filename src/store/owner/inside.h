@@ -117,6 +117,7 @@ struct mc_owner {
     struct mc_buffer in, out;
     size_t out_sent;
     uint32_t backoff_ms;
+    unsigned connect_slow;         /* a try to connect may take twice as long, so many times */
     uint64_t request_id, mount_id; /* mount_id: of the MOUNT that has no answer yet, 0 = none */
     uint64_t hello_ms;             /* when the last HELLO was sent, CLOCK_BOOTTIME */
     uint64_t hello_at_ms;          /* how old the master was when it answered that, and 1; 0: it did not say */

@@ -5,6 +5,7 @@
 #include "env/clock.h"
 #include "env/keys.h"
 #include "env/log.h"
+#include "env/secure.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -13,7 +14,8 @@
 #include <unistd.h>
 
 #define BACKOFF_MAX_MS 1000u
-#define CONNECT_MS 2000u        /* for one try */
+#define CONNECT_MS 2000u        /* for one try, */
+#define CONNECT_SLOW_MAX 2u     /* with TLS so often twice as long when that was not enough */
 #define SILENCE_MS 10000u       /* unanswered data or keepalives for so long break the link */
 #define LINK_OUT_MAX (4u << 20) /* unsent bytes; beyond, the master is not read from */
 #define RECEIVE_BYTES (64u << 10)
@@ -250,6 +252,8 @@ static void on_connected(void *context, int fd)
 {
     struct mc_owner *owner = context;
     owner->connector = NULL;
+    bool is_slow = fd == MC_ERR_RPC_TIMEOUT && errno == EPROTO && mc_secure_is_called(); /* it was reached */
+    owner->connect_slow = fd >= 0 ? 0 : owner->connect_slow + (is_slow && owner->connect_slow < CONNECT_SLOW_MAX);
     if (fd < 0) {
         mc_log_limited(WARNING, "cannot connect to master %s: %s; check the address and that mooncake_master runs",
                        owner->master_address, mc_error_name(fd));
@@ -276,9 +280,9 @@ void mc_owner_link_start(struct mc_owner *owner)
         return;
     }
     /* Where something is to be proved, the thread that connects does it, there too. */
-    owner->connector =
-        mc_connector_start(owner->serve, is_near && proves ? near_name : NULL,
-                           address[0] != 0 ? address : owner->master_address, CONNECT_MS, on_connected, owner);
+    owner->connector = mc_connector_start(owner->serve, is_near && proves ? near_name : NULL,
+                                          address[0] != 0 ? address : owner->master_address,
+                                          CONNECT_MS << owner->connect_slow, on_connected, owner);
     if (owner->connector == NULL)
         link_later(owner);
 }

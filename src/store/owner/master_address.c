@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define SEEKERS_MAX 32u     /* threads of the process that wait for an election */
+#define SEEKERS_MAX 32u /* threads of the process that wait for an election */
+#define SEEK_SOONER_NS 5000000u
 #define WAIT_STEP_US 2000u  /* between looks at what another thread does */
 #define FAILED_SHARED_MS 20 /* an election that failed so lately is not asked again by the next thread */
 
@@ -29,7 +30,7 @@ static int secured(int fd, const char *address, uint64_t deadline_ns)
     if (rc == 0)
         return fd;
     mc_fd_close(fd);
-    errno = EPROTO; /* the log has said more */
+    errno = EPROTO; /* the log has said more. Connecting does not set it: somebody took the connection */
     return rc;
 }
 
@@ -116,7 +117,7 @@ static struct seeker *seeker_start(const char *configured, uint64_t deadline_ns)
         atomic_fetch_sub(&seekers, 1);
         return NULL;
     }
-    seeker->deadline_ns = deadline_ns;
+    seeker->deadline_ns = deadline_ns - SEEK_SOONER_NS; /* so that its word is still heard */
     snprintf(seeker->configured, sizeof(seeker->configured), "%s", configured);
     mc_monitor_init(&seeker->lock, &seeker->found);
     if (mc_thread_start(NULL, "mc-find", seeker_run, seeker) != 0) {
