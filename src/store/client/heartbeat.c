@@ -3,6 +3,7 @@
 
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/own_address.h"
 #include "env/thread.h"
 #include "store/client/preconnect.h"
 #include "store/owner/owner.h"
@@ -43,6 +44,7 @@ struct mc_heartbeat {
     uint32_t client_ttl_ms;
     char local_host[INET6_ADDRSTRLEN];
     uint16_t local_port;
+    struct mc_own_address own_address;
 };
 
 /* Others are told an address that only this host reaches. */
@@ -264,6 +266,16 @@ static void heartbeat_tidy(struct mc_heartbeat *heartbeat)
     mc_paths_rest(heartbeat->store->paths, now_ns);
 }
 
+/* It stays what it was: the segment goes by it at the master, and its listener has it. */
+static void address_look(struct mc_heartbeat *heartbeat)
+{
+    const struct mc_store *store = heartbeat->store;
+    char host[MC_ADDRESS_MAX];
+    uint16_t port;
+    if (atomic_load(&store->owner) != NULL && mc_address_split(store->hostname, host, sizeof(host), &port) == 0)
+        mc_own_address_look(&heartbeat->own_address, host, "to find its memory");
+}
+
 static void *heartbeat_main(void *argument)
 {
     struct mc_heartbeat *heartbeat = argument;
@@ -291,6 +303,7 @@ static void *heartbeat_main(void *argument)
             retry_ms = RETRY_FOREIGN_MS;
         mc_gpu_notice();
         heartbeat_tidy(heartbeat);
+        address_look(heartbeat);
         uint64_t sessions_ms = mc_sessions_tick(heartbeat->store);
         uint64_t rest_ms = beat_ms(heartbeat);
         rest_ms = sessions_ms < rest_ms ? sessions_ms : rest_ms;

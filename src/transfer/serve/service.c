@@ -588,6 +588,7 @@ static void on_tick(struct mc_service *service)
     mc_peers_tidy(service->engine);
     mc_metrics_report(service->engine);
     mc_gpu_notice();
+    mc_own_address_look(&service->own_address, service->engine->host, "to find this engine");
 }
 
 /* ---- the loop ---- */

@@ -3,6 +3,7 @@
 #define MC_TRANSFER_SERVICE_INSIDE_H
 
 #include "base/tempo.h"
+#include "env/own_address.h"
 #include "transfer/serve/inbound.h"
 #include "transfer/state/engine.h"
 #include "transfer/state/host_table.h"
@@ -103,6 +104,7 @@ struct mc_service {
     struct mc_service_connection *answering; /* whose offers are being answered; in `connections`, too */
     uint32_t connection_count;
     uint64_t tick_ms, pause_until_ms;
+    struct mc_own_address own_address;
     unsigned keys_version; /* of the keys that connections were last looked at by */
     struct mc_spin spin;
     pthread_t thread;
