@@ -84,7 +84,9 @@ extern "C" {
     X(OTHER_CLUSTER, -1906,                                                                                            \
       "the node holds contents of another cluster; see its log for what to do. Nothing of it was touched")             \
     X(NOT_PERMITTED, -1907,                                                                                            \
-      "the peer wants a key, or one with more rights: MC_AUTH_FILE or MC_AUTH_TOKEN; see docs/security.md")
+      "the peer wants a key, or one with more rights: MC_AUTH_FILE or MC_AUTH_TOKEN; see docs/security.md")            \
+    X(FIRM_PIN_REFUSED, -1908,                                                                                         \
+      "no more may be pinned firmly (--max_firm_pin_ratio of the master), or a node is of an earlier release")
 
 enum mc_error {
     MC_OK = 0,
@@ -194,6 +196,13 @@ struct mc_replicate_config {
                                  MC_ERR_INVALID_PARAMS */
     bool drop_soft_pin;       /* an upsert without with_soft_pin keeps the pin that the value before it had, with its
                            deadline; not with this */
+    uint64_t firm_pin_ms; /* not 0: a soft pin for so long, in place of soft_pin_ttl_ms, until whose end the value is
+                                 not evicted, whoever needs room, and whichever master leads, while a node has it. Only
+                                 a part of the pool may be pinned so (--max_firm_pin_ratio): with what is beyond that it
+                                 is a soft pin alone. mc_store_firm_pin_left says what there is */
+    bool firm_pin_or_not; /* with firm_pin_ms: then nothing is put instead, MC_ERR_FIRM_PIN_REFUSED; and 0 says that
+                                 the pin is there: of a key that exists it is MC_ERR_OBJECT_ALREADY_EXISTS, which may
+                                 also be of this call. MC_ERR_NOT_SUPPORTED: the master is of an earlier release */
 };
 /* The number of a group's name; 0 for length 0, which is no group. */
 MC_API uint64_t mc_group(const char *name, size_t length);
@@ -325,6 +334,9 @@ MC_API int mc_store_exist(struct mc_store *store, const struct mc_bytes *keys, s
 /* How many keys, from the first one on, are readable, in memory or on a disk, up to the first that is not; or the
  * negative error of the first that could not be answered. Takes no lease. */
 MC_API int64_t mc_store_longest_prefix(struct mc_store *store, const struct mc_bytes *keys, size_t count);
+/* results[i] = for how long it is pinned firmly yet, at least, in ms; 0: it is not, or the master is of an earlier
+ * release; or negative. Returns 0 or the first error. Takes no lease. */
+MC_API int mc_store_firm_pin_left(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);
 /* results[i] = length in bytes or negative. */
 MC_API int mc_store_size(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);
 /* results[i] = 0, -704 absent, -706 leased (without force), -703 being written. Answered when no crash can bring the

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define FIRM_SHORTER_MS 300u     /* units of deadlines; clocks of machines that drift */
 #define IDLE_NS (29000 * SIM_MS) /* a session that nobody uses for longer may be over */
 #define LEASE_LEAST_MS 300u      /* shorter leases may run out before they are renewed */
 
@@ -30,6 +31,10 @@ static struct guard guards[SIM_PROCESSES_MAX][SIM_KEY_NAMES_MAX];
 static uint64_t gone_group;              /* a member of it has just been evicted; 0: none was */
 static uint64_t evicted_before;          /* the master's counter at the last look */
 static uint64_t held[SIM_KEY_NAMES_MAX]; /* the last master under which the key was held without a value */
+static struct budget {                   /* of firm pins, at the last look */
+    uint64_t epoch, lent;
+    bool is_void; /* it may be less than what is there */
+} budget;
 
 void oracle_kept_reset(void)
 {
@@ -37,6 +42,7 @@ void oracle_kept_reset(void)
     memset(held, 0, sizeof(held));
     gone_group = 0;
     evicted_before = 0;
+    budget = (struct budget){.epoch = 0};
 }
 
 /* ---- sessions ---- */
@@ -175,6 +181,14 @@ static void check_members(const struct mc_core *core, const struct mc_group *gro
     }
 }
 
+/* Not by who does not know of it, or has no memory for its deadline, nor by a clock that is set. */
+static bool is_promised(uint32_t put)
+{
+    bool may_end =
+        sim_plan->has_old || sim_plan->want_gap_ms != 0 || (sim_plan->disks > 0 && sim_has_fault(SIM_FAULT_wall_step));
+    return !may_end && sim_now_ns + FIRM_SHORTER_MS * SIM_MS < oracle_put_firm_until_ns(put);
+}
+
 static void check_replica(uint32_t key, uint64_t generation)
 {
     for (uint32_t place = 0; place < SIM_PROCESSES_MAX; place++) {
@@ -184,6 +198,8 @@ static void check_replica(uint32_t key, uint64_t generation)
     uint32_t put = oracle_placed_put(generation);
     if (put != UINT32_MAX && oracle_put_is_hard(put))
         sim_fail("evicted: put %u of key %u, which is pinned", put, key);
+    if (put != UINT32_MAX && is_promised(put))
+        sim_fail("evicted: put %u of key %u, which is pinned firmly", put, key);
 }
 
 static void on_evicted(const struct mc_core *core, const struct mc_object *object, struct mc_segment *segment,
@@ -266,6 +282,7 @@ void oracle_core_rests(const struct mc_core *core)
 
 #define PIN_SHORTER_MS 3300u /* an owner tells whole seconds, rounded down, once more for a disk and back */
 #define PIN_LONGER_MS 2500u  /* what is told is on its way; a put that keeps a pin takes its time */
+#define FIRM_LONGER_MS 4000u /* an owner tells up to two seconds more, once more for a disk and back */
 
 /* A soft pin has the deadline of its put under every master. */
 static void check_pin(const struct mc_core *core, const struct mc_object *object, uint32_t key, uint32_t put)
@@ -284,14 +301,42 @@ static void check_pin(const struct mc_core *core, const struct mc_object *object
     if (left_ms > 0 && is_own && pin.ms == 0)
         sim_fail("pins: key %u is pinned softly, and put %u wanted no pin", key, put);
     if (left_ms > 0 && is_own && pin.end_ns != SIM_NEVER &&
-        now_ms + left_ms > pin.end_ns / SIM_MS + pin.ms + PIN_LONGER_MS)
+        now_ms + left_ms >
+            pin.end_ns / SIM_MS + pin.ms + PIN_LONGER_MS + (mc_object_is_firm(object) ? FIRM_LONGER_MS : 0))
         sim_fail("pins: key %u is pinned for %llu ms more, and put %u, which ended %llu ms ago, wanted %llu", key,
                  (unsigned long long)left_ms, put, (unsigned long long)(now_ms - pin.end_ns / SIM_MS),
                  (unsigned long long)pin.ms);
 }
 
+/* What is pinned firmly was within the bound when it was let in: it is, as long as nothing was promised by another
+ * master, comes from a disk, or was for memory that has left. */
+static void check_budget(const struct mc_core *core)
+{
+    uint64_t lent = 0, pinned = 0;
+    for (uint32_t i = 1; i < core->segment_top; i++) {
+        const struct mc_segment *segment = core->segments[i];
+        if (segment == NULL || segment->state == MC_SEGMENT_GONE || segment->kind != MC_SEGMENT_MEMORY)
+            continue;
+        lent += segment->capacity;
+        for (uint32_t slot = 0; slot < segment->space.node_fresh; slot++) {
+            const struct mc_node *node = mc_segment_node(segment, slot);
+            const struct mc_object *object = node->state == MC_NODE_LIVE ? mc_node_object(node) : NULL;
+            pinned += object != NULL && object->visible && mc_object_is_firm(object) ? node->size * MC_EXTENT_UNIT : 0;
+        }
+    }
+    bool is_other = budget.epoch != core->epoch;
+    budget.is_void = (!is_other && budget.is_void) || (!is_other && lent < budget.lent) ||
+                     core->statistics.recovered_objects > 0 || core->statistics.promotion_done > 0;
+    budget.epoch = core->epoch;
+    budget.lent = lent;
+    if (!budget.is_void && (double)pinned > (double)lent * core->config.firm_pin_ratio)
+        sim_fail("pins: %llu bytes are pinned firmly, of %llu", (unsigned long long)pinned, (unsigned long long)lent);
+}
+
 void oracle_check_wishes(const struct mc_core *core)
 {
+    if (sim_plan->has_firm)
+        check_budget(core);
     for (uint32_t key = 0; key < sim_plan->keys; key++) {
         const struct mc_object *object = object_of(core, key);
         if (object == NULL)
@@ -299,6 +344,8 @@ void oracle_check_wishes(const struct mc_core *core)
         uint32_t put = oracle_placed_put(generation_of(core, mc_replica_first(core, object)));
         if (put != UINT32_MAX && oracle_put_is_hard(put) && !object->hard)
             sim_fail("pins: key %u is not pinned any more, and its value, of put %u, was", key, put);
+        if (put != UINT32_MAX && is_promised(put) && !mc_object_is_firm(object))
+            sim_fail("pins: key %u is not pinned firmly any more, and that was promised to put %u", key, put);
         if (put != UINT32_MAX && sim_plan->has_pins)
             check_pin(core, object, key, put);
         uint64_t group = mc_object_group_id(object);

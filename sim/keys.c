@@ -97,6 +97,10 @@ void sim_wishes_draw(struct mc_replicate_config *config, const uint32_t *keys, u
         config->with_hard_pin = pin == 0;
         config->with_soft_pin = pin == 1 || pin == 2;
         config->soft_pin_ttl_ms = pin == 2 ? 1000u << keys[0] % 4 : 0;
+        if (sim_plan->has_firm && pin > 3) {
+            config->firm_pin_ms = 1000u << keys[0] % 4;
+            config->firm_pin_or_not = pin > 5;
+        }
     }
     for (uint32_t i = 0; i < count && sim_plan->has_groups; i++)
         groups[i] = sim_group(keys[i]);

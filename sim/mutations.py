@@ -197,7 +197,7 @@ MUTATIONS = [
     ("stale_owner_keeps_its_memory", OWNER + "master.c", "    int rc = memory_renew(owner);\n    struct mc_id cluster;", "    int rc = 0;\n    struct mc_id cluster;"),
     ("cleared_is_said_before_it_is_done", OWNER + "master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot == UINT32_MAX) {"),
     ("a_directory_is_waited_for_beyond_the_deadline", STORE + "life.c", "wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS", "DATA_DIR_WAIT_NS"),
-    ("a_put_whose_answer_was_lost_happens_twice", CORE + "put.c", "int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);", "int32_t code = 0;\n    (void)unsure_code;"),
+    ("a_put_whose_answer_was_lost_happens_twice", CORE + "put.c", "int32_t code = item->unsure == 0 ? 0 : unsure_code(core, *object, item->unsure);", "int32_t code = 0;\n    (void)unsure_code;"),
     ("a_put_that_failed_is_forgotten_under_the_next_master", STORE + "put.c", "        if (one->code == PENDING && code.code == MC_ERR_STALE && work", "        if (one->transfer_count > 0)\n            one->unsure = 0;\n        if (one->code == PENDING && code.code == MC_ERR_STALE && work"),
     ("memory_of_no_epoch_is_taken_for_empty", CORE + "segment.c", "    if (mounting->past.epoch == 0 && mounting->wire.slot_top > 0)", "    if (false)"),
     # Told what is not so
@@ -235,7 +235,7 @@ MUTATIONS = [
      MASTER + "election_etcd.c", "        mc_buffer_printf(&place->body, \",\");\n        compare_text(place, place->word_keys[i]", "        if (i == MC_ELECTION_DEPARTED)\n            continue;\n        mc_buffer_printf(&place->body, \",\");\n        compare_text(place, place->word_keys[i]"),
     # Plain mistakes of each party
     ("ranges_begin_at_zero", STORE + "get.c", "                                                               .offset = one->offset,", "                                                               .offset = 0,"),
-    ("sizes_are_one_more", CORE + "request.c", ".replica_count = (uint8_t)taken, .length = object->length,", ".replica_count = (uint8_t)taken, .length = object->length + 1,"),
+    ("sizes_are_one_more", CORE + "request.c", "found.replica_count = (uint8_t)taken;", "found.replica_count = (uint8_t)taken;\n    found.length++;"),
     ("remove_all_leaves_some", CORE + "job.c", "    if (job->regex == NULL)\n        return true;", "    if (job->regex == NULL)\n        return object->length % 3 != 0;"),
     ("patterns_leave_some", CORE + "job.c", "    return rc > 0;\n}", "    return rc > 0 && object->length % 3 != 0;\n}"),
     ("extents_are_one_unit_too_short", CORE + "put.c", "places_take(core, start, mc_extent_units(item->length, item->key.length), replicas);", "places_take(core, start, mc_extent_units(item->length, item->key.length) - (item->length > 640), replicas);"),
@@ -270,6 +270,10 @@ MUTATIONS = [
     ("ends_of_pins_are_not_written", SEGMENT + "memory.c", "mc_pin_write(commit->flags, commit->pin_ms, ", "mc_pin_write(commit->flags, 0, "),
     ("groups_are_not_told", SEGMENT + "memory.c", "                             .group = __atomic_load_n(&slot->group, __ATOMIC_ACQUIRE)};", "                             .group = 0};"),
     ("an_upsert_pins_nothing", CORE + "replica.c", "    object->hard = successor->hard;", "    object->hard = 0;"),
+    ("firm_pins_are_as_soft_ones", CORE + "firm.c", "    object->hard = 1;", ""),
+    ("firm_pins_end_with_their_master", CORE + "recover.c", "        mc_firm_begin(object);", "        (void)object;"),
+    ("owners_do_not_write_that_a_pin_is_firm", SEGMENT + "memory.c", "mc_pin_write(commit->flags, commit->pin_ms, ", "mc_pin_write(commit->flags & (uint8_t)~MC_PUT_FIRM_PIN, commit->pin_ms, "),
+    ("firm_pins_have_no_bound", CORE + "firm.c", "    if (core->firm.bytes - had + has > mc_firm_budget(core))", "    if (false)"),
     # Sessions
     ("sessions_are_not_renewed", STORE + "session.c", "        if (now_ms - hold->renewed_ms >= renew_ms) {", "        if (now_ms - hold->renewed_ms >= 100 * renew_ms) {"),
     ("sessions_protect_one_key", STORE + "session.c", "    if (--hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread", "    hold->link = --hold->key_count > 1 ? (link->broken = true, mc_link_return(store, link), NULL) : link;\n    if (hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread"),

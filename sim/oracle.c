@@ -39,6 +39,7 @@ struct oracle_put {
     const struct sim_process *process;
     bool succeeded, decided, is_upsert, is_hard;
     uint64_t pin_ms;
+    bool is_firm;                    /* that pin; or it is not put */
     struct proof proofs[PROOFS_MAX]; /* of other values; the last of each */
     uint32_t proof_count;
 };
@@ -171,7 +172,9 @@ void oracle_put_end(uint32_t number, int rc)
     put->end_ns = sim_now_ns;
     put->succeeded = rc == 0;
     put->decided = true;
-    bool is_excused = rc == MC_ERR_REPLICA_IS_NOT_READY && is_held_in_want(number);
+    bool is_excused = (rc == MC_ERR_REPLICA_IS_NOT_READY && is_held_in_want(number)) ||
+                      (put->is_firm && (rc == MC_ERR_FIRM_PIN_REFUSED || rc == MC_ERR_OBJECT_ALREADY_EXISTS ||
+                                        (rc == MC_ERR_NOT_SUPPORTED && sim_plan->has_old)));
     if (oracle_is_strict() && rc != 0 && !sim_has_wanted(put->process->place) && !is_excused)
         sim_fail("failed: put %u of key %u: %s, though nothing happened and there is room", number, put->key,
                  mc_error_name(rc));
@@ -195,6 +198,17 @@ void oracle_put_wishes(uint32_t put, const struct mc_replicate_config *config)
     uint64_t ttl_ms = config->soft_pin_ttl_ms != 0 ? config->soft_pin_ttl_ms : mc_core_config_default().soft_pin_ttl_ms;
     all_puts[put].is_hard = config->with_hard_pin;
     all_puts[put].pin_ms = config->with_soft_pin && !config->with_hard_pin ? ttl_ms : 0;
+    if (config->firm_pin_ms > 0 && !config->with_hard_pin) {
+        all_puts[put].pin_ms = config->firm_pin_ms;
+        all_puts[put].is_firm = config->firm_pin_or_not;
+    }
+}
+
+uint64_t oracle_put_firm_until_ns(uint32_t put)
+{
+    const struct oracle_put *of = &all_puts[put];
+    bool is_promised = of->is_firm && of->succeeded && of->length >= AMBIGUOUS_BYTES;
+    return is_promised ? of->start_ns + of->pin_ms * SIM_MS : 0;
 }
 
 bool oracle_put_pin(uint32_t put, struct oracle_pin *pin)

@@ -33,6 +33,8 @@ struct oracle_pin {            /* the soft pin that a put has asked for */
 /* False: of so short a value it is not known. */
 bool oracle_put_pin(uint32_t put, struct oracle_pin *pin);
 bool oracle_put_is_hard(uint32_t put);
+/* So long it was promised that the value is kept, whoever needs room; 0: nothing was. */
+uint64_t oracle_put_firm_until_ns(uint32_t put);
 uint32_t oracle_put_length(uint32_t put);
 /* An owner has made it live: may it be, at that time? */
 void oracle_put_live(uint32_t put);

@@ -48,6 +48,7 @@ enum sim_stream {
     SIM_DISKS,
     SIM_QUOTA,
     SIM_DATA,
+    SIM_FIRM,
     SIM_STREAMS
 };
 

@@ -325,7 +325,7 @@ static const char *check_accounts(const struct mc_core *core, uint64_t nodes)
     if (core->objects.accounts == NULL)
         return NULL;
     for (uint32_t i = 0; (account = mc_account_at(core->objects.accounts, i)) != NULL; i++) {
-        uint64_t bytes = 0, objects = 0;
+        uint64_t bytes = 0, objects = 0, firm = 0;
         const struct mc_object *previous = NULL;
         for (const struct mc_object *object = account->oldest; object != NULL;
              previous = object, object = mc_object_holding(object)->next) {
@@ -333,9 +333,11 @@ static const char *check_accounts(const struct mc_core *core, uint64_t nodes)
             if (replicas == 0 || ++objects > account->objects)
                 return "the list of a tenant";
             bytes += object->length * replicas;
+            firm += mc_firm_bytes(object) * replicas;
             counted += replicas;
         }
-        if (previous != account->youngest || objects != account->objects || bytes != account->bytes)
+        if (previous != account->youngest || objects != account->objects || bytes != account->bytes ||
+            firm != account->firm_bytes)
             return "what a tenant has";
         cells += account->cells;
     }
@@ -347,7 +349,7 @@ static const char *check_accounts(const struct mc_core *core, uint64_t nodes)
 /* What only sums over all segments can tell. */
 static const char *check_sums(const struct mc_core *core)
 {
-    uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0, moving = 0, in_memory = 0;
+    uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0, moving = 0, in_memory = 0, firm = 0;
     struct holding holding = {.core = core};
     mc_objects_visit(&core->objects, count_held, &holding);
     if (holding.lost)
@@ -363,8 +365,9 @@ static const char *check_sums(const struct mc_core *core)
             moving += node->state == MC_NODE_MOVING;
             if (node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED)
                 continue;
-            in_memory += segment->kind == MC_SEGMENT_MEMORY;
             const struct mc_object *object = mc_node_object(node);
+            in_memory += segment->kind == MC_SEGMENT_MEMORY;
+            firm += segment->kind == MC_SEGMENT_MEMORY ? mc_firm_bytes(object) : 0;
             bool is_first = !object->successor && object->first_segment == index && object->first_slot == slot;
             objects += is_first;
             waiting += is_first && mc_object_waits(object) && node->list_previous != MC_NODE_NONE;
@@ -379,6 +382,8 @@ static const char *check_sums(const struct mc_core *core)
     const char *wrong = check_accounts(core, in_memory);
     if (wrong != NULL)
         return wrong;
+    if (firm != core->firm.bytes)
+        return "what is pinned firmly";
     if (moving != core->moves.count || moving != holding.moving)
         return "the objects that are moved";
     if (clearing != holding.clearing || remains != holding.remains || core->held_count != holding.held)

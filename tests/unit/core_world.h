@@ -49,6 +49,7 @@ struct world {
     bool is_told_lonely;           /* by the last answer to a heartbeat */
     uint8_t told_health, told_off; /* what the next heartbeats say of a disk, and of how many that cannot be used */
     uint64_t group, pin_ms;        /* of the first item that was granted last */
+    bool is_firm;                  /* as well */
     bool is_way_known;             /* of all connections */
     struct mc_core_way way;
     uint64_t index_sum, index_count; /* of the index that the core's words of media make, see world_medium */
@@ -226,12 +227,14 @@ static struct mc_frame world_receive(struct world *world, uint64_t connection)
     return frame;
 }
 
+static uint64_t world_features = UINT64_C(1) << MC_FEATURE_FIRM_PINS; /* of who says hello from now on */
 static struct mc_wire_hello world_hello(unsigned role, uint64_t node, uint64_t incarnation)
 {
     return (struct mc_wire_hello){.magic = MC_WIRE_MAGIC,
                                   .version_min = MC_WIRE_VERSION_MIN,
                                   .version_max = MC_WIRE_VERSION_MAX,
                                   .role = (uint8_t)role,
+                                  .features = world_features,
                                   .node = {node, node ^ 0x55},
                                   .incarnation = incarnation,
                                   .name = mc_span_string("tester")};
@@ -492,6 +495,7 @@ static void world_put_granted(struct world *world, uint64_t connection, uint64_t
     mc_assert(!reader.bad && grants->count == count);
     world->group = count > 0 ? grants->items[0].group : 0;
     world->pin_ms = count > 0 ? grants->items[0].pin_ms : 0;
+    world->is_firm = count > 0 && grants->items[0].is_firm != 0;
 }
 static void world_put_start(struct world *world, uint64_t connection, uint64_t id, const struct world_item *items,
                             uint32_t count, const struct world_wish *wish, struct world_grants *grants)

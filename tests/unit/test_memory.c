@@ -77,6 +77,34 @@ static void test_pin(void **state)
 }
 
 /* The slot, and what a master is told of it. */
+/* A firm pin is told longer, never shorter; whoever does not know its bit sees a soft one. */
+static void test_firm_pin(void **state)
+{
+    const uint8_t firm = MC_PUT_SOFT_PIN | MC_PUT_FIRM_PIN;
+    uint64_t left_ms;
+    uint8_t pin[3];
+    (void)state;
+    for (uint64_t now_ms = 5000; now_ms < 6000; now_ms += 111) {
+        for (uint64_t ms = 1; ms < 3000; ms += 333) {
+            uint8_t flags = mc_pin_write(firm, ms, now_ms, pin);
+            assert_int_equal(mc_pin_read(flags, pin, now_ms, &left_ms), firm);
+            assert_true(left_ms >= ms + 1000 && left_ms < ms + 2000);
+            assert_int_equal(mc_pin_read(flags, pin, now_ms + ms + 999, &left_ms), firm);
+            assert_int_equal(mc_pin_read(flags, pin, now_ms + ms + 2000, &left_ms), 0);
+            uint8_t to_earlier = flags & (uint8_t)~MC_PIN_FIRM;
+            assert_int_equal(mc_pin_read(to_earlier, pin, now_ms, &left_ms), MC_PUT_SOFT_PIN);
+        }
+    }
+    uint8_t flags = mc_pin_write(firm, UINT64_MAX, 5000, pin);
+    assert_int_equal(mc_pin_read(flags, pin, 5000, &left_ms), firm);
+    /* Firm is what has an end, and no hard one. */
+    flags = mc_pin_write(firm, 0, 5000, pin);
+    assert_int_equal(mc_pin_read(flags, pin, 5000, &left_ms), MC_PUT_SOFT_PIN);
+    flags = mc_pin_write(firm | MC_PUT_HARD_PIN, 1000, 5000, pin);
+    assert_int_equal(mc_pin_read(flags, pin, 5000, &left_ms), MC_PUT_HARD_PIN | MC_PUT_SOFT_PIN);
+    assert_int_equal(mc_pin_write(MC_PUT_FIRM_PIN, 1000, 5000, pin), 0);
+}
+
 static void test_pin_of_a_slot(void **state)
 {
     (void)state;
@@ -84,7 +112,7 @@ static void test_pin_of_a_slot(void **state)
     struct mc_wire_commit_item commit = commit_of(3, 10);
     struct mc_slot copy;
     uint64_t left_ms;
-    commit.flags = MC_PUT_SOFT_PIN | 0xf0; /* more than there is */
+    commit.flags = MC_PUT_SOFT_PIN | 0xd0; /* more than there is */
     commit.pin_ms = 60000;
     assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
     assert_true(mc_slot_read(&mc_segment_memory_slots(memory)[3], 10, &copy));
@@ -668,6 +696,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_capacity),
         cmocka_unit_test(test_pin),
+        cmocka_unit_test(test_firm_pin),
         cmocka_unit_test(test_pin_of_a_slot),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_populating_leaves_room_for_others),

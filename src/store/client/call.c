@@ -121,6 +121,21 @@ static int read_size(struct mc_reader *reader, const struct keys_request *reques
     return reader->bad || count != request->count ? MC_ERR_PROTOCOL : 0;
 }
 
+static int read_firm_pin(struct mc_reader *reader, const struct keys_request *request, bool repeated, void *results,
+                         size_t at)
+{
+    struct mc_wire_none head;
+    struct mc_wire_found found;
+    (void)repeated;
+    mc_wire_none_read(reader, &head);
+    size_t count = mc_list_read(reader);
+    for (size_t i = 0; i < count && i < request->count; i++) {
+        mc_wire_found_read(reader, &found);
+        put_int64(results, at + i, found.code < 0 ? found.code : (int64_t)found.pin_ms);
+    }
+    return reader->bad || count != request->count ? MC_ERR_PROTOCOL : 0;
+}
+
 static int read_remove(struct mc_reader *reader, const struct keys_request *request, bool repeated, void *results,
                        size_t at)
 {
@@ -227,6 +242,12 @@ int64_t mc_store_longest_prefix(struct mc_store *store, const struct mc_bytes *k
 int mc_store_size(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results)
 {
     static const struct keys_call call = {build_size, MC_MESSAGE_GET_FOUND, read_size, put_int64};
+    return call_keys(store, &call, keys, count, false, results);
+}
+
+int mc_store_firm_pin_left(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results)
+{
+    static const struct keys_call call = {build_size, MC_MESSAGE_GET_FOUND, read_firm_pin, put_int64};
     return call_keys(store, &call, keys, count, false, results);
 }
 

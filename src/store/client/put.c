@@ -71,7 +71,15 @@ static uint8_t pins(const struct mc_replicate_config *config)
 {
     if (config == NULL)
         return 0;
-    return (uint8_t)((config->with_hard_pin ? MC_PUT_HARD_PIN : 0) | (config->with_soft_pin ? MC_PUT_SOFT_PIN : 0));
+    bool is_firm = config->firm_pin_ms > 0 && !config->with_hard_pin; /* which is more */
+    return (uint8_t)((config->with_hard_pin ? MC_PUT_HARD_PIN : 0) |
+                     (config->with_soft_pin || is_firm ? MC_PUT_SOFT_PIN : 0) | (is_firm ? MC_PUT_FIRM_PIN : 0));
+}
+
+/* Is it to be pinned firmly, or not to be put? */
+static bool is_firm_or_not(const struct put_work *work)
+{
+    return work->config != NULL && work->config->firm_pin_or_not && (pins(work->config) & MC_PUT_FIRM_PIN) != 0;
 }
 
 static void build_put_start(struct mc_buffer *out, uint64_t request_id, const void *context)
@@ -80,9 +88,12 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
     const struct mc_replicate_config *config = work->config;
     struct mc_wire_put_start head = {.replica_count = work->replica_count,
                                      .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u) |
-                                              (config == NULL || !config->drop_soft_pin ? MC_PUT_KEEP_PIN : 0u),
+                                              (config == NULL || !config->drop_soft_pin ? MC_PUT_KEEP_PIN : 0u) |
+                                              (is_firm_or_not(work) ? MC_PUT_OR_NOT : 0u),
                                      .expected = work->expected,
-                                     .pin_ms = config == NULL ? 0 : config->soft_pin_ttl_ms};
+                                     .pin_ms = config == NULL            ? 0
+                                               : config->firm_pin_ms > 0 ? config->firm_pin_ms
+                                                                         : config->soft_pin_ttl_ms};
     if (config != NULL && config->prefer_same_node)
         head.host = work->store->host;
     size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_START, request_id);
@@ -113,7 +124,7 @@ static void add_transfer(struct put_work *work, const struct put_one *one, const
                          const struct mc_wire_granted *granted)
 {
     const struct mc_put_item *item = one->item;
-    uint8_t flags = pins(work->config);
+    uint8_t flags = (uint8_t)((pins(work->config) & ~MC_PUT_FIRM_PIN) | (granted->is_firm != 0 ? MC_PUT_FIRM_PIN : 0));
     if (granted->pin_ms != 0)
         flags |= MC_PUT_SOFT_PIN; /* it may be kept */
     else if (work->expected != 0)
@@ -138,7 +149,7 @@ static void add_transfer(struct put_work *work, const struct put_one *one, const
 static void not_granted(struct put_work *work, struct put_one *one, int code)
 {
     if (code == MC_ERR_OBJECT_ALREADY_EXISTS)
-        one->code = 0;
+        one->code = is_firm_or_not(work) && !work->replace ? code : 0; /* nothing was promised of that value */
     else if (code == MC_ERR_STALE && work->expected != 0)
         one->code = code;
     else if (code == MC_ERR_PUT_IN_PROGRESS || code == MC_ERR_STALE || code == MC_ERR_SPACE_SOON ||
@@ -384,7 +395,8 @@ static int put_round(struct put_work *work)
         return rc;
     uint64_t request_id = link->request_id;
     work->epoch = link->epoch;
-    rc = read_granted(work, &reader);
+    bool is_unknown = is_firm_or_not(work) && !mc_wire_can(&link->agreed, MC_FEATURE_FIRM_PINS);
+    rc = is_unknown ? MC_ERR_NOT_SUPPORTED : read_granted(work, &reader);
     if (rc < 0) {
         link->broken = true;
         goto done;
@@ -580,11 +592,12 @@ static void tell_refusal(const struct mc_store *store, const struct mc_put_item 
         mc_log_limited(WARNING, "a value of 0 bytes is not put (INVALID_PARAMS)");
     else if (item->result == MC_ERR_INVALID_PARAMS && store->local_buffer_size == 0)
         mc_log_limited(WARNING, "nothing is put: this store was set up with local_buffer_size 0 (INVALID_PARAMS)");
-    else if (item->result == MC_ERR_INVALID_PARAMS && config != NULL && config->soft_pin_ttl_ms > 0)
+    else if (item->result == MC_ERR_INVALID_PARAMS && config != NULL &&
+             (config->soft_pin_ttl_ms > 0 || config->firm_pin_ms > 0))
         mc_log_limited(WARNING,
-                       "a value is not put (INVALID_PARAMS): its soft pin of %llu ms may be longer than the master's "
+                       "a value is not put (INVALID_PARAMS): its pin of %llu ms may be longer than the master's "
                        "--max_kv_soft_pin_ttl",
-                       (unsigned long long)config->soft_pin_ttl_ms);
+                       (unsigned long long)(config->firm_pin_ms > 0 ? config->firm_pin_ms : config->soft_pin_ttl_ms));
 }
 
 /* Of full keys. */

@@ -226,7 +226,7 @@ static uint64_t share(const struct mc_core *core, uint64_t bytes, double sum)
 
 /* Quotas that guarantee nothing are shares: together they are no more than there is. Where something is guaranteed, the
  * quota is how far its tenant may go beyond that while there is room. */
-static uint64_t most_bytes_of(const struct mc_core *core, const struct mc_account *account)
+uint64_t mc_account_most_bytes(const struct mc_core *core, const struct mc_account *account)
 {
     const struct mc_core_quota *quota = &account->quota;
     return quota->guaranteed_bytes > 0 ? quota->bytes : share(core, quota->bytes, core->objects.accounts->quota_bytes);
@@ -267,7 +267,7 @@ static struct room_wanted wanted_of(const struct mc_core *core, const struct mc_
                                     const struct mc_object *object, uint64_t added)
 {
     uint32_t has = object == NULL || !object->visible ? 0 : in_memory(core, object);
-    uint64_t most_bytes = most_bytes_of(core, account);
+    uint64_t most_bytes = mc_account_most_bytes(core, account);
     uint64_t most_objects = account->quota.objects == 0 ? UINT64_MAX : account->quota.objects;
     struct room_wanted wanted = {.can_fit = added <= most_bytes, .replaces = has > 0};
     wanted.bytes_left = left_of(most_bytes, added) + (has == 0 ? 0 : object->length * has);
@@ -320,7 +320,7 @@ void mc_account_make_room(struct mc_core *core, const struct mc_object *object)
     struct mc_account *account = mc_object_holding(object)->account;
     if (!account->has_quota)
         return;
-    uint64_t bytes = most_bytes_of(core, account);
+    uint64_t bytes = mc_account_most_bytes(core, account);
     uint64_t objects = account->quota.objects == 0 ? UINT64_MAX : account->quota.objects;
     if (account->bytes + object->length > bytes || account->objects >= objects)
         (void)mc_evict_own(core, account, object, left_of(bytes, object->length), left_of(objects, 1));
@@ -387,12 +387,13 @@ size_t mc_core_tenants(const struct mc_core *core, uint64_t *cursor, struct mc_c
         struct mc_core_tenant *to = &list[count++];
         *to = (struct mc_core_tenant){.has_quota = from->has_quota,
                                       .quota = from->quota,
-                                      .effective_bytes = most_bytes_of(core, from),
+                                      .effective_bytes = mc_account_most_bytes(core, from),
                                       .bytes = from->bytes,
                                       .objects = from->objects,
                                       .evicted_bytes = from->evicted_bytes,
                                       .evicted_objects = from->evicted_objects,
-                                      .refused = from->refused};
+                                      .refused = from->refused,
+                                      .firm_bytes = from->firm_bytes};
         struct mc_span name = from->scope.length == 0 ? mc_span_string(MC_TENANT_DEFAULT) : mc_scope_name(&from->scope);
         memcpy(to->name, name.data, name.length);
     }

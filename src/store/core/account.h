@@ -18,6 +18,7 @@ struct mc_account {
     struct mc_scope scope;
     uint64_t cells; /* objects and tombstones of its keys: as long as there are some it stays */
     uint64_t bytes, objects;
+    uint64_t firm_bytes;                 /* see firm.h */
     struct mc_object *oldest, *youngest; /* of `objects`, by their last use */
     bool has_quota;
     struct mc_core_quota quota;
@@ -50,6 +51,8 @@ int32_t mc_account_admit(struct mc_core *core, struct mc_span key, const struct 
                          uint32_t replicas);
 /* A value comes from a disk: room is made for it among its tenant's own, as far as that goes. */
 void mc_account_make_room(struct mc_core *core, const struct mc_object *object);
+/* What its quota is by now. */
+uint64_t mc_account_most_bytes(const struct mc_core *core, const struct mc_account *account);
 /* Until the next call room is made for a key of that tenant; a key of no length: for nobody's. */
 void mc_account_puts(const struct mc_core *core, struct mc_span key);
 /* Does what its tenant is guaranteed keep it from making room for whom room is made now? */

@@ -56,6 +56,7 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     uint64_t client_ttl_ms;         /* 10000; a member is gone after it, but not before depart_ms */
     uint64_t soft_pin_ttl_ms;       /* 1800000: of soft pins that do not say for how long; 0: these are none */
     uint64_t soft_pin_max_ms;       /* 86400000: who wants a longer one is refused */
+    double firm_pin_ratio;          /* 0.25: part of all memory, and of a tenant's quota, that may be pinned firmly */
     double eviction_high_watermark; /* 1: part of a segment's capacity that may be used and being cleared; but a small
                                        reserve stays free (MC_RESERVE) */
     double eviction_ratio; /* 0: once above the watermark, evict down to watermark - ratio, in steps bounded by what the
@@ -267,7 +268,8 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(rotten_reports) X(rotten_replicas) X(epochs_doubted) X(owners_stuck) X(reports_refuted) X(foreign_refused)        \
     X(offload_begun) X(offload_done) X(offload_failed) X(offload_skipped) X(promotion_begun) X(promotion_done)         \
     X(promotion_failed) X(promotion_admitted) X(promotion_rare) X(promotion_capped) X(offload_ahead) X(offload_late)     \
-    X(disk_lost) X(soft_pins_expired) X(hot_objects) X(hot_copies_wanted) X(hot_copies)
+    X(disk_lost) X(soft_pins_expired) X(firm_pins_expired) X(firm_pins_refused)   \
+    X(hot_objects) X(hot_copies_wanted) X(hot_copies)
 /* clang-format on */
 struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;
@@ -276,8 +278,9 @@ struct mc_core_statistics {
     /* Keys that were looked for and found: an existence check and the get of what it has found are one look. Who checks
      * and who gets without that are told apart by their sums alone, so of the smaller of the two too little is seen. */
     uint64_t lookups, lookup_hits;
-    uint64_t misses[MC_GONE_COUNT]; /* by why; of those that were looked into (MC_MISSES_MS) */
-    uint64_t tenants_unknown;       /* puts that were refused for they have no quota */
+    uint64_t misses[MC_GONE_COUNT];                /* by why; of those that were looked into (MC_MISSES_MS) */
+    uint64_t tenants_unknown;                      /* puts that were refused for they have no quota */
+    uint64_t firm_pinned, firm_bytes, firm_budget; /* objects; bytes that are, or are being put to be; may be */
     uint64_t objects, soft_pinned, members, segments, connections, recovering, tombstones, clusters_torn;
     uint64_t capacity, populated, used, clearing_bytes,
         quarantine_bytes;                                   /* bytes; used = of live and granted extents; of memory */
@@ -403,6 +406,7 @@ struct mc_core_tenant {
     uint64_t effective_bytes; /* of its quota: those that guarantee nothing share what memory there is */
     uint64_t bytes, objects;
     uint64_t evicted_bytes, evicted_objects, refused; /* because of its quota */
+    uint64_t firm_bytes;                              /* that are pinned firmly */
 };
 /* Tenants that have a quota or objects, from *cursor on, which is moved; 0: the end. */
 size_t mc_core_tenants(const struct mc_core *core, uint64_t *cursor, struct mc_core_tenant *list, size_t capacity);
@@ -445,6 +449,8 @@ struct mc_core_replica {
 /* Readable replicas of one object: how many there are (at most capacity filled); -704 without one; -703 while it is
  * being put. */
 int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core_replica *replicas, size_t capacity);
+/* For how long it is pinned firmly yet; 0: it is not, or is not there. */
+uint64_t mc_core_firm_left_ms(const struct mc_core *core, struct mc_span key);
 /* How many keys of a list, from its first on, are stored up to the first that is not; of those, in memory and on disks.
  */
 struct mc_core_prefix {

@@ -21,6 +21,7 @@ struct mc_core_config mc_core_config_default(void)
         .client_ttl_ms = 10000,
         .soft_pin_ttl_ms = 1800000,
         .soft_pin_max_ms = 86400000,
+        .firm_pin_ratio = 0.25,
         .eviction_high_watermark = 1,
         .eviction_ratio = 0,
         .policy = mc_eviction_default(),

@@ -104,8 +104,23 @@ void mc_pin_begin(struct mc_core *core, struct mc_object *object)
     object->lease_until_ms = (wish & WISH_WAS_READ) != 0; /* it is over, but there was one */
     object->soft_until = (wish & WISH_UNTIL) != 0 ? ticks : ticks_of(core->now_ms + (uint64_t)ticks * MC_PIN_TICK_MS);
     /* Without memory for its deadline it would be pinned for ever. */
-    object->soft = mc_pin_left_ms(core, object) > 0 &&
-                   deadline_add(&core->pins, (struct mc_pin){object->soft_until, object->serial, object});
+    bool holds = mc_pin_left_ms(core, object) > 0 &&
+                 deadline_add(&core->pins, (struct mc_pin){object->soft_until, object->serial, object});
+    if (!holds && object->hard)
+        mc_firm_end(core, object);
+    object->soft = holds;
+}
+
+void mc_pins_count(struct mc_core *core, const struct mc_object *object)
+{
+    core->soft_count += object->soft;
+    core->firm.visible += mc_object_is_firm(object);
+}
+
+void mc_pins_uncount(struct mc_core *core, const struct mc_object *object)
+{
+    core->soft_count -= object->soft;
+    core->firm.visible -= mc_object_is_firm(object);
 }
 
 uint64_t mc_pin_left_ms(const struct mc_core *core, const struct mc_object *object)
@@ -125,8 +140,11 @@ bool mc_pins_expire(struct mc_core *core)
         deadline_remove(pins, 0);
         if (was_stale)
             continue;
+        if (mc_object_is_firm(pin.object))
+            core->statistics.firm_pins_expired++;
+        else
+            core->statistics.soft_pins_expired++;
         mc_object_unpin(core, pin.object);
-        core->statistics.soft_pins_expired++;
     }
     return false;
 }
@@ -143,11 +161,12 @@ void mc_pins_destroy(struct mc_pins *pins)
 
 const char *mc_pins_check(const struct mc_core *core)
 {
-    uint64_t sound = 0;
+    uint64_t sound = 0, firm = 0;
     for (uint32_t i = 0; i < core->pins.count; i++) {
         if (i > 0 && core->pins.items[(i - 1) / 2].until > core->pins.items[i].until)
             return "deadlines of pins are not in their order";
         sound += !is_stale(&core->pins.items[i]);
+        firm += !is_stale(&core->pins.items[i]) && mc_object_is_firm(core->pins.items[i].object);
     }
-    return sound == core->soft_count ? NULL : "a pin without a deadline, or with two";
+    return sound == core->soft_count && firm == core->firm.visible ? NULL : "a pin without a deadline, or with two";
 }

@@ -32,6 +32,9 @@ void mc_pin_wish_left(const struct mc_core *core, struct mc_object *object, uint
 void mc_pin_wish_inherit(struct mc_object *object, const struct mc_object *successor, bool was_read);
 /* The object is about to be offered: its wish becomes a deadline, or nothing. */
 void mc_pin_begin(struct mc_core *core, struct mc_object *object);
+/* A visible object counts from now on, or no more, among those that are pinned. */
+void mc_pins_count(struct mc_core *core, const struct mc_object *object);
+void mc_pins_uncount(struct mc_core *core, const struct mc_object *object);
 /* Of a visible object: for how long it is pinned yet; 0: it is not. */
 uint64_t mc_pin_left_ms(const struct mc_core *core, const struct mc_object *object);
 /* Those whose deadline has passed are pinned no more, but for what is too many for one step. True: there are more. */

@@ -444,21 +444,96 @@ static int32_t admit(struct mc_core *core, const struct start *start, const stru
     return code;
 }
 
-/* The soft pin of what was begun, and what its owner is told of it. left_ms: of that of the value before it. What is
- * but another place of that value, or is not to change its pin, has its deadline. */
-static void wish_pin(const struct mc_core *core, const struct start *start, uint64_t left_ms, struct mc_object *object,
-                     struct mc_wire_granted *granted)
+/* What is but another place of the value before, or is not to change its pin, has the deadline of that. */
+static bool keeps_pin(const struct start *start)
 {
-    uint32_t pin_flags = start->flags & (MC_PUT_SOFT_PIN | MC_PUT_KEEP_PIN);
+    return start->expected != 0 || (start->flags & (MC_PUT_PINS | MC_PUT_KEEP_PIN)) == MC_PUT_KEEP_PIN;
+}
+
+struct pin_to_be {    /* of a value */
+    uint64_t left_ms; /* of that of the value before it */
+    bool is_firm, is_refused;
+};
+
+/* Is it to be pinned firmly, and may it be? 0, or the item's code. object: whose value it replaces, or NULL. */
+static int32_t pin_code(struct mc_core *core, const struct start *start, const struct mc_wire_put_start_item *item,
+                        const struct mc_object *object, struct pin_to_be *pin)
+{
+    bool has_value = object != NULL && object->visible;
+    *pin = (struct pin_to_be){.left_ms = has_value ? mc_pin_left_ms(core, object) : 0};
+    bool is_wanted = keeps_pin(start) ? has_value && mc_object_is_firm(object)
+                                      : (start->flags & MC_PUT_FIRM_PIN) != 0 && start->pin_ms > 0;
+    if (!is_wanted || (start->flags & MC_PUT_HARD_PIN) != 0)
+        return 0;
+    pin->is_firm = mc_firm_fits(core, item->key, object, item->length, start->replica_count);
+    pin->is_refused = !pin->is_firm;
+    if (pin->is_refused && start->expected != 0)
+        return MC_ERR_NO_AVAILABLE_HANDLE; /* one more place is not worth the promise */
+    return pin->is_refused && (start->flags & MC_PUT_OR_NOT) != 0 ? MC_ERR_FIRM_PIN_REFUSED : 0;
+}
+
+/* Who cannot write that into its slots would have the next master take it for a soft one: nothing is promised. */
+static int32_t owners_code(const struct start *start, const struct mc_replica *replicas, uint32_t count,
+                           struct pin_to_be *pin)
+{
+    for (uint32_t i = 0; i < count && pin->is_firm && !keeps_pin(start); i++) {
+        pin->is_refused = !mc_wire_can(&replicas[i].segment->owner->peer, MC_FEATURE_FIRM_PINS);
+        pin->is_firm = !pin->is_refused;
+    }
+    return pin->is_refused && (start->flags & MC_PUT_OR_NOT) != 0 ? MC_ERR_FIRM_PIN_REFUSED : 0;
+}
+
+/* The pin of what was begun, and what its owner is told of it. */
+static void wish_pin(struct mc_core *core, const struct start *start, const struct pin_to_be *pin,
+                     struct mc_object *object, struct mc_wire_granted *granted)
+{
+    core->statistics.firm_pins_refused += pin->is_refused;
     if (object->hard)
         return;
-    if (start->expected != 0 || pin_flags == MC_PUT_KEEP_PIN) {
-        granted->pin_ms = left_ms;
-        mc_pin_wish_left(core, object, left_ms);
+    if (keeps_pin(start)) {
+        granted->pin_ms = pin->left_ms;
+        mc_pin_wish_left(core, object, pin->left_ms);
     } else if (object->soft) {
         granted->pin_ms = start->pin_ms;
         mc_pin_wish(object, start->pin_ms);
     }
+    granted->is_firm = object->soft && pin->is_firm;
+    if (granted->is_firm)
+        mc_firm_begin(object);
+}
+
+/* May it be put, as far as its key and its tenant go? 0 or the item's code. *object: of the key, or NULL. */
+static int32_t item_code(struct mc_core *core, const struct start *start, const struct mc_wire_put_start_item *item,
+                         struct mc_object **object)
+{
+    if (item->key.length == 0 || item->key.length > MC_KEY_LENGTH_MAX)
+        return MC_ERR_INVALID_KEY;
+    if (item->length == 0)
+        return MC_ERR_INVALID_PARAMS;
+    if (item->length > MC_OBJECT_LENGTH_MAX)
+        return MC_ERR_NO_AVAILABLE_HANDLE;
+    *object = mc_objects_find(&core->objects, item->key);
+    if (*object != NULL && given_up(core, *object)) {
+        mc_object_drop(core, *object, NULL);
+        *object = mc_objects_find(&core->objects, item->key); /* its tombstone, if it left one */
+    }
+    int32_t code = item->unsure == 0 ? 0 : unsure_code(core, *object, item->unsure);
+    if (code == 0 && *object != NULL)
+        code = known_code(core, start, *object, item->unsure != 0);
+    if (code == 0)
+        code = group_code(*object, item->group);
+    if (code != 0)
+        return code;
+    if (start->expected != 0 && (*object == NULL || mc_object_version(core, *object) != start->expected))
+        return MC_ERR_STALE;
+    /* One at a time, since what remains of them is counted; and not past a removal that has still to meet the value. */
+    if (start->expected != 0 && (is_copied(core, *object) || mc_jobs_will_meet(core, *object)))
+        return MC_ERR_PUT_IN_PROGRESS;
+    if (start->connection->grants + start->replica_count > MC_GRANTS_PER_CONNECTION)
+        return MC_ERR_BUSY;
+    if (start->places + start->replica_count > MC_BATCH_MAX)
+        return MC_ERR_SPACE_SOON; /* the answer has no place left for its places; the rest of the batch comes again */
+    return start->expected != 0 ? 0 : admit(core, start, item, object); /* what only moves is let through */
 }
 
 /* 0 and what was granted, or the item's code. */
@@ -466,65 +541,46 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
                         uint32_t index, struct mc_wire_granted *granted)
 {
     struct mc_replica replicas[MC_REPLICA_COUNT_MAX];
-    if (item->key.length == 0 || item->key.length > MC_KEY_LENGTH_MAX)
-        return MC_ERR_INVALID_KEY;
-    if (item->length == 0)
-        return MC_ERR_INVALID_PARAMS;
-    if (item->length > MC_OBJECT_LENGTH_MAX)
-        return MC_ERR_NO_AVAILABLE_HANDLE;
-    struct mc_object *object = mc_objects_find(&core->objects, item->key);
-    if (object != NULL && given_up(core, object)) {
-        mc_object_drop(core, object, NULL);
-        object = mc_objects_find(&core->objects, item->key); /* its tombstone, if it left one */
-    }
-    int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);
-    if (code == 0 && object != NULL)
-        code = known_code(core, start, object, item->unsure != 0);
-    if (code == 0)
-        code = group_code(object, item->group);
-    if (code != 0)
-        return code;
-    if (start->expected != 0 && (object == NULL || mc_object_version(core, object) != start->expected))
-        return MC_ERR_STALE;
-    /* One at a time, since what remains of them is counted; and not past a removal that has still to meet the value. */
-    if (start->expected != 0 && (is_copied(core, object) || mc_jobs_will_meet(core, object)))
-        return MC_ERR_PUT_IN_PROGRESS;
-    if (start->connection->grants + start->replica_count > MC_GRANTS_PER_CONNECTION)
-        return MC_ERR_BUSY;
-    if (start->places + start->replica_count > MC_BATCH_MAX)
-        return MC_ERR_SPACE_SOON; /* the answer has no place left for its places; the rest of the batch comes again */
-    code = start->expected != 0 ? 0 : admit(core, start, item, &object); /* what only moves is let through */
+    struct mc_object *object = NULL;
+    struct pin_to_be pin;
+    int32_t code = item_code(core, start, item, &object);
     if (code != 0)
         return code;
     /* Kept also when the value that is to be replaced is what has to make room. */
     uint64_t group = item->group != 0 || object == NULL ? item->group : mc_object_group_id(object);
-    uint64_t left_ms = object != NULL && object->visible ? mc_pin_left_ms(core, object) : 0;
+    code = pin_code(core, start, item, object, &pin);
+    if (code != 0)
+        goto refused;
     uint32_t count = places_take(core, start, mc_extent_units(item->length, item->key.length), replicas);
     if (count == 0)
         return start->placement.hopeful || mc_recover_unsettled(core) || !mc_link_alone(&core->recovering)
                    ? MC_ERR_SPACE_SOON
                    : MC_ERR_NO_AVAILABLE_HANDLE;
-    if (start->expected != 0 && mc_object_version(core, object) != start->expected) {
-        places_return(core, replicas, count); /* it had to make room for its own copy */
-        return MC_ERR_STALE;
-    }
+    code = owners_code(start, replicas, count, &pin);
+    if (start->expected != 0 && mc_object_version(core, object) != start->expected)
+        code = MC_ERR_STALE; /* it had to make room for its own copy */
+    if (code != 0)
+        goto failed;
     bool replaces = object != NULL && object->visible;
     granted->group = replaces ? mc_object_group_id(object) : 0;
     object = replaces ? mc_object_succeed(core, object, item->length, start->flags)
                       : mc_object_begin(core, object, item->key, item->length, start->flags, group);
-    if (object == NULL) {
-        places_return(core, replicas, count);
-        count = 0;
-    } else if (!replaces) {
+    code = object == NULL ? MC_ERR_NO_MEMORY : 0;
+    if (code != 0)
+        goto failed;
+    if (!replaces)
         granted->group = mc_object_group_id(object);
-    }
-    if (object != NULL)
-        wish_pin(core, start, left_ms, object, granted);
+    wish_pin(core, start, &pin, object, granted);
     for (uint32_t i = 0; i < count; i++)
         grant_add(core, start, object, replicas[i].segment, replicas[i].slot, index);
     core->statistics.put_start_partial += count < start->replica_count;
     granted->replica_count = (uint8_t)count;
-    return object == NULL ? MC_ERR_NO_MEMORY : 0;
+    return 0;
+failed:
+    places_return(core, replicas, count);
+refused:
+    core->statistics.firm_pins_refused += code == MC_ERR_FIRM_PIN_REFUSED;
+    return code;
 }
 
 /* Looks all keys up together, for what that brings into the cache: the answers change as items of the batch are

@@ -27,7 +27,9 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
     *statistics = core->statistics;
     count_lookups(statistics);
     statistics->objects = core->visible_count;
-    statistics->soft_pinned = core->soft_count;
+    statistics->soft_pinned = core->soft_count - core->firm.visible;
+    statistics->firm_pinned = core->firm.visible;
+    statistics->firm_bytes = core->firm.bytes;
     statistics->members = core->members_by_id.count;
     statistics->connections = core->connections.count;
     statistics->tombstones = core->tombstone_count;
@@ -64,6 +66,7 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
         statistics->clearing_bytes += segment->clearing * MC_EXTENT_UNIT;
         statistics->quarantine_bytes += segment->quarantine * MC_EXTENT_UNIT;
     }
+    statistics->firm_budget = (uint64_t)((double)statistics->capacity * core->config.firm_pin_ratio);
 }
 
 static void describe(const struct mc_core *core, const struct mc_segment *from, struct mc_core_segment *to)
@@ -204,6 +207,12 @@ int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core
         count++;
     }
     return count == 0 ? MC_ERR_OBJECT_NOT_FOUND : (int)count;
+}
+
+uint64_t mc_core_firm_left_ms(const struct mc_core *core, struct mc_span key)
+{
+    const struct mc_object *object = mc_object_find(core, key);
+    return object != NULL && object->visible && mc_object_is_firm(object) ? mc_pin_left_ms(core, object) : 0;
 }
 
 void mc_core_prefix(const struct mc_core *core, const struct mc_span *keys, size_t count, struct mc_core_prefix *prefix)

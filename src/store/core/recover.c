@@ -374,14 +374,17 @@ static bool may_join(const struct mc_core *core, const struct mc_object *object,
            (segment->kind != MC_SEGMENT_DISK || mc_object_on_disk(core, object).segment == NULL);
 }
 
-/* An owner tells what is left of a pin; of one that knows no deadlines, or whose writer did not, it begins anew. */
-static void take_pin(const struct mc_core *core, struct mc_object *object, uint64_t left_ms)
+/* An owner tells what is left of a pin; of one that knows no deadlines, or whose writer did not, it begins anew. A firm
+ * one is firm whatever else is by now: the master before us has promised it. */
+static void take_pin(const struct mc_core *core, struct mc_object *object, const struct mc_wire_inventory_item *item)
 {
-    uint64_t most_ms = core->config.soft_pin_max_ms;
+    uint64_t most_ms = core->config.soft_pin_max_ms, left_ms = item->pin_ms;
     if (left_ms == 0)
         mc_pin_wish(object, core->config.soft_pin_ttl_ms);
     else
         mc_pin_wish_left(core, object, left_ms < most_ms ? left_ms : most_ms);
+    if (left_ms > 0 && (item->flags & MC_PUT_FIRM_PIN) != 0)
+        mc_firm_begin(object);
 }
 
 /* The object that the entry may become a replica of, made or emptied if need be; NULL: the entry is refused. */
@@ -414,7 +417,7 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_segment *se
         return NULL;
     object = mc_object_begin(core, object, item->key, item->length, item->flags, item->group);
     if (object != NULL && object->soft)
-        take_pin(core, object, item->pin_ms);
+        take_pin(core, object, item);
     return object;
 }
 

@@ -287,7 +287,7 @@ bool mc_segment_release_keys(struct mc_core *core, struct mc_segment *segment)
 
 /* ---- objects and their replicas ---- */
 
-void mc_object_link(const struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+void mc_object_link(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
     node->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
@@ -297,6 +297,7 @@ void mc_object_link(const struct mc_core *core, struct mc_object *object, struct
     object->first_slot = slot;
     if (mc_core_counts(core))
         mc_account_linked(core, object, segment);
+    mc_firm_linked(core, object, segment);
 }
 
 static void unlink_node(struct mc_core *core, struct mc_object *object, const struct mc_segment *segment, uint32_t slot)
@@ -319,6 +320,7 @@ void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_
     unlink_node(core, object, segment, slot);
     if (mc_core_counts(core))
         mc_account_unlinked(core, object, segment);
+    mc_firm_unlinked(core, object, segment);
 }
 
 struct mc_object *mc_object_find(const struct mc_core *core, struct mc_span key)
@@ -427,7 +429,7 @@ void mc_object_show(struct mc_core *core, struct mc_object *object)
     core->visible_count++;
     object->soft_until = 0;
     mc_pin_begin(core, object);
-    core->soft_count += object->soft;
+    mc_pins_count(core, object);
     group_use(core, object);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         begin_to_age(core, at.segment, object, at.slot);
@@ -438,11 +440,17 @@ void mc_object_show(struct mc_core *core, struct mc_object *object)
 void mc_object_unpin(struct mc_core *core, struct mc_object *object)
 {
     mc_assert(object->visible && object->soft);
-    core->soft_count--;
+    bool was_firm = mc_object_is_firm(object);
+    mc_pins_uncount(core, object);
+    if (was_firm)
+        mc_firm_end(core, object);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        if (was_firm)
+            at.segment->hard -= mc_segment_node(at.segment, at.slot)->size;
         if (!ages(at.segment, object))
             continue;
-        mc_list_remove(at.segment, &at.segment->soft, at.slot);
+        if (!was_firm)
+            mc_list_remove(at.segment, &at.segment->soft, at.slot);
         core->config.policy->enter(core, at.segment, at.slot);
     }
     object->soft = 0;
@@ -595,7 +603,7 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
         mc_put_end_copies(core, object);
         mc_object_unlive(core, object, false);
         core->visible_count--;
-        core->soft_count -= object->soft;
+        mc_pins_uncount(core, object);
         object->visible = 0;
         mc_group_end_reads(object);
         object->serial++; /* who reads the value before compares in vain */

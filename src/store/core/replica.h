@@ -118,7 +118,7 @@ bool mc_segment_flush(struct mc_core *core, struct mc_segment *segment);
 /* Lets go the keys that a departed segment holds, a slice; true when more is left. */
 bool mc_segment_release_keys(struct mc_core *core, struct mc_segment *segment);
 
-void mc_object_link(const struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
+void mc_object_link(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
 void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
 /* The object of that key, or NULL; tombstones do not count. */
 struct mc_object *mc_object_find(const struct mc_core *core, struct mc_span key);

@@ -131,6 +131,21 @@ static struct mc_span disk_of(const struct mc_core *core, const struct mc_object
     return mc_span_string(is_there ? disk.segment->name : "");
 }
 
+/* As the flags of a put. An earlier release that copies it knows of no firm pin: the copy has one nevertheless. */
+static uint8_t pins_of(const struct mc_core *core, const struct mc_object *object, bool leased)
+{
+    bool is_firm = mc_object_is_firm(object);
+    return (uint8_t)((object->hard && !is_firm ? MC_PUT_HARD_PIN : 0) | (object->soft ? MC_PUT_SOFT_PIN : 0) |
+                     (is_firm ? MC_PUT_FIRM_PIN : 0) |
+                     (!leased && mc_object_is_leased(core, object) ? MC_FOUND_LEASED : 0));
+}
+
+static uint32_t left_ms_told(const struct mc_core *core, const struct mc_object *object)
+{
+    uint64_t left_ms = mc_pin_left_ms(core, object);
+    return left_ms < UINT32_MAX ? (uint32_t)left_ms : UINT32_MAX;
+}
+
 /* What the reader is told of one key; at most `places_left` of its replicas. leased: it will be read. */
 static struct mc_wire_found find_one(struct mc_core *core, struct mc_id reader, struct mc_span key,
                                      const struct mc_object *object, bool leased, uint32_t places_left)
@@ -150,16 +165,19 @@ static struct mc_wire_found find_one(struct mc_core *core, struct mc_id reader, 
         count = mc_object_readable(core, object, replicas, MC_REPLICA_COUNT_MAX);
     else
         count = mc_object_coming(core, object, replicas, MC_REPLICA_COUNT_MAX);
-    uint8_t pins = (uint8_t)((object->hard ? MC_PUT_HARD_PIN : 0) | (object->soft ? MC_PUT_SOFT_PIN : 0));
-    if (!leased && mc_object_is_leased(core, object))
-        pins |= MC_FOUND_LEASED;
-    if (count == 0 && object->visible && mc_object_stored(core, object)) /* on a disk */
-        return (struct mc_wire_found){.code = leased ? ON_DISK : 0, .length = object->length, .pins = pins};
+    struct mc_wire_found found = {.length = object->length, .pins = pins_of(core, object, leased)};
+    if (!leased && object->visible && mc_object_is_firm(object))
+        found.pin_ms = left_ms_told(core, object);
+    if (count == 0 && object->visible && mc_object_stored(core, object)) { /* on a disk */
+        found.code = leased ? ON_DISK : 0;
+        return found;
+    }
     if (count == 0)
         return (struct mc_wire_found){.code = MC_ERR_OBJECT_NOT_FOUND};
     uint32_t taken = count < places_left ? count : places_left;
     write_places(core, reader, replicas, count, taken);
-    return (struct mc_wire_found){.code = 0, .replica_count = (uint8_t)taken, .length = object->length, .pins = pins};
+    found.replica_count = (uint8_t)taken;
+    return found;
 }
 
 /* After all that can be read at once was found, and is protected: room may have to be made for what comes from disks,

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "store/core/core.h"
+#include "store/core/firm.h"
 #include "store/core/ghost.h"
 #include "store/core/group.h"
 #include "store/core/heat.h"
@@ -86,6 +87,7 @@ struct mc_core {
     struct mc_objects objects;
     uint64_t visible_count, soft_count;
     struct mc_pins pins;
+    struct mc_firm firm;
     struct mc_groups groups;
     struct mc_ghosts ghosts;
     double fresh_part;                        /* of all objects, see policy_s3fifo.c */

@@ -150,7 +150,7 @@ void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t b
     bool had_value = object->visible || object->remains > 0;
     if (object->visible) {
         core->visible_count--;
-        core->soft_count -= object->soft;
+        mc_pins_uncount(core, object);
     }
     vacate(core, object, bound);
     if (object->clearing == 0) {

@@ -41,6 +41,11 @@ static const struct metric metrics[] = {
     {GAUGE, "master_key_count", FROM(objects), "Objects that can be read."},
     {GAUGE, "master_soft_pin_key_count", FROM(soft_pinned), "Objects with a soft pin."},
     {COUNTER, "mooncake_soft_pins_expired_total", FROM(soft_pins_expired), "Objects whose soft pin's time was over."},
+    {GAUGE, "mooncake_firm_pin_objects", FROM(firm_pinned), "Objects with a firm pin."},
+    {GAUGE, "mooncake_firm_pin_bytes", FROM(firm_bytes), "Bytes of memory that objects with a firm pin take, and those that are being put."},
+    {GAUGE, "mooncake_firm_pin_budget_bytes", FROM(firm_budget), "Bytes of memory that may be pinned firmly."},
+    {COUNTER, "mooncake_firm_pins_expired_total", FROM(firm_pins_expired), "Objects whose firm pin's time was over."},
+    {COUNTER, "mooncake_firm_pins_refused_total", FROM(firm_pins_refused), "Puts that wanted a firm pin, and did not get one."},
     {GAUGE, "master_active_clients", FROM(members), "Members of the cluster."},
     {GAUGE, "mem_cache_nums_", FROM(objects), "Objects in memory."},
     {GAUGE, "file_cache_nums_", FROM(disk_objects), "Objects on disks."},
@@ -419,7 +424,8 @@ static uint64_t tenant_value(const struct mc_core_tenant *tenant, size_t which, 
                                tenant->quota.guaranteed_bytes,
                                tenant->quota.guaranteed_objects,
                                tenant->evicted_bytes,
-                               tenant->evicted_objects};
+                               tenant->evicted_objects,
+                               tenant->firm_bytes};
     return values[which];
 }
 
@@ -440,6 +446,7 @@ static const struct { /* in the order of tenant_value */
     {"mooncake_tenant_guaranteed_objects", GAUGE, "Objects that are not evicted to make room for others."},
     {"mooncake_tenant_evict_bytes_total", COUNTER, "Bytes that a tenant has evicted among its own for its quota."},
     {"mooncake_tenant_evict_objects_total", COUNTER, "Objects that a tenant has evicted among its own."},
+    {"mooncake_tenant_firm_pin_bytes", GAUGE, "Bytes of memory that a tenant's objects with a firm pin take."},
 };
 
 static void put_refusal(struct mc_buffer *out, const char *name, const char *reason, uint64_t count)

@@ -1,7 +1,7 @@
 /* When a soft pin ends, as a slot and an entry of a disk say it: seconds of a clock, 28 bits of them, which come round
  * after 8 years; the upper four in what is free of the flags. In memory it is the clock of the boot, with which that
- * memory ends; on a disk, which another boot is to understand, the wall clock. Rounded down: a pin is told shorter, by
- * less than a second, and never longer. */
+ * memory ends; on a disk, which another boot is to understand, the wall clock. Rounded down: a soft pin is told
+ * shorter, by less than a second, and never longer. */
 #ifndef MC_SEGMENT_PIN_H
 #define MC_SEGMENT_PIN_H
 
@@ -9,6 +9,11 @@
 
 /* In the flags: the end is said. Releases before it write no such bit, and leave the bytes as they were. */
 #define MC_PIN_SAID 8u
+/* In the flags, beside that: it is a firm one. Releases before it take it for a soft one. */
+#define MC_PIN_FIRM 4u
+/* The slot is written before the master hears of it, and what it has promised is to be kept: so, when firm, rounded up,
+ * and a second more. */
+#define MC_PIN_FIRM_MORE_MS 1999u
 #define MC_PIN_SECONDS ((1u << 28) - 1)
 #define MC_PIN_LEFT_MAX_MS (((uint64_t)MC_PIN_SECONDS / 2) * 1000)
 
@@ -16,14 +21,17 @@
 static inline uint8_t mc_pin_write(uint8_t flags, uint64_t left_ms, uint64_t now_ms, uint8_t pin[3])
 {
     pin[0] = pin[1] = pin[2] = 0;
+    uint8_t wishes = flags & (MC_PUT_HARD_PIN | MC_PUT_SOFT_PIN);
+    bool is_firm = wishes == MC_PUT_SOFT_PIN && (flags & MC_PUT_FIRM_PIN) != 0;
     if ((flags & MC_PUT_SOFT_PIN) == 0 || left_ms == 0)
-        return flags & MC_PUT_PINS;
-    left_ms = left_ms < MC_PIN_LEFT_MAX_MS ? left_ms : MC_PIN_LEFT_MAX_MS;
+        return wishes;
+    uint64_t more_ms = is_firm ? MC_PIN_FIRM_MORE_MS : 0;
+    left_ms = left_ms < MC_PIN_LEFT_MAX_MS - more_ms ? left_ms + more_ms : MC_PIN_LEFT_MAX_MS;
     uint32_t until = (uint32_t)((now_ms + left_ms) / 1000) & MC_PIN_SECONDS;
     pin[0] = (uint8_t)until;
     pin[1] = (uint8_t)(until >> 8);
     pin[2] = (uint8_t)(until >> 16);
-    return (uint8_t)((flags & MC_PUT_PINS) | MC_PIN_SAID | until >> 24 << 4);
+    return (uint8_t)(wishes | MC_PIN_SAID | (is_firm ? MC_PIN_FIRM : 0) | until >> 24 << 4);
 }
 
 /* The wishes that such flags stand for by now, without a soft pin that is over. *left_ms: what is left of one; 0: there
@@ -31,14 +39,15 @@ static inline uint8_t mc_pin_write(uint8_t flags, uint64_t left_ms, uint64_t now
 static inline uint8_t mc_pin_read(uint8_t flags, const uint8_t pin[3], uint64_t now_ms, uint64_t *left_ms)
 {
     *left_ms = 0;
+    uint8_t wishes = flags & (MC_PUT_HARD_PIN | MC_PUT_SOFT_PIN);
     if ((flags & MC_PUT_SOFT_PIN) == 0 || (flags & MC_PIN_SAID) == 0)
-        return flags & MC_PUT_PINS;
+        return wishes;
     uint32_t until = (uint32_t)(flags >> 4) << 24 | (uint32_t)pin[2] << 16 | (uint32_t)pin[1] << 8 | pin[0];
     uint32_t ahead = (until - (uint32_t)(now_ms / 1000)) & MC_PIN_SECONDS;
     if (ahead == 0 || ahead > MC_PIN_SECONDS / 2)
         return flags & MC_PUT_HARD_PIN;
     *left_ms = ahead * UINT64_C(1000) - now_ms % 1000;
-    return flags & MC_PUT_PINS;
+    return (uint8_t)(wishes | ((flags & MC_PIN_FIRM) != 0 ? MC_PUT_FIRM_PIN : 0));
 }
 
 #endif

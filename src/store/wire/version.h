@@ -18,7 +18,9 @@
     X(FLUSH, 2, "owners that leave with a disk: FLUSH, FLUSHED, keep in UNMOUNT")                                      \
     X(TAGS, 3, "peers that repeat the tags of places: tag in READ, WRITE and COMMIT")                                  \
     X(STAMPS, 4, "masters that know of stamps: stamp in HELLO")                                                        \
-    X(PARTS, 5, "owners that take a value in parts, over several connections: skip and is_part in WRITE, WRITE_END")
+    X(PARTS, 5, "owners that take a value in parts, over several connections: skip and is_part in WRITE, WRITE_END")   \
+    X(FIRM_PINS, 6,                                                                                                    \
+      "masters that pin firmly or not at all, owners that write so: FIRM_PIN, OR_NOT in flags of PUT_START")
 
 enum mc_feature {
 #define MC_FEATURE_ENUM(name, bit, what) MC_FEATURE_##name = (bit),

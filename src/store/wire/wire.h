@@ -47,8 +47,10 @@ enum mc_put_flags {
     MC_PUT_SOFT_PIN = 2,
     MC_PUT_REPLACE = 4,
     MC_PUT_KEEP_PIN = 16, /* with REPLACE: a soft pin of the value that is replaced stays, with its deadline */
+    MC_PUT_FIRM_PIN = 32, /* with SOFT_PIN: until its deadline it is not evicted; an earlier release sees a soft pin */
+    MC_PUT_OR_NOT = 64,   /* with FIRM_PIN: else the item's code is FIRM_PIN_REFUSED. Only with feature FIRM_PINS */
 };
-#define MC_PUT_PINS (MC_PUT_HARD_PIN | MC_PUT_SOFT_PIN)
+#define MC_PUT_PINS (MC_PUT_HARD_PIN | MC_PUT_SOFT_PIN | MC_PUT_FIRM_PIN)
 #define MC_FOUND_LEASED 8u /* beside the pins of what is found without a lease: somebody has one */
 enum mc_store_flags { MC_STORE_WAS_READ = 1 };
 enum mc_get_flags { MC_GET_NO_LEASE = 1, MC_GET_DISKS = 2 };

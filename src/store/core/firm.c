@@ -1,0 +1,89 @@
+#include "store/core/firm.h"
+
+#include "store/core/account.h"
+#include "store/core/place.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
+#include "store/core/state.h"
+
+/* What a replica takes from others: its extent, and its slot, of which a segment has one for so many bytes. */
+static uint64_t bytes_of(uint64_t length, size_t key_length)
+{
+    uint64_t bytes = mc_extent_size(length, key_length);
+    return bytes > MC_SLOT_BYTES_PER_OBJECT ? bytes : MC_SLOT_BYTES_PER_OBJECT;
+}
+
+uint64_t mc_firm_bytes(const struct mc_object *object)
+{
+    return mc_object_is_firm(object) ? bytes_of(object->length, object->key_length) : 0;
+}
+
+static uint64_t bytes_of_all(const struct mc_core *core, const struct mc_object *object)
+{
+    uint64_t bytes = 0;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        bytes += at.segment->kind == MC_SEGMENT_MEMORY ? mc_firm_bytes(object) : 0;
+    return bytes;
+}
+
+static void count(struct mc_core *core, const struct mc_object *object, uint64_t more, uint64_t less)
+{
+    core->firm.bytes += more - less;
+    if (mc_core_counts(core))
+        mc_object_holding(object)->account->firm_bytes += more - less;
+}
+
+void mc_firm_begin(struct mc_object *object)
+{
+    mc_assert(object->soft && !object->visible && object->first_slot == MC_NODE_NONE);
+    object->hard = 1;
+}
+
+void mc_firm_end(struct mc_core *core, struct mc_object *object)
+{
+    mc_assert(mc_object_is_firm(object));
+    count(core, object, 0, bytes_of_all(core, object));
+    object->hard = 0;
+}
+
+void mc_firm_linked(struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment)
+{
+    if (mc_object_is_firm(object) && segment->kind == MC_SEGMENT_MEMORY)
+        count(core, object, mc_firm_bytes(object), 0);
+}
+
+void mc_firm_unlinked(struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment)
+{
+    if (mc_object_is_firm(object) && segment->kind == MC_SEGMENT_MEMORY)
+        count(core, object, 0, mc_firm_bytes(object));
+}
+
+/* ---- how much ---- */
+
+static uint64_t budget_of(const struct mc_core *core, uint64_t bytes)
+{
+    return (uint64_t)((double)bytes * core->config.firm_pin_ratio);
+}
+
+uint64_t mc_firm_budget(struct mc_core *core)
+{
+    if (core->firm.changes != core->segment_changes) {
+        core->firm.capacity = mc_segments_capacity(core);
+        core->firm.changes = core->segment_changes;
+    }
+    return budget_of(core, core->firm.capacity);
+}
+
+bool mc_firm_fits(struct mc_core *core, struct mc_span key, const struct mc_object *before, uint64_t length,
+                  uint32_t replicas)
+{
+    bool replaces = before != NULL && before->visible && mc_object_is_firm(before);
+    uint64_t had = replaces ? bytes_of_all(core, before) : 0, has = bytes_of(length, key.length) * replicas;
+    if (has <= had) /* the promise that was given goes on, whatever has become of the memory it was given for */
+        return true;
+    if (core->firm.bytes - had + has > mc_firm_budget(core))
+        return false;
+    const struct mc_account *account = mc_core_counts(core) ? mc_account_find(core->objects.accounts, key) : NULL;
+    return account == NULL || !account->has_quota ||
+           account->firm_bytes - had + has <= budget_of(core, mc_account_most_bytes(core, account));
+}

@@ -1,0 +1,45 @@
+/* Firm pins: soft pins that are kept, too. Until its deadline (pin.h) the object is not evicted, as if it was pinned
+ * hard; then it is as any other. How much may be pinned so is bounded, of all memory and of a tenant's quota.
+ *
+ * An object is pinned firmly while it is both `hard` and `soft`. Counted is each replica in memory, from its grant
+ * until it leaves its object or the pin is over. What is there is kept whatever the bound is by then: a promise
+ * outlives the master and the nodes that have left, and only new ones are refused.
+ *
+ * Invariant (proved by tests/core_check.c): what is counted is the sum over the nodes of all segments of memory. */
+#ifndef MC_CORE_FIRM_H
+#define MC_CORE_FIRM_H
+
+#include "store/core/object.h"
+
+struct mc_core;
+struct mc_segment;
+
+struct mc_firm {
+    uint64_t bytes;             /* that are pinned so, or will be */
+    uint64_t visible;           /* objects */
+    uint64_t capacity, changes; /* of all memory that is lent, when so much had changed there */
+};
+
+static inline bool mc_object_is_firm(const struct mc_object *object)
+{
+    return object->hard && object->soft;
+}
+
+/* The object, which is not visible and has a soft pin and no replica yet, is to be kept until that is over. */
+void mc_firm_begin(struct mc_object *object);
+/* It is not kept any more. */
+void mc_firm_end(struct mc_core *core, struct mc_object *object);
+/* A replica has joined the object's chain, or left it. */
+void mc_firm_linked(struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment);
+void mc_firm_unlinked(struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment);
+
+/* What one replica of it counts; 0: it is not pinned firmly. */
+uint64_t mc_firm_bytes(const struct mc_object *object);
+/* Bytes that may be pinned so, of all memory that is lent. */
+uint64_t mc_firm_budget(struct mc_core *core);
+/* May so many replicas of that key and length be pinned firmly? before: whose value they would replace, or NULL; what
+ * they add to that counts. */
+bool mc_firm_fits(struct mc_core *core, struct mc_span key, const struct mc_object *before, uint64_t length,
+                  uint32_t replicas);
+
+#endif

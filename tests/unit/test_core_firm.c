@@ -1,0 +1,306 @@
+/* Firm pins: what has one is not evicted before its deadline, under whichever master, and there are only so many. */
+#include "core_owner.h"
+#include "store/core/account.h"
+#include "store/core/replica.h"
+#include "store/segment/layout.h"
+
+#define PIN_MS 5000u
+#define FIRM (MC_PUT_SOFT_PIN | MC_PUT_FIRM_PIN)
+#define LARGE 100000u
+#define BUDGET (MIB / 4) /* of the one segment: two of LARGE, and not three */
+
+static const struct world_wish for_a_while = {.flags = FIRM, .pin_ms = PIN_MS};
+static const struct world_wish or_not = {.flags = FIRM | MC_PUT_OR_NOT, .pin_ms = PIN_MS};
+
+/* A put of one replica to the only owner, which does what it is told. */
+static int32_t put(struct world *world, struct fake_owner *owner, const char *key, uint64_t length,
+                   const struct world_wish *wish)
+{
+    struct mc_wire_place place;
+    int32_t code = world_grant(world, owner->call, PUT_1, key, length, wish, &place);
+    world_check(world);
+    if (code != 0)
+        return code;
+    uint32_t pins = (wish->flags & MC_PUT_HARD_PIN) | (world->pin_ms > 0 ? MC_PUT_SOFT_PIN : 0u) |
+                    (world->is_firm ? MC_PUT_FIRM_PIN : 0u);
+    fake_write(owner, &place, key, length, (uint8_t)pins, 1);
+    held(owner, key)->pin_ms = world->pin_ms;
+    world_live(world, owner->owner, &place);
+    (void)fake_obey(world, owner);
+    world_check(world);
+    return world_put_done(world, owner->call, PUT_1);
+}
+
+static void expect_firm(const struct world *world, uint64_t objects, uint64_t length)
+{
+    struct mc_core_statistics statistics = statistics_of(world);
+    world_check(world);
+    assert_int_equal(statistics.firm_pinned, objects);
+    assert_int_equal(statistics.firm_bytes, objects * mc_extent_size(length, 1));
+}
+
+/* Time passes, in which the owner is heard. */
+static void pass(struct world *world, struct fake_owner *owner, uint64_t ms)
+{
+    world_pass_beating(world, ms, owner->heartbeat);
+}
+
+static uint64_t left_ms(const struct world *world, const char *key)
+{
+    return mc_core_firm_left_ms(world->core, mc_span_string(key));
+}
+
+static void test_stays_until_its_time_is_over(void **state)
+{
+    struct world world;
+    char key[32];
+    const struct world_wish soft = {.flags = MC_PUT_SOFT_PIN, .pin_ms = 10 * PIN_MS};
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    assert_int_equal(world_put_hard(&world, &store, "firm", 4000, &for_a_while), 0);
+    assert_true(world.is_firm && world.pin_ms == PIN_MS);
+    for (unsigned i = 0; i < 500; i++) /* soft pins go when nothing else is there */
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "a", i), 4000, &soft), 0);
+    assert_int_equal(world_exist(&world, store.call, "firm"), 1);
+    assert_int_equal(statistics_of(&world).firm_pinned, 1);
+    assert_true(statistics_of(&world).evicted_objects > 0);
+    world_pass_beating(&world, PIN_MS, store.heartbeat);
+    assert_int_equal(statistics_of(&world).firm_pinned, 0);
+    assert_int_equal(statistics_of(&world).firm_bytes, 0);
+    assert_int_equal(statistics_of(&world).firm_pins_expired, 1);
+    for (unsigned i = 0; i < 1000; i++)
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "b", i), 4000, NULL), 0);
+    assert_int_equal(world_exist(&world, store.call, "firm"), 0);
+    world_close_all(&world);
+}
+
+/* Beyond the budget a soft pin is given, or the put refused; what goes or is over gives back what it counted. */
+static void test_budget(void **state)
+{
+    struct world world;
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    assert_int_equal(statistics_of(&world).firm_budget, BUDGET);
+    assert_int_equal(put(&world, a, "a", LARGE, &for_a_while), 0);
+    assert_int_equal(put(&world, a, "b", LARGE, &or_not), 0);
+    expect_firm(&world, 2, LARGE);
+    assert_int_equal(put(&world, a, "c", LARGE, &or_not), MC_ERR_FIRM_PIN_REFUSED);
+    assert_int_equal(found(&world, a, "c"), 0);
+    assert_int_equal(put(&world, a, "c", LARGE, &for_a_while), 0);
+    assert_true(!world.is_firm && world.pin_ms == PIN_MS);
+    assert_int_equal(left_ms(&world, "c"), 0);
+    assert_int_equal(statistics_of(&world).firm_pins_refused, 2);
+    assert_int_equal(statistics_of(&world).soft_pinned, 1);
+    expect_firm(&world, 2, LARGE);
+    assert_int_equal(fake_remove(&world, a, a, "a"), 0);
+    expect_firm(&world, 1, LARGE);
+    pass(&world, a, 2000);
+    assert_int_equal(put(&world, a, "d", LARGE, &or_not), 0);
+    pass(&world, a, PIN_MS - 2000 + 100);
+    expect_firm(&world, 1, LARGE);
+    assert_true(left_ms(&world, "d") <= 2000 && left_ms(&world, "d") > 1000);
+    assert_int_equal(put(&world, a, "e", LARGE, &or_not), 0);
+    finish(&world, a, NULL);
+}
+
+/* A small value takes a slot, of which there are so many. */
+static void test_small_ones_count_as_a_slot(void **state)
+{
+    struct world world;
+    char key[32];
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    for (unsigned i = 0; i < BUDGET / MC_SLOT_BYTES_PER_OBJECT; i++)
+        assert_int_equal(put(&world, a, world_name(key, "k", i), 1, &or_not), 0);
+    assert_int_equal(statistics_of(&world).firm_bytes, BUDGET);
+    assert_int_equal(put(&world, a, "more", 1, &or_not), MC_ERR_FIRM_PIN_REFUSED);
+    finish(&world, a, NULL);
+}
+
+/* What is being put counts, and what fails no more. */
+static void test_grants_count(void **state)
+{
+    struct world world;
+    struct mc_wire_place places[2];
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(world_grant(&world, a->call, PUT_1 + i, i == 0 ? "a" : "b", LARGE, &or_not, &places[i]), 0);
+    assert_int_equal(put(&world, a, "c", LARGE, &or_not), MC_ERR_FIRM_PIN_REFUSED);
+    world_revoke(&world, a->call, &places[0]);
+    world_check(&world);
+    assert_int_equal(world_put_done(&world, a->call, PUT_1), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(statistics_of(&world).firm_bytes, mc_extent_size(LARGE, 1));
+    assert_int_equal(put(&world, a, "c", LARGE, &or_not), 0);
+    finish(&world, a, NULL);
+}
+
+static void test_upserts(void **state)
+{
+    struct world world;
+    const struct world_wish anew = {.flags = or_not.flags | MC_PUT_REPLACE | MC_PUT_KEEP_PIN, .pin_ms = 2 * PIN_MS};
+    const struct world_wish keep = {.flags = MC_PUT_REPLACE | MC_PUT_KEEP_PIN}, drop = {.flags = MC_PUT_REPLACE};
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(put(&world, a, i == 0 ? "a" : "b", LARGE, &or_not), 0);
+    assert_int_equal(put(&world, a, "a", LARGE, &anew), 0); /* what it adds counts, which is nothing */
+    expect_firm(&world, 2, LARGE);
+    pass(&world, a, 2000);
+    assert_int_equal(put(&world, a, "b", LARGE, &keep), 0);
+    assert_true(world.is_firm && world.pin_ms <= PIN_MS - 1900);
+    expect_firm(&world, 2, LARGE);
+    assert_int_equal(put(&world, a, "b", 2 * LARGE, &anew), MC_ERR_FIRM_PIN_REFUSED);
+    expect_firm(&world, 2, LARGE);
+    assert_int_equal(put(&world, a, "b", 2 * LARGE, &keep), 0); /* too large: but for its deadline */
+    assert_true(!world.is_firm && world.pin_ms > 0);
+    expect_firm(&world, 1, LARGE);
+    assert_int_equal(statistics_of(&world).soft_pinned, 1);
+    assert_int_equal(put(&world, a, "a", LARGE, &drop), 0);
+    expect_firm(&world, 0, LARGE);
+    finish(&world, a, NULL);
+}
+
+/* Another place of the value has its pin, whatever who copies believes; one place more only while there is room. */
+static void test_copies(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(put(&world, a, i == 0 ? "a" : "b", LARGE, &or_not), 0);
+    world.core->config.firm_pin_ratio = 0.01; /* as if others had left */
+    pass(&world, a, 1000);
+    assert_int_equal(world_get(&world, a->call, "a", 0, NULL, &place), 0);
+    struct world_wish copy = {.flags = MC_PUT_REPLACE, .expected = place.generation - place.replica};
+    assert_int_equal(put(&world, a, "a", LARGE, &copy), 0);
+    assert_true(world.is_firm && world.pin_ms <= PIN_MS - 900);
+    expect_firm(&world, 2, LARGE);
+    assert_int_equal(world_get(&world, a->call, "a", 0, NULL, &place), 0);
+    copy =
+        (struct world_wish){.flags = MC_PUT_REPLACE, .expected = place.generation - place.replica, .replica_count = 2};
+    assert_int_equal(put(&world, a, "a", LARGE, &copy), MC_ERR_NO_AVAILABLE_HANDLE);
+    expect_firm(&world, 2, LARGE);
+    finish(&world, a, NULL);
+}
+
+/* A later master keeps the promise, also where it would give none; and then it is over in time. */
+static void test_masters_end(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(put(&world, a, i == 0 ? "a" : "b", LARGE, &or_not), 0);
+    assert_int_equal(put(&world, a, "c", SMALL, &or_not), 0);
+    config.firm_pin_ratio = 0.01;
+    master_stop(&world);
+    world.now += 500;
+    master_start(&world, NEXT_EPOCH, &config);
+    held(a, "a")->pin_ms = held(a, "b")->pin_ms = 4000;
+    held(a, "c")->pin_ms = 0;
+    held(a, "c")->flags = 0; /* it was over when it was told */
+    come_back(&world, a);
+    expect_firm(&world, 2, LARGE);
+    assert_true(left_ms(&world, "a") > 2000);
+    assert_int_equal(put(&world, a, "d", SMALL, &or_not), MC_ERR_FIRM_PIN_REFUSED);
+    pass(&world, a, 4000);
+    assert_int_equal(left_ms(&world, "a"), 0);
+    assert_int_equal(found(&world, a, "a"), LARGE);
+    assert_int_equal(put(&world, a, "d", SMALL, &or_not), 0);
+    finish(&world, a, NULL);
+}
+
+/* Nothing is promised that only this master would keep; an owner of an earlier release writes no firm pins. */
+static void test_earlier_owner(void **state)
+{
+    struct world world;
+    uint64_t features = world_features;
+    (void)state;
+    world_features = 0;
+    struct fake_owner *a = start_with_owner(&world);
+    world_features = features;
+    assert_int_equal(put(&world, a, "a", SMALL, &or_not), MC_ERR_FIRM_PIN_REFUSED);
+    assert_int_equal(put(&world, a, "a", SMALL, &for_a_while), 0);
+    assert_true(!world.is_firm && world.pin_ms == PIN_MS);
+    expect_firm(&world, 0, SMALL);
+    finish(&world, a, NULL);
+}
+
+static void test_wishes_of_all_kinds(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    const struct world_wish hard = {.flags = or_not.flags | MC_PUT_HARD_PIN, .pin_ms = PIN_MS};
+    const struct world_wish alone = {.flags = MC_PUT_FIRM_PIN, .pin_ms = PIN_MS}, plain = {.flags = or_not.flags};
+    (void)state;
+    config.soft_pin_ttl_ms = 0;
+    world_start(&world, FIRST_EPOCH, &config);
+    struct fake_owner *a = fake(NODE_A);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(put(&world, a, "hard", SMALL, &hard), 0); /* which is more */
+    assert_int_equal(put(&world, a, "alone", SMALL, &alone), 0);
+    assert_int_equal(put(&world, a, "plain", SMALL, &plain), 0); /* no time, and no default of it */
+    expect_firm(&world, 0, SMALL);
+    finish(&world, a, NULL);
+}
+
+/* Owners that leave take with them what they count. */
+static void test_owner_leaves(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store a = world_open_one(&world);
+    struct world_store b = world_store(&world, NODE_B, MIB, "b");
+    const struct world_item item = {mc_span_string("k"), LARGE};
+    const struct world_wish both = {.flags = or_not.flags, .pin_ms = 100 * PIN_MS, .replica_count = 2};
+    world_put_both(&world, &a, &b, &item, &both);
+    assert_int_equal(statistics_of(&world).firm_bytes, 2 * mc_extent_size(LARGE, 1));
+    size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 6);
+    mc_wire_unmount_write(&world.frame, &(struct mc_wire_unmount){.segment = b.segment});
+    world_send(&world, b.owner, frame);
+    world_settle(&world, 1000);
+    expect_firm(&world, 1, LARGE);
+    assert_int_equal(world_exist(&world, a.call, "k"), 1);
+    world_close_all(&world);
+}
+
+/* So much of a tenant's quota. */
+static void test_tenants(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    const struct mc_core_quota quota = {.bytes = 2 * LARGE};
+    struct mc_wire_place place;
+    (void)state;
+    config.tenants = config.quotas = true;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &quota), 0);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "a", LARGE / 4, &or_not, &place), 0);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "b", LARGE / 3, &or_not, &place), MC_ERR_FIRM_PIN_REFUSED);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "c", LARGE / 5, &or_not, &place), 0);
+    world_check(&world);
+    assert_int_equal(statistics_of(&world).firm_pinned, 2);
+    world_close_all(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stays_until_its_time_is_over),
+        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_small_ones_count_as_a_slot),
+        cmocka_unit_test(test_grants_count),
+        cmocka_unit_test(test_upserts),
+        cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_masters_end),
+        cmocka_unit_test(test_earlier_owner),
+        cmocka_unit_test(test_wishes_of_all_kinds),
+        cmocka_unit_test(test_owner_leaves),
+        cmocka_unit_test(test_tenants),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
