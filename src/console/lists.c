@@ -147,7 +147,11 @@ static void print_one_key(FILE *out, struct mc_span data)
         fprintf(out, "\n");
         return;
     }
-    fprintf(out, "%s: %s\n", name, mc_console_size(size, mc_console_number(data, "bytes")));
+    fprintf(out, "%s: %s", name, mc_console_size(size, mc_console_number(data, "bytes")));
+    uint64_t firm_ms = mc_console_number(data, "firm_pin_ms");
+    if (firm_ms > 0)
+        fprintf(out, ", pinned firmly for %s", mc_console_time(ago, firm_ms / 1000));
+    fprintf(out, "\n");
     if (mc_json_find(data, "replicas", &list) != 1 || mc_json_open(list, '[', &cursor) < 0)
         return;
     while (mc_json_next(&cursor) == 1)

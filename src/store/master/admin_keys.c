@@ -108,6 +108,7 @@ struct one_key {
     struct mc_core_segment segments[MC_REPLICA_COUNT_MAX];
     bool is_there[MC_REPLICA_COUNT_MAX];
     struct mc_core_why why;
+    uint64_t firm_ms;
 };
 
 static void ask_one_key(struct mc_core *core, void *argument)
@@ -118,6 +119,7 @@ static void ask_one_key(struct mc_core *core, void *argument)
     one->count = one->count > (int)MC_REPLICA_COUNT_MAX ? (int)MC_REPLICA_COUNT_MAX : one->count;
     for (int i = 0; i < one->count; i++)
         one->is_there[i] = mc_core_segment(core, one->replicas[i].segment, &one->segments[i]);
+    one->firm_ms = one->count < 0 ? 0 : mc_core_firm_left_ms(core, key);
     mc_core_why(core, key, &one->why);
 }
 
@@ -141,6 +143,8 @@ static void write_found(struct mc_json_writer *writer, const struct one_key *one
     mc_json_add_bool(writer, "is_there", is_there);
     if (is_there)
         mc_json_add_number(writer, "bytes", one->count > 0 ? one->replicas[0].length : 0);
+    if (one->firm_ms > 0)
+        mc_json_add_number(writer, "firm_pin_ms", one->firm_ms);
     mc_json_begin(writer, "replicas", '[');
     for (int i = 0; i < one->count; i++)
         if (one->is_there[i])
