@@ -88,6 +88,8 @@ _FIELDS = (
     ("data_type", ObjectDataType.UNKNOWN, _member(ObjectDataType), "ObjectDataType; a tag without effect"),
     ("group_ids", None, _optional(_texts),
      "a group's name for each key of the call (\"\": none), or None: a read protects the whole group, which is evicted together"),
+    ("firm_pin_ms", 0, _count, "not 0: a soft pin of so many milliseconds, before whose end it is not evicted, as far as the master's max_firm_pin_ratio goes"),
+    ("firm_pin_or_not", False, _flag, "with firm_pin_ms: puts nothing instead, -1908 (or -705: the key exists); 0 says that it is pinned"),
 )
 
 

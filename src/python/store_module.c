@@ -27,7 +27,7 @@
     X(allocate_and_mount_segment) X(mount_segment) X(unmount_segment) X(unmount_and_free_segment) \
     X(unmount_local_disk_segment) \
     X(setup_dummy) X(alloc_from_mem_pool) \
-    X(is_exist) X(batch_is_exist) X(longest_prefix) X(remove) X(batch_remove) X(remove_by_regex) X(remove_all) X(get_size) \
+    X(is_exist) X(batch_is_exist) X(longest_prefix) X(remove) X(batch_remove) X(remove_by_regex) X(remove_all) X(get_size) X(firm_pin_left) \
     X(register_buffer) X(unregister_buffer) X(get_replica_desc) X(batch_get_replica_desc) \
     X(get_hostname) X(health_check) X(get_offload_rpc_read_count) X(close)
 /* clang-format on */

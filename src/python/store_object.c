@@ -324,18 +324,23 @@ static PyObject *remove_all(struct mc_py_store *self, PyObject **values)
 MC_PY_STORE_CALL(remove_all, 0, "force=False", remove_all(self, values),
                  "Removes every object of the cluster. Returns how many. Leased objects stay unless force.")
 
-static PyObject *get_size(struct mc_py_store *self, PyObject **values)
+typedef int number_call(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);
+static PyObject *number_of_key(struct mc_py_store *self, PyObject **values, number_call *call)
 {
     struct mc_bytes key;
-    int64_t size = STORE_UNSET;
+    int64_t number = STORE_UNSET;
     int rc;
     if (mc_py_key(values[0], &key) < 0)
         return NULL;
-    MC_PY_IN_STORE(self, store, rc, mc_store_size(store, &key, 1, &size));
-    return PyLong_FromLongLong(mc_py_result(size, rc));
+    MC_PY_IN_STORE(self, store, rc, call(store, &key, 1, &number));
+    return PyLong_FromLongLong(mc_py_result(number, rc));
 }
 
-MC_PY_STORE_CALL(get_size, 1, "key", get_size(self, values), "Length of the object in bytes; -704: no such object.")
+MC_PY_STORE_CALL(get_size, 1, "key", number_of_key(self, values, mc_store_size),
+                 "Length of the object in bytes; -704: no such object.")
+MC_PY_STORE_CALL(firm_pin_left, 1, "key", number_of_key(self, values, mc_store_firm_pin_left),
+                 "For how many milliseconds, at least, the object is pinned firmly yet (ReplicateConfig.firm_pin_ms).\n"
+                 "0: it is not; -704: no such object.")
 
 static PyObject *register_buffer(struct mc_py_store *self, PyObject **values)
 {

@@ -40,6 +40,8 @@ struct fields {
     PyObject *preferred_segments, *preferred_segment, *preferred_nof_segments;
     int prefer_alloc_in_same_node;
     PyObject *data_type, *group_ids; /* group_ids: tuple or None */
+    unsigned long long firm_pin_ms;
+    int firm_pin_or_not;
     uint64_t ttl_ms;
 };
 
@@ -70,11 +72,12 @@ static int read_fields(PyObject *object, PyObject **values, struct fields *field
         return 0;
     }
     if (*values == NULL ||
-        !PyArg_ParseTuple(*values, "KKKlOppO!UO!pOO", &fields->replica_num, &fields->nof_replica_num,
+        !PyArg_ParseTuple(*values, "KKKlOppO!UO!pOOKp", &fields->replica_num, &fields->nof_replica_num,
                           &fields->dfs_replica_num, &fields->soft_pin_action, &fields->soft_pin_ttl_ms,
                           &fields->with_soft_pin, &fields->with_hard_pin, &PyTuple_Type, &fields->preferred_segments,
                           &fields->preferred_segment, &PyTuple_Type, &fields->preferred_nof_segments,
-                          &fields->prefer_alloc_in_same_node, &fields->data_type, &fields->group_ids))
+                          &fields->prefer_alloc_in_same_node, &fields->data_type, &fields->group_ids,
+                          &fields->firm_pin_ms, &fields->firm_pin_or_not))
         return -1;
     if (fields->with_soft_pin)
         fields->soft_pin_action = SOFT_PIN_ENABLE;
@@ -98,6 +101,8 @@ static const char *find_fault(const struct fields *fields, Py_ssize_t key_count,
         return "replica_num is 0";
     if (fields->soft_pin_ttl_ms != Py_None && fields->soft_pin_action != SOFT_PIN_ENABLE)
         return "soft_pin_ttl_ms needs soft_pin_action ENABLE";
+    if (fields->firm_pin_or_not && fields->firm_pin_ms == 0)
+        return "firm_pin_or_not needs firm_pin_ms";
     if (fields->prefer_alloc_in_same_node && (kind != MC_PY_PUT_MULTI || fields->replica_num != 1))
         return "prefer_alloc_in_same_node works with batch_put_from_multi_buffers and one replica only";
     if (fields->group_ids != Py_None && PyTuple_Size(fields->group_ids) != key_count)
@@ -182,6 +187,8 @@ int mc_py_replicate_acquire(PyObject *object, Py_ssize_t key_count, enum mc_py_p
     replicate->config.with_soft_pin = fields.soft_pin_action == SOFT_PIN_ENABLE && !is_none;
     replicate->config.drop_soft_pin = fields.soft_pin_action == SOFT_PIN_DISABLE || is_none;
     replicate->config.soft_pin_ttl_ms = fields.ttl_ms;
+    replicate->config.firm_pin_ms = fields.firm_pin_ms;
+    replicate->config.firm_pin_or_not = fields.firm_pin_or_not;
     replicate->config.prefer_same_node = fields.prefer_alloc_in_same_node;
     int rc = read_groups(fields.group_ids, replicate);
     return rc == 0 ? read_names(&fields, replicate) : rc;

@@ -1,5 +1,7 @@
-"""Soft pins over real processes: a deadline of their own, which masters that follow, and disks, keep."""
+"""Pins over real processes. Soft ones have a deadline of their own, which masters that follow, and disks, keep; what has
+a firm one stays until then, and there are only so many."""
 import contextlib
+import json
 import time
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from cluster import Master, wait_until
 from python_cluster import BUFFER, SLOW, MooncakeDistributedStore, ReplicateConfig
 from store_process import StoreProcess
+from test_openapi import ask
 
 from mooncake.store import SoftPinAction
 
@@ -131,3 +134,100 @@ def test_disks_keep_deadlines(folder, monkeypatch):
             assert pinned(master) == 2
         wait_until(lambda: pinned(master) == 1, 60 * SLOW)
         assert store.close() == 0
+
+
+# ---- firm pins ----
+
+REFUSED, EXISTS, MISSING = -1908, -705, -704
+MIB = 1 << 20
+
+
+def firm(ms=LONG_MS, or_not=True):
+    config = ReplicateConfig()
+    config.firm_pin_ms, config.firm_pin_or_not = ms, or_not
+    return config
+
+
+def firm_bytes(master):
+    return master.metrics()["mooncake_firm_pin_bytes"]
+
+
+def fill(store, prefix):
+    """More than the pool has."""
+    for number in range(48):
+        assert store.put(f"{prefix}-{number}", bytes(MIB)) == 0
+
+
+def test_what_is_pinned_firmly_stays():
+    with Master("--max_kv_soft_pin_ttl=2h") as master, opened(master) as store:
+        node = StoreProcess(master.address).start()
+        try:
+            wait_until(lambda: store.put("probe", b"v") == 0)
+            wait_until(lambda: master.metrics()["mooncake_firm_pin_budget_bytes"] == 8 * MIB)
+            assert store.put("kept", b"k" * MIB, firm()) == 0
+            assert LONG_MS - 60_000 < store.firm_pin_left("kept") <= LONG_MS + 100  # deadlines are in tenths
+            assert store.put("kept", b"again", firm()) == EXISTS
+            assert store.put("short", b"s" * MIB, firm(4000 * SLOW)) == 0
+            assert store.put("soft", bytes(MIB), pin(LONG_MS)) == 0
+            assert store.put("too long", bytes(MIB), firm(2 * 3_600_000 + 1)) == INVALID
+            fill(store, "a")
+            assert store.get("kept") == b"k" * MIB and store.firm_pin_left("probe") in (0, MISSING)
+            status, body, _ = ask(master.metrics_port, "GET", "/api/v1/key?key=kept")
+            assert status == 200 and 0 < json.loads(body)["data"]["firm_pin_ms"] <= LONG_MS + 100
+            wait_until(lambda: master.metrics()["mooncake_firm_pins_expired_total"] == 1, 20 * SLOW)
+            assert MIB < firm_bytes(master) < 2 * MIB
+            fill(store, "b")
+            fill(store, "c")
+            assert store.get("kept") == b"k" * MIB and store.is_exist("short") == 0
+            assert store.remove("kept", True) == 0
+            assert firm_bytes(master) == 0 and store.firm_pin_left("kept") == MISSING
+        finally:
+            node.stop()
+
+
+def test_no_more_than_the_budget_is_pinned_firmly():
+    with Master() as master, opened(master) as store:
+        node = StoreProcess(master.address).start()
+        try:
+            wait_until(lambda: store.put("probe", b"v") == 0)
+            wait_until(lambda: master.metrics()["mooncake_firm_pin_budget_bytes"] == 8 * MIB)
+            for number in range(7):  # of a little more than a MiB each
+                assert store.put(f"k-{number}", bytes(MIB), firm()) == 0
+            assert store.put("more", bytes(MIB), firm()) == REFUSED and store.is_exist("more") == 0
+            assert store.put("more", bytes(MIB), firm(or_not=False)) == 0
+            assert store.firm_pin_left("more") == 0 and pinned(master) == 1
+            assert store.upsert("k-0", b"1" * MIB, firm()) == 0 and store.get("k-0") == b"1" * MIB
+            assert store.upsert("k-1", b"2" * MIB) == 0 and store.firm_pin_left("k-1") > 0
+            assert master.metrics()["mooncake_firm_pins_refused_total"] == 2
+            assert store.remove("k-2", True) == 0
+            assert store.put("another", bytes(MIB), firm()) == 0
+        finally:
+            node.stop()
+    with Master("--max_firm_pin_ratio=0") as master, opened(master) as store:
+        node = StoreProcess(master.address).start()
+        try:
+            wait_until(lambda: store.put("probe", b"v") == 0)
+            assert store.put("k", b"value", firm()) == REFUSED
+        finally:
+            node.stop()
+
+
+def test_firm_pins_outlive_master_and_node(folder):
+    with Master() as master, opened(master) as store:
+        node = StoreProcess(master.address, data_dir=folder).start()
+        try:
+            wait_until(lambda: store.put("probe", b"v") == 0)
+            wait_until(lambda: store.put("kept", b"k" * MIB, firm()) == 0)
+            for restart in ("master", "node", "both"):
+                ended = [one for one, other in ((master, "node"), (node, "master")) if restart != other]
+                for one in ended:
+                    one.kill()
+                for one in ended:
+                    one.start()
+                wait_until(lambda: store.get("kept") == b"k" * MIB, 30 * SLOW)
+                assert LONG_MS - 600_000 < store.firm_pin_left("kept") <= LONG_MS + 2100
+                wait_until(lambda: MIB < firm_bytes(master) < 2 * MIB)
+                fill(store, restart)
+                assert store.get("kept") == b"k" * MIB
+        finally:
+            node.stop()

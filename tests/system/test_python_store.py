@@ -49,6 +49,7 @@ REFUSED = [
     ("remove_by_regex", (".*",), -600),
     ("remove_all", (), -600),
     ("get_size", ("k",), -600),
+    ("firm_pin_left", ("k",), -600),
     ("register_buffer", (4096, 10), -600),
     ("unregister_buffer", (4096,), -600),
     ("get_hostname", (), ""),
