@@ -334,6 +334,14 @@ MC_API int mc_store_exist(struct mc_store *store, const struct mc_bytes *keys, s
 /* How many keys, from the first one on, are readable, in memory or on a disk, up to the first that is not; or the
  * negative error of the first that could not be answered. Takes no lease. */
 MC_API int64_t mc_store_longest_prefix(struct mc_store *store, const struct mc_bytes *keys, size_t count);
+/* What is there is pinned as config says, as if it was put now, and in no other way; without a pin in it, or NULL, what
+ * it had ends. The value is read by this process and put in place of itself, as by mc_store_copy: readers never miss
+ * it, and what others store meanwhile stays. One that lies on a disk alone is loaded. Other fields of config do not
+ * count. results[i] = 0, MC_ERR_OBJECT_NOT_FOUND, MC_ERR_FIRM_PIN_REFUSED (firm_pin_or_not: its pin is as it was),
+ * MC_ERR_NO_AVAILABLE_HANDLE (for a moment there are two of it), MC_ERR_STALE (it was replaced again and again),
+ * MC_ERR_NOT_SUPPORTED (the master is of an earlier release). Returns 0 or the first error. */
+MC_API int mc_store_pin(struct mc_store *store, const struct mc_bytes *keys, size_t count,
+                        const struct mc_replicate_config *config, int *results);
 /* results[i] = for how long it is pinned firmly yet, at least, in ms; 0: it is not, or the master is of an earlier
  * release; or negative. Returns 0 or the first error. Takes no lease. */
 MC_API int mc_store_firm_pin_left(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);

@@ -3,6 +3,7 @@
 
 #include "members.h"
 #include "oracle.h"
+#include "placed.h"
 
 #include "store/core/core.h"
 #include "store/core/replica.h"
@@ -62,8 +63,39 @@ static void task_try(struct sim_worker *worker, uint32_t key, const char *source
     sim_note((uint64_t)told.status << 8 | 12);
 }
 
+/* The put whose value is there; UINT32_MAX: none, or it is not known. */
+static uint32_t put_there(uint32_t key)
+{
+    const struct mc_core *core = sim_master()->alive ? sim_master()->core : NULL;
+    const struct mc_object *object = core == NULL ? NULL : mc_object_find(core, sim_key_full(key));
+    if (object == NULL || !object->visible)
+        return UINT32_MAX;
+    struct mc_replica first = mc_replica_first(core, object);
+    return oracle_placed_put(mc_node_generation(core, mc_segment_node(first.segment, first.slot)));
+}
+
+static void pin(struct sim_worker *worker, uint32_t key)
+{
+    struct mc_bytes name = sim_key_name(key);
+    uint32_t kind = sim_below(SIM_FIRM, 4), number = oracle_pin_begin(key);
+    struct mc_replicate_config config = {.with_soft_pin = kind == 2, .firm_pin_or_not = kind == 0};
+    config.firm_pin_ms = kind < 2 ? 1000u << sim_below(SIM_FIRM, 4) : 0;
+    int result;
+    struct oracle_call call = oracle_begin();
+    (void)mc_store_pin(worker->store, &name, 1, &config, &result);
+    oracle_end(&call, (TRIES_MAX + 1) * TRY_QUESTIONS * sim_plan->timeout_ms, "pin");
+    sim_say("pin %u of key %u for %llu ms: %s", kind, key, (unsigned long long)config.firm_pin_ms,
+            mc_error_name(result));
+    oracle_pin_end(&call, key, number, put_there(key), result == 0 && config.firm_pin_or_not ? config.firm_pin_ms : 0);
+    sim_note((uint64_t)(uint32_t)result << 8 | 14);
+}
+
 void sim_job_do(struct sim_worker *worker)
 {
+    if (sim_plan->has_firm && sim_once_in(SIM_FIRM, 2)) {
+        pin(worker, sim_key_draw(SIM_FIRM, worker->tenant));
+        return;
+    }
     struct segment_list segments;
     const struct mc_core *core = sim_master()->alive ? sim_master()->core : NULL;
     uint32_t kind = sim_below(SIM_JOB, 6), key = sim_key_draw(SIM_JOB, worker->tenant);

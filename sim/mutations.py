@@ -274,6 +274,7 @@ MUTATIONS = [
     ("firm_pins_end_with_their_master", CORE + "recover.c", "        mc_firm_begin(object);", "        (void)object;"),
     ("owners_do_not_write_that_a_pin_is_firm", SEGMENT + "memory.c", "mc_pin_write(commit->flags, commit->pin_ms, ", "mc_pin_write(commit->flags & (uint8_t)~MC_PUT_FIRM_PIN, commit->pin_ms, "),
     ("firm_pins_have_no_bound", CORE + "firm.c", "    if (core->firm.bytes - had + has > mc_firm_budget(core))", "    if (false)"),
+    ("what_is_there_keeps_the_pin_it_has", CORE + "put.c", "(start->flags & MC_PUT_NEW_PIN) == 0", "true"),
     # Sessions
     ("sessions_are_not_renewed", STORE + "session.c", "        if (now_ms - hold->renewed_ms >= renew_ms) {", "        if (now_ms - hold->renewed_ms >= 100 * renew_ms) {"),
     ("sessions_protect_one_key", STORE + "session.c", "    if (--hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread", "    hold->link = --hold->key_count > 1 ? (link->broken = true, mc_link_return(store, link), NULL) : link;\n    if (hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread"),
@@ -286,7 +287,7 @@ MUTATIONS = [
     # tests/unit/test_core_replace.c fail without them: copies end with what they copy (test_copy_of_what_goes), none carries a value past a
     # removal of all (test_copy_does_not_escape_a_removal_of_all), and an upsert that evicted its own old value waits until that is cleared
     # (test_value_that_makes_room_for_the_next).
-    ("copies_replace_whatever_is_there", STORE + "copy.c", "&put, &config, layout->described.version);", "&put, &config, 0);"),
+    ("copies_replace_whatever_is_there", STORE + "copy.c", "&put, config, layout->described.version);", "&put, config, 0);"),
     ("copies_are_not_pinned", STORE + "copy.c", "                                         .with_hard_pin = (layout->described.pins & MC_PUT_HARD_PIN) != 0,", "                                         .with_hard_pin = false,"),
     ("copies_are_one_byte_short", STORE + "copy.c", "    if (rc == 0) {\n        struct mc_put_item put", "    part.iov_len -= part.iov_len > 100;\n    if (rc == 0) {\n        struct mc_put_item put"),
     ("drained_segments_take_puts", CORE + "place.c", "    return segment->state == MC_SEGMENT_OK && !segment->leaving &&", "    return segment->state == MC_SEGMENT_OK &&"),

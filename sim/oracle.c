@@ -55,7 +55,10 @@ static struct key_state {
     uint64_t removed_ns; /* end of the last call that might have removed it */
     uint64_t doubt_ns;   /* a removal ended then that may still arrive at the master of that life; 0: none */
     uint32_t doubt_life;
-    bool is_job_in_doubt; /* it may have arrived, and wait there */
+    bool is_job_in_doubt;   /* it may have arrived, and wait there */
+    uint32_t pins, pinning; /* calls that give what is there another pin: begun, and under way */
+    uint32_t firm_put;      /* once there was one: of which it is promised that it is kept, */
+    uint64_t firm_until_ns; /* and so long */
 } key_states[SIM_KEY_NAMES_MAX];
 static bool may_rot;          /* bits flip */
 static uint64_t note_lost_ns; /* when the last note of a master was lost; 0: none was */
@@ -207,6 +210,9 @@ void oracle_put_wishes(uint32_t put, const struct mc_replicate_config *config)
 uint64_t oracle_put_firm_until_ns(uint32_t put)
 {
     const struct oracle_put *of = &all_puts[put];
+    const struct key_state *state = &key_states[of->key];
+    if (state->pins > 0)
+        return state->firm_put == put && of->length >= AMBIGUOUS_BYTES ? state->firm_until_ns : 0;
     bool is_promised = of->is_firm && of->succeeded && of->length >= AMBIGUOUS_BYTES;
     return is_promised ? of->start_ns + of->pin_ms * SIM_MS : 0;
 }
@@ -215,13 +221,43 @@ bool oracle_put_pin(uint32_t put, struct oracle_pin *pin)
 {
     const struct oracle_put *of = &all_puts[put];
     *pin = (struct oracle_pin){of->pin_ms, of->start_ns, of->succeeded ? of->end_ns : SIM_NEVER, of->is_upsert};
-    return of->length >= AMBIGUOUS_BYTES;
+    return of->length >= AMBIGUOUS_BYTES && key_states[of->key].pins == 0;
 }
 
 /* Of a short value it is not known: another put of the same bytes may be meant. */
 bool oracle_put_is_hard(uint32_t put)
 {
-    return all_puts[put].is_hard && all_puts[put].length >= AMBIGUOUS_BYTES;
+    return all_puts[put].is_hard && all_puts[put].length >= AMBIGUOUS_BYTES && key_states[all_puts[put].key].pins == 0;
+}
+
+uint32_t oracle_pin_begin(uint32_t key)
+{
+    struct key_state *state = &key_states[key];
+    state->pins++;
+    state->firm_put = UINT32_MAX;
+    return state->pinning++ == 0 ? state->pins : 0;
+}
+
+/* May a value of the key have come since? */
+static bool is_put_since(uint32_t key, uint64_t since_ns)
+{
+    for (uint32_t i = 0; i < put_count; i++) {
+        const struct oracle_put *put = &all_puts[i];
+        bool is_over = put->decided && put->end_ns < since_ns && (put->succeeded || !put->is_upsert);
+        if (put->key == key && !is_over)
+            return true;
+    }
+    return false;
+}
+
+void oracle_pin_end(const struct oracle_call *call, uint32_t key, uint32_t number, uint32_t put, uint64_t firm_ms)
+{
+    struct key_state *state = &key_states[key];
+    state->pinning--;
+    if (number != state->pins || firm_ms == 0 || put == UINT32_MAX || is_put_since(key, call->start_ns))
+        return;
+    state->firm_put = put;
+    state->firm_until_ns = call->start_ns + firm_ms * SIM_MS;
 }
 
 uint32_t oracle_put_length(uint32_t put)

@@ -35,6 +35,10 @@ bool oracle_put_pin(uint32_t put, struct oracle_pin *pin);
 bool oracle_put_is_hard(uint32_t put);
 /* So long it was promised that the value is kept, whoever needs room; 0: nothing was. */
 uint64_t oracle_put_firm_until_ns(uint32_t put);
+/* A call gives what is there another pin; the number that its end names. put: what is there then; firm_ms: for so long
+ * it is to be kept, as that call has promised; 0: it has not. */
+uint32_t oracle_pin_begin(uint32_t key);
+void oracle_pin_end(const struct oracle_call *call, uint32_t key, uint32_t number, uint32_t put, uint64_t firm_ms);
 uint32_t oracle_put_length(uint32_t put);
 /* An owner has made it live: may it be, at that time? */
 void oracle_put_live(uint32_t put);

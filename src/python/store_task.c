@@ -151,6 +151,32 @@ MC_PY_STORE_CALL(batch_replica_clear, 1, "keys, segment_name=''", batch_replica_
                  "time.\n\n"
                  "Returns the list of those keys whose replicas are gone now.")
 
+static PyObject *batch_pin(struct mc_py_store *self, PyObject **values)
+{
+    struct mc_py_key_list list;
+    struct mc_py_replicate replicate;
+    PyObject *answer = NULL;
+    bool is_taken = mc_py_key_list_take(values[0], &list);
+    int rc = is_taken ? mc_py_replicate_acquire(values[1], list.count, MC_PY_PUT_BATCH, &replicate) : 1;
+    if (rc == 0)
+        MC_PY_IN_STORE(self, store, rc,
+                       mc_store_pin(store, list.keys, (size_t)list.count, &replicate.config, list.results));
+    for (Py_ssize_t i = 0; rc < 0 && i < list.count; i++)
+        list.results[i] = (int)mc_py_result(list.results[i], rc);
+    if (rc <= 0)
+        answer = mc_py_list_of_int(list.results, list.count);
+    if (is_taken)
+        mc_py_replicate_release(&replicate);
+    mc_py_key_list_free(&list);
+    return answer;
+}
+
+MC_PY_STORE_CALL(batch_pin, 1, "keys, config=None", batch_pin(self, values),
+                 "Pins what is there as the ReplicateConfig says, as if it was put now, and in no other way; without a "
+                 "pin in it, what\nthey had ends. The values are read and stored again by this process.\n\n"
+                 "Returns a list of int: 0, or a negative code (-704: no such object; -1908: firm_pin_or_not, and no "
+                 "more may be pinned\nfirmly).")
+
 /* ---- mounts ---- */
 
 #define MOUNT_STEP ((uint64_t)16 << 20) /* as the original: sizes are rounded up to multiples of it */

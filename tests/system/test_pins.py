@@ -212,6 +212,32 @@ def test_no_more_than_the_budget_is_pinned_firmly():
             node.stop()
 
 
+def test_what_is_there_is_pinned_otherwise():
+    with Master("--default_kv_soft_pin_ttl=1h") as master, opened(master) as store:
+        node = StoreProcess(master.address).start()
+        try:
+            wait_until(lambda: store.put("probe", b"v") == 0)
+            wait_until(lambda: master.metrics()["mooncake_firm_pin_budget_bytes"] == 8 * MIB)
+            for key in ("a", "b"):
+                assert store.put(key, key.encode() * MIB) == 0
+            assert store.batch_pin(["a", "none", "b"], firm()) == [0, MISSING, 0]
+            assert store.firm_pin_left("a") > 0 and firm_bytes(master) > 2 * MIB
+            assert store.batch_pin(["a"], pin()) == [0] and store.firm_pin_left("a") == 0 and pinned(master) == 1
+            fill(store, "x")
+            fill(store, "y")
+            assert store.get("b") == b"b" * MIB
+            assert store.batch_pin(["b"]) == [0] and firm_bytes(master) == 0  # whose conversation is over
+            fill(store, "z")
+            fill(store, "w")
+            assert store.is_exist("b") == 0
+            for number in range(7):
+                assert store.put(f"k-{number}", bytes(MIB), firm()) == 0
+            assert store.put("more", b"m" * MIB) == 0
+            assert store.batch_pin(["more"], firm()) == [REFUSED] and store.get("more") == b"m" * MIB
+        finally:
+            node.stop()
+
+
 def test_firm_pins_outlive_master_and_node(folder):
     with Master() as master, opened(master) as store:
         node = StoreProcess(master.address, data_dir=folder).start()

@@ -71,6 +71,7 @@ REFUSED = [
     ("create_move_task", ("k", "s", "t"), ((0, 0), -600)),
     ("query_task", ((1, 2),), (None, -600)),
     ("batch_replica_clear", (KEYS,), []),
+    ("batch_pin", (KEYS,), [-600] * 3),
     ("allocate_and_mount_segment", (1 << 20,), {"ret": -600, "segment_ids": [], "allocated_size": 0}),
     ("mount_segment", ("/nowhere", 1 << 20), {"ret": -600, "segment_ids": []}),
     ("unmount_segment", (["1-2"],), -600),

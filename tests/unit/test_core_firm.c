@@ -185,6 +185,54 @@ static void test_copies(void **state)
     finish(&world, a, NULL);
 }
 
+/* What is there is pinned otherwise: put in place of itself, with a pin of its own. */
+static void test_another_pin(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    const struct {
+        uint32_t flags;
+        uint64_t pin_ms;
+        int32_t code;
+        bool is_firm, is_soft, is_hard;
+    } rows[] = {
+        {FIRM | MC_PUT_OR_NOT, PIN_MS, 0, true, true, true},
+        {FIRM | MC_PUT_OR_NOT, 2 * PIN_MS, 0, true, true, true},
+        {FIRM | MC_PUT_OR_NOT | MC_PUT_KEEP_PIN, PIN_MS, 0, true, true, true},
+        {MC_PUT_SOFT_PIN, PIN_MS, 0, false, true, false},
+        {0, 0, 0, false, false, false},
+        {MC_PUT_HARD_PIN, 0, 0, false, false, true},
+        {0, 0, 0, false, false, false},
+    };
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    assert_int_equal(put(&world, a, "k", LARGE, &(struct world_wish){0}), 0);
+    for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        assert_int_equal(world_get(&world, a->call, "k", 0, NULL, &place), 0);
+        const struct world_wish wish = {.flags = rows[i].flags | MC_PUT_REPLACE | MC_PUT_NEW_PIN,
+                                        .pin_ms = rows[i].pin_ms,
+                                        .expected = place.generation - place.replica};
+        assert_int_equal(put(&world, a, "k", LARGE, &wish), rows[i].code);
+        const struct mc_object *object = mc_object_find(world.core, mc_span_string("k"));
+        assert_int_equal(object->soft, rows[i].is_soft);
+        assert_int_equal(object->hard, rows[i].is_hard);
+        assert_int_equal(mc_pin_left_ms(world.core, object), rows[i].pin_ms);
+        expect_firm(&world, rows[i].is_firm, LARGE);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(put(&world, a, i == 0 ? "a" : "b", LARGE, &or_not), 0);
+    assert_int_equal(world_get(&world, a->call, "k", 0, NULL, &place), 0);
+    struct world_wish wish = {.flags = or_not.flags | MC_PUT_REPLACE | MC_PUT_NEW_PIN,
+                              .pin_ms = PIN_MS,
+                              .expected = place.generation - place.replica};
+    assert_int_equal(put(&world, a, "k", LARGE, &wish), MC_ERR_FIRM_PIN_REFUSED);
+    assert_int_equal(found(&world, a, "k"), LARGE);
+    wish.flags &= ~(uint32_t)MC_PUT_OR_NOT;
+    assert_int_equal(put(&world, a, "k", LARGE, &wish), 0);
+    assert_true(!world.is_firm && world.pin_ms == PIN_MS);
+    finish(&world, a, NULL);
+}
+
 /* A later master keeps the promise, also where it would give none; and then it is over in time. */
 static void test_masters_end(void **state)
 {
@@ -296,6 +344,7 @@ int main(void)
         cmocka_unit_test(test_grants_count),
         cmocka_unit_test(test_upserts),
         cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_another_pin),
         cmocka_unit_test(test_masters_end),
         cmocka_unit_test(test_earlier_owner),
         cmocka_unit_test(test_wishes_of_all_kinds),

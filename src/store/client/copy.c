@@ -1,5 +1,6 @@
-/* Replicas that are added, moved and cleared: the value is read, and put in place of itself on the segments that are
- * wanted. The put names the version that was read, so a value that others store meanwhile is never overwritten. */
+/* Replicas that are added, moved and cleared, and pins of what is there: the value is read, and put in place of itself
+ * on the segments that are wanted. The put names the version that was read, so a value that others store meanwhile is
+ * never overwritten. */
 #include "store/client/calls.h"
 #include "store/client/owners.h"
 #include "store/client/scope.h"
@@ -42,25 +43,31 @@ static void *allocate(void *context, size_t index, uint64_t length)
     return part->iov_base;
 }
 
-/* The value on the segments of these names, and others if there shall be more replicas, in place of the one that was
- * looked at. */
-static int rewrite(struct mc_store *store, struct mc_bytes key, const struct layout *layout, const char *const *names,
-                   size_t count, size_t replica_count)
+/* The value in place of the one that was looked at. */
+static int rewrite_as(struct mc_store *store, struct mc_bytes key, const struct layout *layout,
+                      const struct mc_replicate_config *config)
 {
     struct iovec part = {NULL, 0};
     struct mc_get_item got = {.key = key};
+    int rc = mc_get_full(store, &got, allocate, &part);
+    if (rc == 0) {
+        struct mc_put_item put = {.key = key, .parts = &part, .part_count = 1};
+        rc = mc_put_expected(store, &put, config, layout->described.version);
+    }
+    free(part.iov_base);
+    return rc;
+}
+
+/* The same on the segments of these names, and others if there shall be more replicas. */
+static int rewrite(struct mc_store *store, struct mc_bytes key, const struct layout *layout, const char *const *names,
+                   size_t count, size_t replica_count)
+{
     struct mc_replicate_config config = {.replica_count = (uint32_t)replica_count,
                                          .preferred_segment_count = (uint32_t)count,
                                          .preferred_segments = names,
                                          .with_hard_pin = (layout->described.pins & MC_PUT_HARD_PIN) != 0,
                                          .with_soft_pin = (layout->described.pins & MC_PUT_SOFT_PIN) != 0};
-    int rc = mc_get_full(store, &got, allocate, &part);
-    if (rc == 0) {
-        struct mc_put_item put = {.key = key, .parts = &part, .part_count = 1};
-        rc = mc_put_expected(store, &put, &config, layout->described.version);
-    }
-    free(part.iov_base);
-    return rc;
+    return rewrite_as(store, key, layout, &config);
 }
 
 /* Names of the segments that are to hold the value; returns how many. copy: those that it is on, and the targets; move:
@@ -235,6 +242,67 @@ int mc_store_replica_clear(struct mc_store *store, const struct mc_bytes *keys, 
         rc = mc_scope_keys(store, &keys, count, &made);
     for (size_t i = 0; i < count; i++) {
         results[i] = rc < 0 ? rc : clear_one(store, keys[i], segment_name);
+        first = first < 0 ? first : results[i];
+    }
+    free(made);
+    if (entered == 0)
+        mc_store_leave(store);
+    return first;
+}
+
+/* ---- pins ---- */
+
+/* Into memory of its owner, if it lies on a disk alone. */
+static int load(struct mc_store *store, struct mc_bytes key)
+{
+    struct iovec part = {NULL, 0};
+    struct mc_get_item got = {.key = key};
+    int rc = mc_get_full(store, &got, allocate, &part);
+    free(part.iov_base);
+    return rc;
+}
+
+static int pin_one(struct mc_store *store, struct mc_bytes key, struct mc_replicate_config config)
+{
+    struct layout layout;
+    const char *names[MC_REPLICA_COUNT_MAX];
+    int rc = mc_key_check(key);
+    for (unsigned again = 0; rc == 0 && again < AGAIN_MAX; again++) {
+        rc = describe_layout(store, key, &layout);
+        if (rc == MC_ERR_OBJECT_NOT_FOUND && again == 0) {
+            rc = load(store, key);
+            continue;
+        }
+        if (rc < 0)
+            return rc;
+        config.preferred_segments = names;
+        config.preferred_segment_count = (uint32_t)wanted(&layout, NULL, NULL, 0, names);
+        config.replica_count = config.preferred_segment_count;
+        rc = rewrite_as(store, key, &layout, &config);
+        if (rc != MC_ERR_STALE)
+            return rc;
+        rc = 0;
+    }
+    return rc < 0 ? rc : MC_ERR_STALE;
+}
+
+int mc_store_pin(struct mc_store *store, const struct mc_bytes *keys, size_t count,
+                 const struct mc_replicate_config *config, int *results)
+{
+    struct mc_bytes *made = NULL;
+    struct mc_replicate_config wish = {.drop_soft_pin = true}; /* for what is wished here */
+    int entered = mc_store_enter(store), rc = entered, first = 0;
+    if (rc == 0)
+        rc = mc_scope_keys(store, &keys, count, &made);
+    if (config != NULL) {
+        wish.with_hard_pin = config->with_hard_pin;
+        wish.with_soft_pin = config->with_soft_pin;
+        wish.soft_pin_ttl_ms = config->soft_pin_ttl_ms;
+        wish.firm_pin_ms = config->firm_pin_ms;
+        wish.firm_pin_or_not = config->firm_pin_or_not;
+    }
+    for (size_t i = 0; i < count; i++) {
+        results[i] = rc < 0 ? rc : pin_one(store, keys[i], wish);
         first = first < 0 ? first : results[i];
     }
     free(made);

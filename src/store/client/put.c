@@ -82,6 +82,12 @@ static bool is_firm_or_not(const struct put_work *work)
     return work->config != NULL && work->config->firm_pin_or_not && (pins(work->config) & MC_PUT_FIRM_PIN) != 0;
 }
 
+/* Is what is there to have another pin, and nothing else? */
+static bool is_new_pin(const struct put_work *work)
+{
+    return work->expected != 0 && work->config != NULL && work->config->drop_soft_pin;
+}
+
 static void build_put_start(struct mc_buffer *out, uint64_t request_id, const void *context)
 {
     const struct put_work *work = context;
@@ -89,7 +95,8 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
     struct mc_wire_put_start head = {.replica_count = work->replica_count,
                                      .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u) |
                                               (config == NULL || !config->drop_soft_pin ? MC_PUT_KEEP_PIN : 0u) |
-                                              (is_firm_or_not(work) ? MC_PUT_OR_NOT : 0u),
+                                              (is_firm_or_not(work) ? MC_PUT_OR_NOT : 0u) |
+                                              (is_new_pin(work) ? MC_PUT_NEW_PIN : 0u),
                                      .expected = work->expected,
                                      .pin_ms = config == NULL            ? 0
                                                : config->firm_pin_ms > 0 ? config->firm_pin_ms
@@ -395,7 +402,8 @@ static int put_round(struct put_work *work)
         return rc;
     uint64_t request_id = link->request_id;
     work->epoch = link->epoch;
-    bool is_unknown = is_firm_or_not(work) && !mc_wire_can(&link->agreed, MC_FEATURE_FIRM_PINS);
+    bool is_asked = is_firm_or_not(work) || is_new_pin(work);
+    bool is_unknown = is_asked && !mc_wire_can(&link->agreed, MC_FEATURE_FIRM_PINS);
     rc = is_unknown ? MC_ERR_NOT_SUPPORTED : read_granted(work, &reader);
     if (rc < 0) {
         link->broken = true;

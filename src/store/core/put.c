@@ -447,7 +447,8 @@ static int32_t admit(struct mc_core *core, const struct start *start, const stru
 /* What is but another place of the value before, or is not to change its pin, has the deadline of that. */
 static bool keeps_pin(const struct start *start)
 {
-    return start->expected != 0 || (start->flags & (MC_PUT_PINS | MC_PUT_KEEP_PIN)) == MC_PUT_KEEP_PIN;
+    return start->expected != 0 ? (start->flags & MC_PUT_NEW_PIN) == 0
+                                : (start->flags & (MC_PUT_PINS | MC_PUT_KEEP_PIN)) == MC_PUT_KEEP_PIN;
 }
 
 struct pin_to_be {    /* of a value */
@@ -467,7 +468,7 @@ static int32_t pin_code(struct mc_core *core, const struct start *start, const s
         return 0;
     pin->is_firm = mc_firm_fits(core, item->key, object, item->length, start->replica_count);
     pin->is_refused = !pin->is_firm;
-    if (pin->is_refused && start->expected != 0)
+    if (pin->is_refused && start->expected != 0 && keeps_pin(start))
         return MC_ERR_NO_AVAILABLE_HANDLE; /* one more place is not worth the promise */
     return pin->is_refused && (start->flags & MC_PUT_OR_NOT) != 0 ? MC_ERR_FIRM_PIN_REFUSED : 0;
 }

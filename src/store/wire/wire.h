@@ -49,6 +49,7 @@ enum mc_put_flags {
     MC_PUT_KEEP_PIN = 16, /* with REPLACE: a soft pin of the value that is replaced stays, with its deadline */
     MC_PUT_FIRM_PIN = 32, /* with SOFT_PIN: until its deadline it is not evicted; an earlier release sees a soft pin */
     MC_PUT_OR_NOT = 64,   /* with FIRM_PIN: else the item's code is FIRM_PIN_REFUSED. Only with feature FIRM_PINS */
+    MC_PUT_NEW_PIN = 128, /* with `expected`: of these flags, or none, not that of the value. Only with that feature */
 };
 #define MC_PUT_PINS (MC_PUT_HARD_PIN | MC_PUT_SOFT_PIN | MC_PUT_FIRM_PIN)
 #define MC_FOUND_LEASED 8u /* beside the pins of what is found without a lease: somebody has one */
