@@ -342,8 +342,8 @@ MC_API int64_t mc_store_longest_prefix(struct mc_store *store, const struct mc_b
  * MC_ERR_NOT_SUPPORTED (the master is of an earlier release). Returns 0 or the first error. */
 MC_API int mc_store_pin(struct mc_store *store, const struct mc_bytes *keys, size_t count,
                         const struct mc_replicate_config *config, int *results);
-/* results[i] = for how long it is pinned firmly yet, at least, in ms; 0: it is not, or the master is of an earlier
- * release; or negative. Returns 0 or the first error. Takes no lease. */
+/* results[i] = for how long it is pinned firmly yet, at least, in ms; 0: it is not, or cannot be read from memory just
+ * now, or the master is of an earlier release; or negative. Returns 0 or the first error. Takes no lease. */
 MC_API int mc_store_firm_pin_left(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);
 /* results[i] = length in bytes or negative. */
 MC_API int mc_store_size(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);

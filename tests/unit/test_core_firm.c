@@ -315,6 +315,24 @@ static void test_owner_leaves(void **state)
     world_close_all(&world);
 }
 
+/* Of what cannot be read just now, or lies on a disk alone, it is not said that it is kept. */
+static void test_what_is_said(void **state)
+{
+    struct world world;
+    struct mc_wire_found item;
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    assert_int_equal(put(&world, a, "k", LARGE, &or_not), 0);
+    assert_int_equal(world_get(&world, a->call, "k", MC_GET_NO_LEASE, &item, NULL), 0);
+    assert_true(item.pin_ms == PIN_MS && item.pins == (MC_PUT_SOFT_PIN | MC_PUT_FIRM_PIN));
+    assert_int_equal(left_ms(&world, "k"), PIN_MS);
+    assert_int_equal(world_get(&world, a->call, "k", 0, &item, NULL), 0);
+    assert_int_equal(item.pin_ms, 0); /* nobody asks */
+    world_disconnect(&world, a->owner);
+    assert_int_equal(left_ms(&world, "k"), 0);
+    finish(&world, a, NULL);
+}
+
 /* So much of a tenant's quota. */
 static void test_tenants(void **state)
 {
@@ -349,6 +367,7 @@ int main(void)
         cmocka_unit_test(test_earlier_owner),
         cmocka_unit_test(test_wishes_of_all_kinds),
         cmocka_unit_test(test_owner_leaves),
+        cmocka_unit_test(test_what_is_said),
         cmocka_unit_test(test_tenants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -449,7 +449,7 @@ struct mc_core_replica {
 /* Readable replicas of one object: how many there are (at most capacity filled); -704 without one; -703 while it is
  * being put. */
 int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core_replica *replicas, size_t capacity);
-/* For how long it is pinned firmly yet; 0: it is not, or is not there. */
+/* For how long it is pinned firmly yet; 0: it is not, or cannot be read from memory. */
 uint64_t mc_core_firm_left_ms(const struct mc_core *core, struct mc_span key);
 /* How many keys of a list, from its first on, are stored up to the first that is not; of those, in memory and on disks.
  */

@@ -211,8 +211,10 @@ int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core
 
 uint64_t mc_core_firm_left_ms(const struct mc_core *core, struct mc_span key)
 {
+    struct mc_replica replica;
     const struct mc_object *object = mc_object_find(core, key);
-    return object != NULL && object->visible && mc_object_is_firm(object) ? mc_pin_left_ms(core, object) : 0;
+    bool is_kept = object != NULL && mc_object_is_firm(object) && mc_object_readable(core, object, &replica, 1) > 0;
+    return is_kept ? mc_pin_left_ms(core, object) : 0;
 }
 
 void mc_core_prefix(const struct mc_core *core, const struct mc_span *keys, size_t count, struct mc_core_prefix *prefix)

@@ -166,7 +166,7 @@ static struct mc_wire_found find_one(struct mc_core *core, struct mc_id reader, 
     else
         count = mc_object_coming(core, object, replicas, MC_REPLICA_COUNT_MAX);
     struct mc_wire_found found = {.length = object->length, .pins = pins_of(core, object, leased)};
-    if (!leased && object->visible && mc_object_is_firm(object))
+    if (!leased && count > 0 && object->visible && mc_object_is_firm(object))
         found.pin_ms = left_ms_told(core, object);
     if (count == 0 && object->visible && mc_object_stored(core, object)) { /* on a disk */
         found.code = leased ? ON_DISK : 0;
