@@ -39,6 +39,20 @@ class Client:
             config.preferred_segment = segment
         return config
 
+    def put_firm(self, key, name, size, segment, or_not):
+        """Of this release only."""
+        config = self.with_config(segment, 1)
+        config.firm_pin_ms, config.firm_pin_or_not = 3_600_000, or_not
+        return self.store.put(key, content(name, size), config)
+
+    def pin_firm(self, key):
+        config = self.config()
+        config.firm_pin_ms, config.firm_pin_or_not = 3_600_000, True
+        return self.store.batch_pin([key], config)
+
+    def firm_left(self, key):
+        return self.store.firm_pin_left(key)
+
     def same(self, key, name, size):
         """True, False, or None for a miss."""
         found = self.store.get(key)
