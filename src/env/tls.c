@@ -39,6 +39,24 @@ static struct context {
 static unsigned next_context;
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* A child that is forked while another thread reads files has them whole, and no lock that nobody gives back. Whoever
+ * holds this lock waits for no other of ours, so of all that are taken before a fork it must be the last: those that
+ * are registered first are called last. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&contexts_lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&contexts_lock);
+}
+
+__attribute__((constructor)) static void fork_handlers_install(void)
+{
+    (void)pthread_atfork(before_fork, after_fork, after_fork); /* fails for want of memory only */
+}
+
 static const char *text_of(const char *text)
 {
     return text == NULL ? "" : text;

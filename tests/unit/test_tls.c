@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -379,6 +380,39 @@ static void files_that_cannot_be_used_are_named(void **state)
     assert_int_equal(mc_tls_check(&(struct mc_tls_settings){.authority = NULL}, error, sizeof(error)), 0);
 }
 
+static void *reads_files(void *argument)
+{
+    atomic_bool *stops = argument;
+    char error[MC_TLS_PROBLEM_MAX] = "";
+    while (!atomic_load(stops)) {
+        (void)utimensat(AT_FDCWD, authority, NULL, 0); /* it has changed: all are read again */
+        (void)mc_tls_check(good(), error, sizeof(error));
+    }
+    return NULL;
+}
+
+/* Another thread is reading them most of the time when the child is made. */
+static void a_child_can_read_files(void **state)
+{
+    atomic_bool stops = false;
+    pthread_t thread;
+    char error[MC_TLS_PROBLEM_MAX] = "";
+    int status;
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, reads_files, &stops), 0);
+    for (unsigned i = 0; i < 50; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(30);
+            _exit(mc_tls_check(good(), error, sizeof(error)) == 0 ? 0 : 1);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+    atomic_store(&stops, true);
+    pthread_join(thread, NULL);
+}
+
 static void copy(const char *from, const char *to)
 {
     char command[512];
@@ -434,6 +468,7 @@ int main(void)
         cmocka_unit_test(ready_means_data),
         cmocka_unit_test(writing_to_a_dead_peer_is_an_error),
         cmocka_unit_test(files_that_cannot_be_used_are_named),
+        cmocka_unit_test(a_child_can_read_files),
         cmocka_unit_test(files_are_read_again_when_they_change),
     };
     return cmocka_run_group_tests(tests, begin_peers, end_peers);
