@@ -91,3 +91,12 @@ size_t mc_utf8_length(const uint8_t *text, size_t length)
     }
     return point < least[size] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000) ? 0 : size;
 }
+
+void mc_buffer_put_utf8(struct mc_buffer *buffer, const void *text, size_t length)
+{
+    const uint8_t *at = text;
+    for (size_t i = 0, size; i < length; i += size == 0 ? 1 : size) {
+        size = mc_utf8_length(at + i, length - i);
+        mc_buffer_append(buffer, size == 0 ? (const void *)MC_UTF8_UNKNOWN : at + i, size == 0 ? 3 : size);
+    }
+}

@@ -31,6 +31,7 @@ static inline bool mc_span_equal(struct mc_span a, struct mc_span b)
 
 /* Bytes of the UTF-8 character that text begins with, of at least one byte; 0: none does. */
 size_t mc_utf8_length(const uint8_t *text, size_t length);
+#define MC_UTF8_UNKNOWN "\xef\xbf\xbd" /* U+FFFD */
 
 /* The value of a hexadecimal digit, or -1. */
 static inline int mc_hex_digit(char c)
@@ -74,6 +75,8 @@ bool mc_buffer_reserve_slow(struct mc_buffer *buffer, size_t more);
 void mc_buffer_free(struct mc_buffer *buffer);
 /* Drops the first `count` bytes. */
 void mc_buffer_consume(struct mc_buffer *buffer, size_t count);
+/* Appends the text; each byte of it that is not UTF-8 becomes U+FFFD. */
+void mc_buffer_put_utf8(struct mc_buffer *buffer, const void *text, size_t length);
 /* Appends text; its terminator is not counted. */
 void mc_buffer_printf(struct mc_buffer *buffer, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

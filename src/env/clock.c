@@ -25,11 +25,16 @@ uint64_t mc_clock_boot_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-uint64_t mc_clock_wall_ms(void)
+uint64_t mc_clock_wall_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+uint64_t mc_clock_wall_ms(void)
+{
+    return mc_clock_wall_ns() / 1000000;
 }
 
 uint64_t mc_random_u64(void)

@@ -20,6 +20,7 @@ static inline uint64_t mc_clock_boot_ms(void)
     return mc_clock_boot_ns() / 1000000;
 }
 uint64_t mc_clock_wall_ms(void); /* CLOCK_REALTIME, ms since 1970: may leap; for what another boot is to understand */
+uint64_t mc_clock_wall_ns(void); /* the same in ns, for what other software is to understand */
 uint64_t mc_random_u64(void);    /* getrandom */
 struct mc_id mc_random_id(void);
 /* Equal for all processes of one running kernel (boot id), also across containers. */

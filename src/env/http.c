@@ -87,6 +87,8 @@ int mc_http_ask(struct mc_http *http, const struct mc_http_question *question, u
     mc_buffer_printf(&text, "%s %s HTTP/1.1\r\nHost: %s\r\n", question->method, question->path, http->address);
     if (question->secret != NULL)
         mc_buffer_printf(&text, "Authorization: %s\r\n", question->secret);
+    if (question->headers != NULL)
+        mc_buffer_printf(&text, "%s", question->headers);
     if (body.length > 0 || strcmp(question->method, "GET") != 0)
         mc_buffer_printf(&text, "Content-Type: %s\r\nContent-Length: %zu\r\n",
                          question->type == NULL ? "application/json" : question->type, body.length);
@@ -94,7 +96,7 @@ int mc_http_ask(struct mc_http *http, const struct mc_http_question *question, u
     struct iovec parts[2] = {{text.data, text.length}, {(void *)(uintptr_t)body.data, body.length}};
     int rc = http->tls != NULL ? mc_tls_send(http->tls, parts, 2, deadline_ns)
                                : mc_socket_send(http->fd, parts, 2, deadline_ns);
-    if (question->secret != NULL)
+    if (question->secret != NULL || question->headers != NULL)
         explicit_bzero(text.data, text.length);
     mc_buffer_free(&text);
     return rc;

@@ -20,6 +20,7 @@ struct mc_http { /* set fd to -1 and address before the first use */
 struct mc_http_question {
     const char *method, *path; /* path must hold no blanks or line ends */
     const char *secret;        /* of a line "Authorization: ...", without line ends; NULL: none */
+    const char *headers;       /* whole lines besides, each with its end; NULL: none */
     struct mc_span body;       /* JSON */
     const char *type;          /* of the body; NULL: application/json */
 };

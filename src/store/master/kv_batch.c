@@ -62,12 +62,11 @@ static void put_map(struct mc_buffer *out, size_t count)
 /* What is not UTF-8 in it becomes U+FFFD, as in JSON: readers refuse a whole batch for one wrong byte. */
 static void put_name(struct mc_buffer *out, struct mc_span text)
 {
-    static const char unknown[] = "\xef\xbf\xbd";
     const uint8_t *at = text.data;
     size_t length = 0;
     for (size_t i = 0, size; i < text.length; i += size == 0 ? 1 : size) {
         size = mc_utf8_length(at + i, text.length - i);
-        length += size == 0 ? sizeof(unknown) - 1 : size;
+        length += size == 0 ? strlen(MC_UTF8_UNKNOWN) : size;
     }
     if (length < 32)
         mc_buffer_put_u8(out, (uint8_t)(0xa0 | length));
@@ -75,10 +74,7 @@ static void put_name(struct mc_buffer *out, struct mc_span text)
         put_number_behind(out, 0xd9, length, 1);
     else
         put_number_behind(out, 0xda, length, 2);
-    for (size_t i = 0, size; i < text.length; i += size == 0 ? 1 : size) {
-        size = mc_utf8_length(at + i, text.length - i);
-        mc_buffer_append(out, size == 0 ? (const void *)unknown : at + i, size == 0 ? sizeof(unknown) - 1 : size);
-    }
+    mc_buffer_put_utf8(out, text.data, text.length);
 }
 _Static_assert(MC_KEY_LENGTH_MAX * 3 <= UINT16_MAX, "its length has two bytes");
 
