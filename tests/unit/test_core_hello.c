@@ -132,11 +132,11 @@ static void test_hello_of_another_build(void **state)
     struct mc_wire_hello_reply reply = world_greet(&world, number, &hello);
     assert_int_equal(reply.code, 0);
     assert_int_equal(reply.version_max, MC_WIRE_VERSION_MAX);
-    assert_int_equal(reply.features, MC_FEATURES_OURS);
+    assert_int_equal(reply.features, mc_wire_features());
     assert_true(mc_span_equal(reply.build, mc_span_string(mc_build())));
     const struct mc_connection *connection = mc_map_get(&world.core->connections, number);
     assert_int_equal(connection->peer.version, MC_WIRE_VERSION_MAX);
-    assert_int_equal(connection->peer.features, MC_FEATURES_OURS);
+    assert_int_equal(connection->peer.features, mc_wire_features());
     assert_string_equal(connection->member->build, "9.8.7 (git ?new?)?");
     world_close_all(&world);
 }

@@ -560,7 +560,7 @@ static void messages_and_rights(void **state)
 {
     static const unsigned free_for_all[] = {
         MC_MESSAGE_HELLO, MC_MESSAGE_HEARTBEAT, MC_MESSAGE_RENEW, MC_MESSAGE_PING, MC_MESSAGE_PONG, MC_MESSAGE_AUTH,
-        MC_MESSAGE_PROOF,
+        MC_MESSAGE_PROOF, MC_MESSAGE_TRACE, /* the request behind it needs one */
         /* answers, and what a master or an owner says; they are no requests */
         MC_MESSAGE_HELLO_REPLY, MC_MESSAGE_FAILED, MC_MESSAGE_CHALLENGE, MC_MESSAGE_HEARTBEAT_REPLY,
         MC_MESSAGE_MOUNT_REPLY, MC_MESSAGE_UNMOUNT_REPLY, MC_MESSAGE_CLEAR, MC_MESSAGE_CUT, MC_MESSAGE_INVENTORY_ACK,

@@ -2,6 +2,13 @@
 
 #include "base/build.h"
 #include "base/error.h"
+#include "base/trace.h"
+
+uint64_t mc_wire_features(void)
+{
+    const uint64_t traces = UINT64_C(1) << MC_FEATURE_TRACES;
+    return mc_traces_are_on() ? MC_FEATURES_OURS : MC_FEATURES_OURS & ~traces;
+}
 
 int mc_wire_agree(struct mc_wire_peer *peer, uint16_t version_min, uint16_t version_max, uint64_t features)
 {
@@ -9,7 +16,7 @@ int mc_wire_agree(struct mc_wire_peer *peer, uint16_t version_min, uint16_t vers
     if (version_min > version_max || version_min > MC_WIRE_VERSION_MAX || version_max < MC_WIRE_VERSION_MIN)
         return MC_ERR_INVALID_VERSION;
     peer->version = version_max < MC_WIRE_VERSION_MAX ? version_max : MC_WIRE_VERSION_MAX;
-    peer->features = features & MC_FEATURES_OURS;
+    peer->features = features & mc_wire_features();
     return 0;
 }
 
@@ -18,7 +25,7 @@ void mc_wire_hello_sign(struct mc_wire_hello *hello)
     hello->magic = MC_WIRE_MAGIC;
     hello->version_min = MC_WIRE_VERSION_MIN;
     hello->version_max = MC_WIRE_VERSION_MAX;
-    hello->features = MC_FEATURES_OURS;
+    hello->features = mc_wire_features();
     hello->build = mc_span_string(mc_build());
 }
 
@@ -26,7 +33,7 @@ void mc_wire_hello_reply_sign(struct mc_wire_hello_reply *reply)
 {
     reply->version_min = MC_WIRE_VERSION_MIN;
     reply->version_max = MC_WIRE_VERSION_MAX;
-    reply->features = MC_FEATURES_OURS;
+    reply->features = mc_wire_features();
     reply->build = mc_span_string(mc_build());
 }
 

@@ -20,7 +20,8 @@
     X(STAMPS, 4, "masters that know of stamps: stamp in HELLO")                                                        \
     X(PARTS, 5, "owners that take a value in parts, over several connections: skip and is_part in WRITE, WRITE_END")   \
     X(FIRM_PINS, 6,                                                                                                    \
-      "masters that pin firmly or not at all, owners that write so: FIRM_PIN, OR_NOT in flags of PUT_START")
+      "masters that pin firmly or not at all, owners that write so: FIRM_PIN, OR_NOT in flags of PUT_START")           \
+    X(TRACES, 7, "who makes spans of requests, while it does: TRACE")
 
 enum mc_feature {
 #define MC_FEATURE_ENUM(name, bit, what) MC_FEATURE_##name = (bit),
@@ -30,6 +31,8 @@ enum mc_feature {
 
 #define MC_FEATURE_BIT(name, bit, what) | UINT64_C(1) << (bit)
 #define MC_FEATURES_OURS (UINT64_C(0) MC_FEATURES(MC_FEATURE_BIT))
+/* Those of this process. It says TRACES only while it makes spans: a peer sends no context to who would drop it. */
+uint64_t mc_wire_features(void);
 
 struct mc_wire_peer { /* what was agreed with the other end of a connection; zeroed = nothing yet */
     uint16_t version;
