@@ -4,6 +4,7 @@
 #include "env/keys.h"
 #include "env/log.h"
 #include "env/secure.h"
+#include "env/spans.h"
 #include "store/master/events.h"
 #include "store/master/history.h"
 #include "store/master/http_server.h"
@@ -63,8 +64,11 @@ static int serve(struct mc_master_config *config, char *error, size_t error_size
         rc = mc_pod_create(config->pod_space, config->pod_name, &config->pod, error, error_size);
     config->pod_lead = config->pod == NULL ? NULL : mc_pod_lead;
     if (rc == 0)
+        mc_spans_start("mooncake_master");
+    if (rc == 0)
         rc = mc_server_create(config, &server, error, error_size);
     if (rc < 0) {
+        mc_spans_end();
         mc_pod_destroy(config->pod);
         return rc;
     }
@@ -89,6 +93,7 @@ static int serve(struct mc_master_config *config, char *error, size_t error_size
     mc_standbys_stop(config->standbys); /* waited for when the leadership is given back */
     mc_server_destroy(server);
     mc_standbys_destroy(config->standbys);
+    mc_spans_end();
     mc_pod_destroy(config->pod);
     return rc;
 }

@@ -140,7 +140,9 @@ static void the_exposition(void **state)
                                      .tls_handshakes = 6,
                                      .tls_resumed = 2,
                                      .standbys = 4,
-                                     .standbys_are_known = true};
+                                     .standbys_are_known = true,
+                                     .spans_sent = 12,
+                                     .spans_dropped = 3};
     struct mc_core_segment segments[3] = {{.name = "b:1", .used = 3, .capacity = 10},
                                           {.name = "a\"\\\n", .used = 1, .capacity = 20},
                                           {.name = "b:1", .used = 4, .capacity = 30}};
@@ -153,6 +155,8 @@ static void the_exposition(void **state)
         "\nmaster_key_count 7\n",
         "# TYPE mooncake_tls_handshakes_total counter\nmooncake_tls_handshakes_total 6\n",
         "# TYPE mooncake_tls_resumed_total counter\nmooncake_tls_resumed_total 2\n",
+        "# TYPE mooncake_trace_spans_sent_total counter\nmooncake_trace_spans_sent_total 12\n",
+        "# TYPE mooncake_trace_spans_dropped_total counter\nmooncake_trace_spans_dropped_total 3\n",
         "# TYPE master_put_start_requests_total counter\nmaster_put_start_requests_total 9\n",
         "\nmaster_value_size_bytes_bucket{le=\"4096\"} 1\nmaster_value_size_bytes_bucket{le=\"65536\"} 3\n",
         "\nmaster_value_size_bytes_bucket{le=\"67108864\"} 3\nmaster_value_size_bytes_bucket{le=\"+Inf\"} 7\n",

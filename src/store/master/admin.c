@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/socket.h"
+#include "env/spans.h"
 #include "env/tls.h"
 #include "store/master/http.h"
 #include "store/master/metrics.h"
@@ -247,6 +248,7 @@ static void get_metrics(void *context, struct mc_web_request *request)
     struct mc_standby standbys[MC_STANDBYS_MAX];
     bool is_known;
     size_t standby_count = mc_standbys_read(admin->view.standbys, standbys, &is_known);
+    const struct mc_spans_counts spans = mc_spans_counts();
     struct mc_metrics_extra extra = {resident_bytes(),
                                      (mc_clock_ms() - admin->started_ms) / 1000,
                                      mc_server_epoch(admin->server),
@@ -256,7 +258,9 @@ static void get_metrics(void *context, struct mc_web_request *request)
                                      tls.served,
                                      tls.served_resumed,
                                      standby_count,
-                                     is_known};
+                                     is_known,
+                                     spans.sent,
+                                     spans.dropped};
     mc_metrics_text(&text, &statistics, segments, (size_t)count, &extra);
     free(segments);
     mc_misses_metrics(admin->server, &text);

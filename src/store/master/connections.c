@@ -3,10 +3,12 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/trace.h"
 #include "env/clock.h"
 #include "env/limits.h"
 #include "env/log.h"
 #include "env/socket.h"
+#include "store/master/traced.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -264,6 +266,8 @@ static void destroy(struct connection *connection)
     server->connections[index] = NULL;
     server->free_indices[server->free_count++] = index;
     mc_buffer_free(&connection->out);
+    if (connection->traced != NULL)
+        mc_master_trace_free(connection);
     free(connection->gate);
     free(connection->proved);
     free(connection);
@@ -356,6 +360,8 @@ void mc_server_flush(struct mc_server *server)
         if (server->dirty.first == NULL)
             server->dirty.last = &server->dirty.first;
         connection->is_dirty = false;
+        if (connection->traced != NULL)
+            mc_master_trace_answers(connection);
         if (!connection->is_dead && !send_pending(connection))
             connection->is_dead = true;
         if (!connection->is_dead)
@@ -585,6 +591,8 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
          * work. */
         if (frame.type != MC_MESSAGE_CLEARED)
             server->has_activity = true;
+        if (mc_traces_are_on() && mc_master_trace_take(connection, &frame))
+            continue;
         mc_core_input(server->core, server->now_ms, connection->number, &frame);
     }
 }

@@ -71,6 +71,7 @@ struct connection {
     bool has_frames;                    /* whole frames wait in `in` until enough output is sent */
     bool is_open;                       /* nothing is to be proved any more, or there are no keys */
     unsigned rights;                    /* of enum mc_right, once it is open */
+    struct mc_master_traced *traced;    /* traced.h; NULL: nothing that it asked for is a part of a trace */
     struct mc_gate *gate;               /* while something is being proved */
     struct mc_key_proved *proved;       /* once it is; NULL: nobody is asked for a key */
 };

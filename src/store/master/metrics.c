@@ -546,6 +546,10 @@ void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *sta
     put_head(out, "mooncake_standbys", "gauge", "Masters that say that they wait to lead.");
     if (extra->standbys_are_known)
         mc_buffer_printf(out, "mooncake_standbys %llu\n", (unsigned long long)extra->standbys);
+    put_one(out, "mooncake_trace_spans_sent_total", COUNTER, "Spans of traces that a collector, or a file, has taken.",
+            extra->spans_sent);
+    put_one(out, "mooncake_trace_spans_dropped_total", COUNTER,
+            "Spans that were too many, or that nobody has taken in time.", extra->spans_dropped);
     put_head(out, "mooncake_loop_longest_turn_seconds", "gauge",
              "For how long the master's loop answered nobody, at most, in the last 10 to 20 seconds.");
     mc_buffer_printf(out, "mooncake_loop_longest_turn_seconds %.6f\n", (double)extra->longest_turn_ns / 1e9);

@@ -28,6 +28,7 @@ struct mc_metrics_extra { /* what the core does not know */
     size_t accuser_count;
     uint64_t tls_handshakes, tls_resumed, standbys;
     bool standbys_are_known; /* else there is no sample of it */
+    uint64_t spans_sent, spans_dropped;
 };
 const char *mc_metrics_reason(enum mc_gone why);
 void mc_metrics_misses(struct mc_buffer *out, const struct mc_core_statistics *statistics,

@@ -6,6 +6,7 @@
 #include "env/log.h"
 #include "rdma/link.h"
 #include "rdma/remote.h"
+#include "store/segment/serve_trace.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -29,6 +30,8 @@ void mc_lane_free(struct mc_serve_lane *lane)
         mc_rdma_link_close(lane->served);
     lane->attached = NULL;
     lane->served = NULL;
+    if (lane->traced != NULL)
+        mc_lane_trace_free(lane);
     free(lane->gate);
     lane->gate = NULL;
     mc_buffer_free(&lane->in);
@@ -266,6 +269,7 @@ static int commit_handle(struct mc_serve_lane *lane, const struct mc_frame *fram
 {
     struct mc_lane_server *server = lane->server;
     struct mc_wire_none head;
+    bool has_lost = false;
     int rc = mc_wire_check(frame->type, frame->body);
     if (rc < 0) /* a malformed batch is not applied in part */
         return rc;
@@ -287,6 +291,7 @@ static int commit_handle(struct mc_serve_lane *lane, const struct mc_frame *fram
                       &what)) /* the master hears nothing of it: it may be another's grant */
             return MC_ERR_NOT_PERMITTED;
         bool is_lost = item.generation <= lane->refused_generation; /* its bytes, or those of one after it */
+        has_lost = has_lost || is_lost;
         rc = server->hand_over != NULL ? server->hand_over(server, &item, is_lost) : 0;
         if (rc < 0)
             return rc;
@@ -294,6 +299,8 @@ static int commit_handle(struct mc_serve_lane *lane, const struct mc_frame *fram
             mc_lane_commit(server, &item, is_lost);
         server->committed = true;
     }
+    if (lane->traced != NULL)
+        mc_lane_trace_commit(lane, has_lost ? MC_ERR_STALE : 0);
     return 0;
 }
 
@@ -303,6 +310,8 @@ static void note_refused(struct mc_serve_lane *lane)
 {
     if (lane->write.refused && !lane->write.is_part && lane->write.generation > lane->refused_generation)
         lane->refused_generation = lane->write.generation;
+    if (lane->traced != NULL && lane->write.refused)
+        mc_lane_trace_code(lane, MC_ERR_STALE);
 }
 
 static int write_handle(struct mc_serve_lane *lane, uint64_t request_id, struct mc_reader *reader)
@@ -337,6 +346,8 @@ static int write_handle(struct mc_serve_lane *lane, uint64_t request_id, struct 
     lane->write.slot = head.slot;
     lane->write.refused = code < 0;
     lane->write.is_part = head.is_part != 0;
+    if (lane->traced != NULL)
+        mc_lane_trace_ask(lane, MC_MESSAGE_WRITE, head.payload_length);
     note_refused(lane);
     return !lane->write.is_part ? 0
                                 : queue_push(lane, (struct mc_lane_request){.request_id = request_id,
@@ -351,6 +362,8 @@ static int read_handle(struct mc_serve_lane *lane, uint64_t request_id, struct m
     if (reader->bad || mc_reader_left(reader) != 0)
         return MC_ERR_PROTOCOL;
     struct mc_tagged what = {.slot = head.slot, .generation = head.generation};
+    if (lane->traced != NULL)
+        mc_lane_trace_ask(lane, MC_MESSAGE_READ, 0);
     return queue_push(lane, (struct mc_lane_request){.request_id = request_id,
                                                      .is_refused = !tag_fits(lane, head.tag, MC_MESSAGE_READ, &what),
                                                      .type = MC_MESSAGE_READ,
@@ -413,6 +426,8 @@ static int frame_handle(struct mc_serve_lane *lane, const struct mc_frame *frame
         return may(lane, frame->type) ? write_handle(lane, frame->request_id, &reader) : MC_ERR_NOT_PERMITTED;
     case MC_MESSAGE_READ:
         return !may(lane, frame->type) ? MC_ERR_NOT_PERMITTED : read_handle(lane, frame->request_id, &reader);
+    case MC_MESSAGE_TRACE:
+        return mc_lane_trace_hear(lane, frame);
     case MC_MESSAGE_RDMA_OFFER:
         return rdma_handle(lane, frame->request_id, &reader);
     case MC_MESSAGE_ATTACH:
@@ -555,6 +570,8 @@ static int input_resume(struct mc_serve_lane *lane)
     int64_t used = input_parse(lane, lane->in.data, lane->in.length);
     if (used < 0)
         return (int)used;
+    if (lane->traced != NULL)
+        mc_lane_trace_look(lane);
     mc_buffer_consume(&lane->in, (size_t)used);
     if (lane->in.length == 0 && lane->in.capacity > IN_KEEP_BYTES)
         mc_buffer_free(&lane->in);
@@ -572,6 +589,8 @@ int mc_lane_input(struct mc_serve_lane *lane, const uint8_t *data, size_t length
     int64_t used = input_parse(lane, data, length);
     if (used < 0)
         return (int)used;
+    if (lane->traced != NULL)
+        mc_lane_trace_look(lane);
     mc_buffer_append(&lane->in, data + used, length - (size_t)used);
     return lane->in.failed ? MC_ERR_NO_MEMORY : 0;
 }
@@ -629,6 +648,8 @@ static void read_start(struct mc_serve_lane *lane, const struct mc_lane_request 
     }
     mc_wire_read_reply_frame(&lane->out, mc_frame_begin(&lane->out, MC_MESSAGE_READ_REPLY, request->request_id),
                              &reply);
+    if (lane->traced != NULL)
+        mc_lane_trace_answer(lane, reply.code, reply.payload_length);
     if (reply.code < 0)
         return;
     const uint8_t *extent = mc_segment_memory_data(lane->server->memory) + slot.offset;
@@ -764,6 +785,8 @@ int mc_lane_sent(struct mc_serve_lane *lane, uint64_t length)
         lane->read.table += sent_take(&length, &lane->read.table_left);
         lane->read.payload += sent_take(&length, &lane->read.payload_left);
     }
+    if (lane->traced != NULL)
+        mc_lane_trace_look(lane);
     return lane->in.length > 0 && mc_lane_wants_input(lane) ? input_resume(lane) : 0;
 }
 
@@ -787,6 +810,8 @@ bool mc_lane_is_owed(const struct mc_serve_lane *lane)
 void mc_lane_settle(struct mc_serve_lane *lane)
 {
     mc_assert(mc_lane_is_resting(lane));
+    if (lane->traced != NULL)
+        mc_lane_trace_free(lane);
     mc_buffer_free(&lane->in);
     mc_buffer_free(&lane->out);
     free(lane->queue);

@@ -91,9 +91,10 @@ struct mc_serve_lane {
     uint32_t queue_first, queue_count, queue_capacity;
 
     struct mc_buffer out;
-    size_t out_sent;  /* of out */
-    bool out_has_fds; /* the descriptors of the segment go with the next byte of out */
-    struct {          /* large READ being answered behind out */
+    size_t out_sent;               /* of out */
+    struct mc_lane_traced *traced; /* serve_trace.h; NULL: it has asked for nothing that is a part of a trace */
+    bool out_has_fds;              /* the descriptors of the segment go with the next byte of out */
+    struct {                       /* large READ being answered behind out */
         bool active;
         struct mc_lane_request request;
         const uint8_t *table, *payload;

@@ -5,6 +5,7 @@
 #include "env/json.h"
 #include "env/keys.h"
 #include "env/log.h"
+#include "env/spans.h"
 #include "store/service/disks.h"
 #include "store/service/put_body.h"
 
@@ -492,6 +493,7 @@ static void metrics(struct mc_rest *rest, struct mc_web_request *request, size_t
     struct mc_buffer text = {0};
     (void)prefix;
     mc_store_statistics(rest->store, &now);
+    const struct mc_spans_counts spans = mc_spans_counts();
     const struct {
         const char *name, *type, *help;
         uint64_t value;
@@ -517,6 +519,8 @@ static void metrics(struct mc_rest *rest, struct mc_web_request *request, size_t
         {"scrubbed_bytes_total", "counter", "Bytes read and compared in the background", now.scrubbed_bytes},
         {"rotten_slots_total", "counter", "Objects dropped because their bytes had changed", now.rotten_slots},
         {"tags_refused_total", "counter", "Asked for by peers that had not been granted it", now.tags_refused},
+        {"trace_spans_sent_total", "counter", "Spans of traces that a collector, or a file, has taken", spans.sent},
+        {"trace_spans_dropped_total", "counter", "Spans that were too many, or that nobody has taken", spans.dropped},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         mc_buffer_printf(&text,

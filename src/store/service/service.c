@@ -7,6 +7,7 @@
 #include "env/log.h"
 #include "env/secure.h"
 #include "env/socket.h"
+#include "env/spans.h"
 #include "env/thread.h"
 #include "env/unread.h"
 #include "store/service/rest.h"
@@ -272,6 +273,7 @@ static void close_all(struct service *service)
         (void)mc_store_close(service->rest.store); /* always 0 */
         mc_log(INFO, "Mooncake service stopped");
     }
+    mc_spans_end();
     mc_fd_close(service->signal_fd);
 }
 
@@ -292,6 +294,8 @@ static int run(struct service *service, char *error, size_t error_size)
     int rc = mc_secure_check(true, error, error_size);
     if (rc == 0)
         rc = watch_signals(service);
+    if (rc == 0)
+        mc_spans_start("mooncake_client"); /* for all tries to join */
     if (rc == 0)
         rc = bind_ports(service, error, error_size);
     if (rc < 0)
