@@ -245,6 +245,12 @@ typedef void *mc_allocate(void *context, size_t index, uint64_t length);
 MC_API int mc_store_get(struct mc_store *store, struct mc_get_item *items, size_t count, mc_allocate *allocate,
                         void *context);
 
+/* What the calling thread's puts and gets are a part of, from now until the next call of this: a `traceparent` of W3C,
+ * "00-<32 hex digits>-<16>-<2>", of which nothing is kept but a copy; NULL: of nothing. Of a context that is sampled
+ * the process makes spans where its MC_TRACES asks for it, and masters and store nodes where theirs do. A text that is
+ * no traceparent is as NULL, and is said in the log once. May be called before a store is opened. */
+MC_API void mc_store_trace(const char *traceparent);
+
 /* Part of one object: `size` bytes from `source_offset` of the object to `target`. result: size, or negative. */
 struct mc_range_item {
     struct mc_bytes key;

@@ -2,6 +2,7 @@
  * are one thing here. While no master can be reached, what is known of the places of objects is tried first. */
 #include "base/checksum.h"
 #include "env/clock.h"
+#include "env/spans.h"
 #include "store/client/get_inside.h"
 #include "store/client/avoid.h"
 #include "store/client/calls.h"
@@ -629,17 +630,21 @@ static int get_known_or_asked(struct get_work *work)
         read_known(work);
     bool asked_failed = false, asked_stale = false;
     for (unsigned asked = 0; work->count > 0; asked++) {
+        struct mc_traced *span = mc_traced_begin("mooncake.get.ask");
         int rc = mc_master_is_away(store) ? MC_ERR_RPC_FAIL
                                           : mc_link_try(store, work->deadline_ns, build_get, work, MC_MESSAGE_GET_FOUND,
                                                         &work->link, &reader);
         bool is_gone = mc_master_is_gone(rc);
         if (is_gone) {
+            mc_traced_end(span, rc);
             read_known(work);
             if (work->count == 0)
                 return 0;
+            span = mc_traced_begin("mooncake.get.ask");
         }
         if (is_gone || rc == MC_ERR_BUSY)
             rc = mc_link_call(store, work->deadline_ns, build_get, work, MC_MESSAGE_GET_FOUND, &work->link, &reader);
+        mc_traced_end(span, rc);
         if (rc < 0)
             return rc;
         work->epoch = work->link->epoch;

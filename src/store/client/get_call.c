@@ -5,6 +5,7 @@
 #include "store/client/get_inside.h"
 
 #include "env/clock.h"
+#include "env/spans.h"
 #include "store/client/calls.h"
 #include "store/client/scope.h"
 #include "store/wire/wire.h"
@@ -253,6 +254,31 @@ static void get_torn(struct get_call *call)
     }
 }
 
+/* The span of a call of a user's. */
+static struct mc_traced *call_begin(const struct get_call *call)
+{
+    struct mc_traced *span = call->keys == NULL ? NULL : mc_traced_call("mooncake.get");
+    if (span == NULL)
+        return NULL;
+    span->keys = (uint32_t)call->count;
+    if (mc_key_check(*call->keys) == 0)
+        mc_traced_key(span, call->keys->data, call->keys->length);
+    return span;
+}
+
+static void call_end(const struct get_call *call, struct mc_traced *span, int rc)
+{
+    if (span == NULL)
+        return;
+    for (size_t i = 0; i < call->count; i++) {
+        int64_t result = *call->result(call->items, i);
+        span->bytes += result > 0 ? (uint64_t)result : 0;
+        if (mc_traced_is_failure((int)(result < 0 ? result : 0)) && !mc_traced_is_failure(rc))
+            rc = (int)result;
+    }
+    mc_traced_end(span, rc);
+}
+
 static int get_batch(struct get_call *call)
 {
     struct mc_store *store = call->store;
@@ -260,6 +286,7 @@ static int get_batch(struct get_call *call)
     int rc = mc_store_enter(store);
     bool entered = rc == 0;
     struct mc_bytes *made = NULL;
+    struct mc_traced *span = entered ? call_begin(call) : NULL;
     if (rc == 0 && call->keys != NULL)
         rc = mc_scope_enter(store, call->keys, call->stride, call->count, &made);
     if (rc == 0 && store->local_buffer_size == 0 && !atomic_load(&store->draining))
@@ -282,6 +309,7 @@ static int get_batch(struct get_call *call)
         rc = *call->result(call->items, i) < 0 ? (int)*call->result(call->items, i) : 0;
     if (made != NULL)
         mc_scope_leave(call->keys, call->stride, call->count, made);
+    call_end(call, span, rc);
     pins_free(call);
     free(call->ones);
     if (entered && call->keys != NULL) /* else it is for a copy, or a session's */

@@ -12,6 +12,7 @@
 #include "store/client/state.h"
 #include "store/wire/proof.h"
 #include "store/wire/stream.h"
+#include "store/wire/trace.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -709,7 +710,7 @@ static struct mc_master_link *link_begin(struct race *race, uint64_t *id)
     link->connecting = true;
     link->prover = prover;
     hello_write(store, &link->out, MC_ROLE_CALL);
-    *id = ++link->request_id;
+    *id = ++link->request_id; /* without a TRACE: the peer has not said yet whether it takes any */
     race->build(&link->out, *id, race->context);
     pthread_mutex_lock(&store->lock);
     borrowed_add(store, link);
@@ -733,6 +734,7 @@ static void race_widen(struct race *race)
     pthread_mutex_unlock(&store->lock);
     if (link != NULL) {
         id = ++link->request_id;
+        mc_wire_trace_tell(&link->out, id, &link->agreed);
         race->build(&link->out, id, race->context);
         if (mc_link_send(link, mc_clock_ns() + SEND_NS) < 0) {
             mc_link_return(store, link);
@@ -931,6 +933,7 @@ static int attempt(struct mc_store *store, uint64_t deadline_ns, mc_link_build *
         if (rc < 0)
             return rc;
         uint64_t request_id = ++(*link)->request_id;
+        mc_wire_trace_tell(&(*link)->out, request_id, &(*link)->agreed);
         build(&(*link)->out, request_id, context);
         rc = mc_link_send(*link, deadline_ns);
         if (rc == 0) {

@@ -10,6 +10,7 @@
 #include "store/path/path.h"
 #include "store/path/paths.h"
 #include "env/clock.h"
+#include "env/spans.h"
 
 #define PATIENCE_NS (MC_PATIENCE_MS * 1000000ull)
 
@@ -191,8 +192,35 @@ struct move_part {
     struct mc_path_batch group; /* the first, as it is what mc_path_run_all gives back */
     struct moving *moving;
     struct doubted doubted;
-    bool is_beside; /* others are moved at the same time */
+    bool is_beside;         /* others are moved at the same time */
+    struct mc_traced *span; /* or NULL */
 };
+
+/* Several are under way at a time: none is what the thread does. */
+static void part_trace(struct move_part *part)
+{
+    const struct mc_trace_context now = mc_trace_inside();
+    bool is_read = part->group.transfers[0]->kind == MC_TRANSFER_READ;
+    part->span = mc_traced_make(is_read ? "mooncake.get.read" : "mooncake.put.write", MC_SPAN_CLIENT, &now);
+    if (part->span == NULL)
+        return;
+    mc_traced_segment(part->span, part->group.path->endpoint.name);
+    part->span->path = part->group.path->transport->name;
+    part->group.run.trace = &part->span->self;
+}
+
+static void part_trace_end(struct move_part *part)
+{
+    int rc = 0;
+    part->group.run.trace = NULL;
+    part->span->keys = (uint32_t)part->group.count;
+    for (size_t i = 0; i < part->group.count; i++) {
+        const struct mc_transfer *transfer = part->group.transfers[i];
+        part->span->bytes += transfer->result == 0 ? transfer->length : 0;
+        rc = rc < 0 ? rc : transfer->result;
+    }
+    mc_traced_end(part->span, rc);
+}
 
 /* What it has come to. The path's reference is given back. */
 static void part_end(struct move_part *part)
@@ -201,6 +229,8 @@ static void part_end(struct move_part *part)
     struct mc_path_batch *group = &part->group;
     const struct mc_run *run = &group->run;
     struct mc_path *path = group->path;
+    if (part->span != NULL)
+        part_trace_end(part);
     int rc = path_failure(group->transfers, group->count, run);
     if (rc < 0 && has_expired(moving, path)) {
         mc_path_drop(path);
@@ -249,6 +279,8 @@ static void part_arm(struct move_part *part)
         run->doubt_context = &part->doubted;
     }
     run->patience_ns = patience_ns(moving, part->group.path, part->group.transfers, part->group.count);
+    if (mc_traces_are_on())
+        part_trace(part);
 }
 
 static void part_run(struct move_part *part)

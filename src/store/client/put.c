@@ -6,6 +6,7 @@
 #include "base/checksum.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/spans.h"
 #include "store/client/avoid.h"
 #include "store/client/calls.h"
 #include "store/client/link.h"
@@ -397,7 +398,9 @@ static int put_round(struct put_work *work)
         if (work->ones[i].code == PENDING)
             work->open[work->open_count++] = &work->ones[i];
     }
+    struct mc_traced *span = mc_traced_begin("mooncake.put.ask");
     int rc = mc_link_call(store, work->deadline_ns, build_put_start, work, MC_MESSAGE_PUT_GRANTED, &link, &reader);
+    mc_traced_end(span, rc);
     if (rc < 0)
         return rc;
     uint64_t request_id = link->request_id;
@@ -420,9 +423,11 @@ static int put_round(struct put_work *work)
         goto done;
     }
     write_revokes(work, &link->out, false);
+    span = mc_traced_begin("mooncake.put.confirm");
     rc = mc_link_send(link, work->deadline_ns);
     if (rc == 0)
         rc = wait_done(work, link, request_id);
+    mc_traced_end(span, rc);
     if (rc == 0)
         rc = (int)work->transfer_count;
 done:
@@ -639,6 +644,27 @@ static int put_full(struct mc_store *store, struct mc_put_item *items, size_t co
     return rc;
 }
 
+/* The span of a call of a user's. */
+static struct mc_traced *call_begin(const struct mc_put_item *items, size_t count, bool replace)
+{
+    struct mc_traced *span = count == 0 ? NULL : mc_traced_call(replace ? "mooncake.upsert" : "mooncake.put");
+    if (span == NULL)
+        return NULL;
+    span->keys = (uint32_t)count;
+    for (size_t i = 0; i < count; i++)
+        span->bytes += items[i].parts == NULL ? 0 : mc_parts_length(items[i].parts, items[i].part_count);
+    if (mc_key_check(items[0].key) == 0)
+        mc_traced_key(span, items[0].key.data, items[0].key.length);
+    return span;
+}
+
+static void call_end(struct mc_traced *span, const struct mc_put_item *items, size_t count, int rc)
+{
+    for (size_t i = 0; span != NULL && i < count && !mc_traced_is_failure(rc); i++)
+        rc = items[i].result < 0 ? items[i].result : rc;
+    mc_traced_end(span, rc);
+}
+
 /* Of keys as users name them; expected: of a full one. */
 static int put_all(struct mc_store *store, struct mc_put_item *items, size_t count,
                    const struct mc_replicate_config *config, bool replace, uint64_t expected)
@@ -646,6 +672,7 @@ static int put_all(struct mc_store *store, struct mc_put_item *items, size_t cou
     struct mc_bytes *made = NULL;
     uint64_t since_ns = mc_clock_ns();
     int entered = mc_store_enter(store), rc = entered;
+    struct mc_traced *span = entered == 0 && expected == 0 ? call_begin(items, count, replace) : NULL;
     if (rc == 0 && expected == 0 && count > 0)
         rc = mc_scope_enter(store, &items[0].key, sizeof(items[0]), count, &made);
     for (size_t i = 0; rc < 0 && i < count; i++)
@@ -654,6 +681,7 @@ static int put_all(struct mc_store *store, struct mc_put_item *items, size_t cou
         rc = put_full(store, items, count, config, replace, expected);
     if (made != NULL)
         mc_scope_leave(&items[0].key, sizeof(items[0]), count, made);
+    call_end(span, items, count, rc);
     if (entered == 0 && expected == 0)
         mc_call_times_add(&store->put_times, since_ns);
     if (entered == 0)

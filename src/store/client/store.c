@@ -2,6 +2,7 @@
 #include "mooncake.h"
 
 #include "env/clock.h"
+#include "env/spans.h"
 #include "store/client/hot.h"
 #include "store/client/life.h"
 #include "store/client/link.h"
@@ -13,7 +14,11 @@
 
 int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
 {
-    return mc_life_begin(config, made);
+    mc_spans_start("mooncake_store"); /* before the first hello, which says whether we make any */
+    int rc = mc_life_begin(config, made);
+    if (rc < 0)
+        mc_spans_end();
+    return rc;
 }
 
 int mc_store_close(struct mc_store *store)
@@ -25,7 +30,13 @@ int mc_store_close(struct mc_store *store)
     mc_tasks_end(store); /* from now on its thread's calls are refused */
     mc_mounts_end(store);
     mc_life_end(store);
+    mc_spans_end();
     return 0;
+}
+
+void mc_store_trace(const char *traceparent)
+{
+    mc_trace_enter_text(traceparent);
 }
 
 const char *mc_store_hostname(const struct mc_store *store)

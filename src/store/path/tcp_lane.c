@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
-#include "store/wire/wire.h"
+#include "store/wire/trace.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -60,6 +60,17 @@ static void head_end(struct mc_tcp_lane *lane, const struct mc_buffer *out)
     lane->heads_length = out->length;
 }
 
+/* Of what the next request is a part. */
+static void trace_head(const struct mc_tcp_run *run, struct mc_tcp_lane *lane, uint64_t request_id)
+{
+    const struct mc_trace_context *trace = run->motion->run->trace;
+    if (trace == NULL || !lane->takes_traces)
+        return;
+    struct mc_buffer out = head_begin(lane);
+    mc_wire_trace_say(&out, request_id, trace);
+    head_end(lane, &out);
+}
+
 /* [start, end) of the extent comes next; a part, or to its end. */
 static void write_head(struct mc_tcp_lane *lane, const struct mc_tcp_job *job, uint64_t start, uint64_t end,
                        bool is_part)
@@ -88,8 +99,9 @@ static uint64_t extent_end(const struct mc_tcp_job *job)
     return mc_key_offset(job->transfer->object_length) + job->transfer->key.length;
 }
 
-static void write_begin(struct mc_tcp_lane *lane, struct mc_tcp_job *job)
+static void write_begin(const struct mc_tcp_run *run, struct mc_tcp_lane *lane, struct mc_tcp_job *job)
 {
+    trace_head(run, lane, lane->request_id + 1);
     write_head(lane, job, 0, extent_end(job), false);
     lane->writing = job;
 }
@@ -129,10 +141,11 @@ static void write_end(struct mc_tcp_lane *lane, struct mc_tcp_job *job)
 }
 
 /* All parts are there: what is left of the extent, and the commit. */
-static void write_tail(struct mc_tcp_lane *lane, struct mc_tcp_job *job)
+static void write_tail(const struct mc_tcp_run *run, struct mc_tcp_lane *lane, struct mc_tcp_job *job)
 {
     uint64_t length = job->transfer->object_length;
     job->table_crc = mc_crc32c(0, job->table, mc_table_length(length, job->shift));
+    trace_head(run, lane, lane->request_id + 1);
     write_head(lane, job, length, extent_end(job), false);
     write_end(lane, job);
 }
@@ -160,6 +173,7 @@ static bool part_begin(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
     uint64_t start = job->next, end = job->end - start < part_bytes(job) ? job->end : start + part_bytes(job);
     if (lane->piece_count == MC_TCP_PIECES_MAX)
         return false;
+    trace_head(run, lane, lane->request_id + 1);
     write_head(lane, job, start, end, true);
     lane->pieces[(lane->piece_first + lane->piece_count++) % MC_TCP_PIECES_MAX] =
         (struct mc_tcp_piece){.job = job,
@@ -250,6 +264,7 @@ static void read_ask(struct mc_tcp_run *run, struct mc_tcp_lane *lane, const str
                                 .length = piece->end - piece->start,
                                 .contact_age_max_ms = run->motion->run->contact_age_max_ms,
                                 .tag = place->tag};
+    trace_head(run, lane, piece->request_id);
     struct mc_buffer out = head_begin(lane);
     size_t frame = mc_frame_begin(&out, MC_MESSAGE_READ, piece->request_id);
     mc_wire_read_write(&out, &head);
@@ -307,7 +322,7 @@ static void parts_fill(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
         } else if (run->whole != NULL && lane->pings == 0) { /* what follows a PING would be owed its answer */
             struct mc_tcp_job *job = run->whole;
             run->whole = job->next_whole;
-            write_tail(lane, job);
+            write_tail(run, lane, job);
         } else if (run->reading != NULL) {
             if (!read_step(run, lane))
                 return;
@@ -328,7 +343,7 @@ static void parts_fill(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
                 job->in_parts = true;
                 run->cutting = job;
             } else {
-                write_begin(lane, job);
+                write_begin(run, lane, job);
             }
             run->next++;
         }

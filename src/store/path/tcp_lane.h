@@ -90,7 +90,7 @@ struct mc_tcp_run { /* a batch */
 struct mc_tcp_lane {
     struct mc_tcp_lane *next;
     int fd, fd_place;
-    bool takes_parts; /* its owner does */
+    bool takes_parts, takes_traces; /* its owner does */
     struct mc_owner_said owner;
     struct mc_spin spin;
     uint64_t idle_since_ns, progress_ns, request_id;
@@ -143,7 +143,7 @@ int mc_tcp_lane_step(struct mc_paths *paths, const struct mc_endpoint *endpoint,
 struct mc_tcp_rest {
     struct mc_tcp_rest *next;
     int fd, fd_place;
-    bool takes_parts;
+    bool takes_parts, takes_traces;
     uint64_t idle_since_ns, request_id;
 };
 /* The lane, which is idle, is gone. NULL: no memory, it stays as it is. */

@@ -33,6 +33,7 @@ struct mc_tcp_rest *mc_tcp_lane_settle(struct mc_tcp_lane *lane)
     *rest = (struct mc_tcp_rest){.fd = lane->fd,
                                  .fd_place = lane->fd_place,
                                  .takes_parts = lane->takes_parts,
+                                 .takes_traces = lane->takes_traces,
                                  .idle_since_ns = lane->idle_since_ns,
                                  .request_id = lane->request_id};
     free(lane);
@@ -47,6 +48,7 @@ struct mc_tcp_lane *mc_tcp_lane_wake(struct mc_tcp_rest *rest)
     lane->fd = rest->fd;
     lane->fd_place = rest->fd_place;
     lane->takes_parts = rest->takes_parts;
+    lane->takes_traces = rest->takes_traces;
     lane->idle_since_ns = rest->idle_since_ns;
     lane->request_id = rest->request_id;
     lane->state = MC_TCP_READY;
@@ -165,6 +167,7 @@ int mc_tcp_lane_step(struct mc_paths *paths, const struct mc_endpoint *endpoint,
     if (rc < 0)
         return rc;
     lane->takes_parts = mc_wire_can(&lane->owner.agreed, MC_FEATURE_PARTS);
+    lane->takes_traces = mc_wire_can(&lane->owner.agreed, MC_FEATURE_TRACES);
     lane->in_length = 0;
     lane->state = MC_TCP_READY;
     return 1;

@@ -8,6 +8,7 @@
 #define MC_PATH_TRANSPORT_H
 
 #include "base/bytes.h"
+#include "base/trace.h"
 #include "store/segment/layout.h"
 #include "env/socket.h"
 #include "store/wire/proof.h"
@@ -109,6 +110,8 @@ struct mc_run { /* how a batch is run */
     /* No master vouches for the places, 0 = one does. An owner that has ended must not be read from, nor one whose last
      * contact with a master is longer ago: its departure may have been acted upon. */
     uint32_t contact_age_max_ms;
+    const struct mc_trace_context
+        *trace; /* of which it is a part: its owner is told, where it wants to know; NULL: of none */
 };
 
 struct mc_path;
