@@ -32,7 +32,7 @@ class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
 
         @functools.wraps(method)
         async def call(*args, **kwargs):
-            work = functools.partial(method, self, *args, **kwargs)
-            return await asyncio.get_running_loop().run_in_executor(None, work)
+            # With the context variables of who awaits, of which the span that it is in is one.
+            return await asyncio.to_thread(method, self, *args, **kwargs)
 
         return call

@@ -4,9 +4,11 @@
  * bytes. */
 #include "python/store_object.h"
 
+#include "base/trace.h"
 #include "env/log.h"
 #include "env/thread.h"
 #include "python/store_rest.h"
+#include "python/store_trace.h"
 #include "python/store_types.h"
 
 #include <errno.h>
@@ -99,11 +101,18 @@ static int enter(struct mc_py_store *self, struct mc_store **store, bool quiet)
 
 int mc_py_store_enter(struct mc_py_store *self, struct mc_store **store)
 {
-    return enter(self, store, false);
+    if (mc_traces_are_on()) /* before: what is asked there may be any code of Python's */
+        mc_py_trace_take();
+    int rc = enter(self, store, false);
+    if (rc < 0 && mc_traces_are_on())
+        mc_py_trace_drop();
+    return rc;
 }
 
 void mc_py_store_leave(struct mc_py_store *self)
 {
+    if (mc_traces_are_on())
+        mc_py_trace_drop();
     pthread_mutex_lock(&self->mutex);
     if (--self->running == 0)
         pthread_cond_broadcast(&self->idle);
