@@ -183,6 +183,8 @@ MUTATIONS = [
     ("a_late_master_is_followed", CORE + "member.c", "    if (hello.seen_epoch > core->epoch) {", "    if (0) {"),
     ("remove_in_the_window_leaves_no_tombstone", CORE + "tombstone.c", "    if (!mc_recover_remembers(core) || lets_all) {\n        forget(core, object);\n    } else if", "    if (true) {\n        forget(core, object);\n    } else if"),
     ("what_goes_after_the_window_is_forgotten", CORE + "tombstone.c", "    if (!mc_recover_remembers(core) || lets_all) {", "    if (!mc_recover_open(core) || lets_all) {"),
+    ("tombstones_are_forgotten_after_the_window", CORE + "tombstone.c", "        list_remove(core, object);\n        rest(core, object);", "        list_remove(core, object);\n        forget(core, object);"),
+    ("late_disks_are_taken_in_doubt", CORE + "recover.c", "    if (why == NULL && core->recovery_over && doubtful(core, past))", "    if (0)"),
     ("the_unknown_is_forgotten_after_the_window", CORE + "tombstone.c", "    if (!mc_recover_remembers(core))\n        return;\n    cell = mc", "    if (!mc_recover_open(core))\n        return;\n    cell = mc"),
     ("epochs_of_another_boot_are_free", MASTER + "note.c", "    note->taken = record.taken;\n    if (!mc_id_equal(record.boot, mc_host_id()) || record.epoch == 0)\n        return;", "    if (!mc_id_equal(record.boot, mc_host_id()) || record.epoch == 0)\n        return;\n    note->taken = record.taken;"),
     ("masters_told_the_same_take_the_same_epoch", MASTER + "server.c", "leapt = wanted + mc_random_u64() % (room < EPOCH_LEAP ? room : EPOCH_LEAP);", "leapt = wanted + room - room;"),

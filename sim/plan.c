@@ -299,6 +299,11 @@ static void disks_draw(struct sim_plan *made)
     made->disks = sim_once_in(SIM_DISKS, 4) ? 2 : 1;
     made->disk_bytes = (4 + sim_below(SIM_DISKS, 5)) * SIM_DISK_REGION;
     made->disk_ttl_ms = 1000u << sim_below(SIM_DISKS, 6);
+    /* A window that is over long before disks may come no more. Stored seeds keep their course. */
+    if (made->seed >= 998900000 && made->seed % 3 == 0) {
+        made->window_ms = 4000 + made->seed % 4000;
+        made->disk_ttl_ms = 30000 + made->seed % 30000;
+    }
     if (made->is_rewritten)
         return;
     made->is_named = made->is_named && sim_once_in(SIM_DISKS, 3);

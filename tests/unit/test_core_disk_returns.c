@@ -207,19 +207,20 @@ static struct mc_wire_inventory_item earlier_item(uint32_t slot, const char *key
 
 /* A machine that starts slowly brings its disk to a master that began long ago: what was removed there meanwhile, or
  * put anew, stays so, and the rest is back. Memory is not taken so late, nor a disk after disk_ttl_ms, nor where no
- * value goes to disks. */
+ * value goes to disks, nor where no note says what masters did meanwhile. */
 static void test_disk_of_an_earlier_epoch_comes_late(void **state)
 {
     static const char *const keys[] = {"kept", "early", "late", "anew", "evicted"};
     static const struct {
         enum mc_offload offload;
         uint64_t after_ms;
-        bool removes_all;
+        bool removes_all, is_unnoted;
         int code;
-    } ways[] = {{MC_OFFLOAD_ON_PUT, 600 * SECOND_MS, false, 0},
-                {MC_OFFLOAD_ON_PUT, 600 * SECOND_MS, true, MC_ERR_STALE},
-                {MC_OFFLOAD_ON_PUT, 3601 * SECOND_MS, false, MC_ERR_STALE},
-                {MC_OFFLOAD_NEVER, 600 * SECOND_MS, false, MC_ERR_STALE}};
+    } ways[] = {{MC_OFFLOAD_ON_PUT, 600 * SECOND_MS, .code = 0},
+                {MC_OFFLOAD_ON_PUT, 600 * SECOND_MS, .removes_all = true, .code = MC_ERR_STALE},
+                {MC_OFFLOAD_ON_PUT, 600 * SECOND_MS, .is_unnoted = true, .code = MC_ERR_STALE},
+                {MC_OFFLOAD_ON_PUT, 3601 * SECOND_MS, .code = MC_ERR_STALE},
+                {MC_OFFLOAD_NEVER, 600 * SECOND_MS, .code = MC_ERR_STALE}};
     (void)state;
     for (unsigned way = 0; way < sizeof(ways) / sizeof(ways[0]); way++) {
         struct world world;
@@ -227,6 +228,8 @@ static void test_disk_of_an_earlier_epoch_comes_late(void **state)
         struct mc_wire_found found = {0};
         struct mc_core_config config = mc_core_config_default();
         config.offload = ways[way].offload;
+        config.known_epoch = ways[way].is_unnoted ? 0 : FIRST_EPOCH;
+        config.known_is_whole = !ways[way].is_unnoted;
         world_start(&world, NEXT_EPOCH, &config);
         struct world_store here = world_store(&world, NODE_B, MIB, "b");
         uint64_t client = world_client(&world, CLIENT);
@@ -246,6 +249,7 @@ static void test_disk_of_an_earlier_epoch_comes_late(void **state)
         struct mc_wire_mount memory = world_mount_of(77, MIB, "memory"), mount = disk_mount(DISK_A);
         memory.epoch = mount.epoch = FIRST_EPOCH;
         memory.slot_top = mount.slot_top = 5;
+        memory.contact_age_ms = mount.contact_age_ms = (uint32_t)(ways[way].after_ms + 60 * SECOND_MS);
         assert_int_equal(world_mount(&world, store.owner, &memory).code, MC_ERR_STALE);
         struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mount);
         assert_int_equal(reply.code, ways[way].code);
@@ -271,6 +275,45 @@ static void test_disk_of_an_earlier_epoch_comes_late(void **state)
     }
 }
 
+/* The telling breaks off, and what was told is not swept yet when all of it comes again. */
+static void test_disk_is_told_twice(void **state)
+{
+    struct world world;
+    struct mc_wire_inventory_item items[3];
+    static const char *const keys[] = {"a", "b", "c"};
+    (void)state;
+    struct mc_core_config config = mc_core_config_default();
+    config.offload = MC_OFFLOAD_ON_PUT;
+    world_start(&world, NEXT_EPOCH, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    mount.epoch = FIRST_EPOCH;
+    mount.slot_top = 3;
+    for (uint32_t i = 0; i < 3; i++)
+        items[i] = earlier_item(i, keys[i]);
+    for (unsigned told = 0; told < 2; told++) {
+        struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mount);
+        assert_int_equal(reply.code, 0);
+        assert_int_equal(reply.inventory, 1);
+        send_inventory(&world, store.owner, reply.segment, 0, told == 1, items, 2 + told);
+        while (world.connections[store.owner].out.length > 0)
+            assert_int_not_equal(world_receive(&world, store.owner).type, MC_MESSAGE_CLEAR);
+        if (told == 0) {
+            world_disconnect(&world, store.owner);
+            store.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
+            struct mc_wire_mount memory = world_mount_of(NODE_A, MIB, "a");
+            memory.epoch = NEXT_EPOCH;
+            (void)world_mount(&world, store.owner, &memory);
+        }
+    }
+    world_settle(&world, 100);
+    world_check(&world);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(world_exist(&world, store.call, keys[i]), 1);
+    assert_int_equal(statistics_of(&world).disk_objects, 3);
+    world_close_all(&world);
+}
+
 /* ---- what is over, late or twice ---- */
 
 int main(void)
@@ -283,6 +326,7 @@ int main(void)
         cmocka_unit_test(test_removed_while_away),
         cmocka_unit_test(test_disk_stays_away),
         cmocka_unit_test(test_disk_of_an_earlier_epoch_comes_late),
+        cmocka_unit_test(test_disk_is_told_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

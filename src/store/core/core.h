@@ -67,7 +67,8 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     char disk_path[MC_CORE_DISK_PATH_MAX];   /* who has no disk is told to have one there; empty: nowhere */
     uint64_t disk_bytes;                     /* of each of these at most; 0: it is not said */
     bool disk_keeps;                         /* nothing is evicted there */
-    uint64_t disk_ttl_ms; /* 3600000: for so long after its owner was heard last a disk may come back as it was */
+    uint64_t disk_ttl_ms; /* 3600000: for so long after its owner was heard last, or after our start where values go to
+                             disks, a disk may come back as it was */
     uint32_t offload_queue_limit; /* 50000: values that wait for one disk; what comes beyond that is not stored */
     double offload_cap_ratio;     /* 0.5: part of it that may be taken by those that are soon evicted */
     bool offload_force_evict;     /* false: what is on its way to a disk is evicted later, if something else can be */
@@ -340,7 +341,7 @@ struct mc_core_recovery {
     uint64_t told, announced;   /* objects, of those that are done too; announced: at most so many come */
     uint64_t since_ms, left_ms; /* left_ms 0: not known, or next to nothing */
     uint64_t per_second;        /* objects, in the mean */
-    uint64_t open_ms;           /* so long from now on owners may come with contents of masters before */
+    uint64_t open_ms;           /* so long from now on owners may bring memory of masters before; disks, for longer */
     size_t count;
     struct mc_core_recovering {
         char name[256];

@@ -114,7 +114,7 @@
  * proves is believed half-way to it: mc_core_epoch_latest. */
 #define MC_EPOCH_LATEST (3ull << 34)
 #define MC_TOMBSTONES_MAX (4u << 20)
-#define MC_GONE_BITS (1ull << 27)    /* beyond that: 16 MiB */
+#define MC_GONE_BITS (1ull << 27)    /* beyond that, and after the window: 16 MiB */
 #define MC_STAMPS_MAX 16u            /* that a miss is looked for under */
 #define MC_ENDED_WELL_MAX (1u << 23) /* placements back of which it is known whether their put ended well */
 _Static_assert(MC_COUNTER_END == 1ull << 40, "a node has so many bits of a generation's counter");

@@ -5,9 +5,10 @@
  * Why a removed object does not come back: within recovery_window_ms of our start a key that goes leaves a tombstone,
  * which says what version of an earlier epoch may still take the key; once something was removed that has no name, or
  * there are too many tombstones, no further entry is taken. After that, for disk_ttl_ms where values go to disks, of
- * the keys that go a bit each is kept, and disks may still bring theirs: machines with much memory start slowly. What the master before us did about a segment that it
- * missed is judged by evidence: it acted only after depart_ms of silence, so a segment is stale if that master is known
- * to have lived so long after the segment's last contact with it. Unless it is known to have acted on nobody's absence.
+ * the keys that go a bit each is kept, and disks may still bring theirs: machines with much memory start slowly. What
+ * the master before us did about a segment that it missed is judged by evidence: it acted only after depart_ms of
+ * silence, so a segment is stale if that master is known to have lived so long after the segment's last contact with
+ * it. Unless it is known to have acted on nobody's absence.
  */
 #include "store/core/limits.h"
 #include "store/core/list.h"
@@ -50,14 +51,14 @@ static void end_when_over(struct mc_core *core)
         return;
     core->disks_over = true;
     core->evidence_count = 0;
-    free(core->gone_bits);
-    core->gone_bits = NULL;
+    mc_tombstone_bits_free(core);
 }
 
 void mc_recover_refuse(struct mc_core *core)
 {
     if (mc_recover_remembers(core)) {
         core->refuse_earlier = true;
+        mc_tombstone_bits_free(core);
         mc_core_log(core, MC_CORE_LOG_INFO, "from now on no contents of earlier epochs are taken");
     }
 }
@@ -100,14 +101,6 @@ static bool set_generation(struct mc_core *core, struct mc_node *node, uint64_t 
 
 /* ---- is it wanted ---- */
 
-const char *mc_recover_unwanted(const struct mc_core *core, const struct mc_past *past, bool is_disk)
-{
-    bool may_come = is_disk ? !core->disks_over : mc_recover_open(core);
-    return core->refuse_earlier ? "more was removed before they came than can be remembered"
-           : !may_come          ? "the time in which such contents may come is over"
-                                : mc_evidence_against(core, past);
-}
-
 /* Nothing is known against these contents; but if a master has acted on them since that contact, and all who heard of
  * it are gone as well, nobody could have told. */
 static bool doubtful(const struct mc_core *core, const struct mc_past *past)
@@ -117,8 +110,26 @@ static bool doubtful(const struct mc_core *core, const struct mc_past *past)
            (int64_t)core->now_ms >= past->contact_ms + (int64_t)core->config.depart_ms;
 }
 
+/* In the window what is in doubt is taken, for else each restart without a note would empty the pool. Later it is not:
+ * there would be an hour in which all who could have told are gone, as after a power failure. */
+const char *mc_recover_unwanted(const struct mc_core *core, const struct mc_past *past, bool is_disk)
+{
+    bool may_come = is_disk ? !core->disks_over : mc_recover_open(core);
+    const char *why = core->refuse_earlier ? "more was removed before they came than can be remembered"
+                      : !may_come          ? "the time in which such contents may come is over"
+                                           : mc_evidence_against(core, past);
+    if (why == NULL && core->recovery_over && doubtful(core, past))
+        why = "they come late, and no note of the masters before this one covers the time since (--state_dir)";
+    return why;
+}
+
 void mc_recover_taken(struct mc_core *core, const struct mc_segment *segment)
 {
+    if (core->recovery_over && core->gone_count > 0)
+        mc_core_log(core, MC_CORE_LOG_INFO,
+                    "segment %u (%s) comes late: of what lies there about %llu %% is not taken, though it was not "
+                    "removed, for so many keys have gone since this master began",
+                    segment->number, segment->name, (unsigned long long)(100 * core->gone_count / MC_GONE_BITS));
     if (!doubtful(core, &segment->past))
         return;
     core->statistics.recovery_in_doubt++;
@@ -370,8 +381,11 @@ static uint64_t item_version(const struct mc_segment *segment, const struct mc_w
 static bool may_join(const struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment,
                      const struct mc_wire_inventory_item *item)
 {
+    struct mc_replica disk = {.segment = NULL};
+    if (segment->kind == MC_SEGMENT_DISK)
+        disk = mc_object_on_disk(core, object);
     return object->length == item->length && object->live < MC_REPLICA_COUNT_MAX &&
-           (segment->kind != MC_SEGMENT_DISK || mc_object_on_disk(core, object).segment == NULL);
+           (disk.segment == NULL || disk.segment->state == MC_SEGMENT_GONE);
 }
 
 /* An owner tells what is left of a pin; of one that knows no deadlines, or whose writer did not, it begins anew. A firm
@@ -421,6 +435,17 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_segment *se
     return object;
 }
 
+/* A disk that is told a second time may still be known by the first, which broke off and is not swept yet. */
+static void join(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_replica before = {.segment = NULL};
+    if (segment->kind == MC_SEGMENT_DISK)
+        before = mc_object_on_disk(core, object);
+    mc_object_join(core, object, segment, slot);
+    if (before.segment != NULL)
+        mc_object_lose_replica(core, object, before.segment, before.slot);
+}
+
 static void merge_live(struct mc_core *core, struct mc_segment *segment, const struct mc_wire_inventory_item *item)
 {
     struct mc_node *node = mc_segment_node(segment, item->slot);
@@ -439,7 +464,7 @@ static void merge_live(struct mc_core *core, struct mc_segment *segment, const s
     }
     core->statistics.recovered_replicas++;
     if (object->visible) {
-        mc_object_join(core, object, segment, item->slot);
+        join(core, object, segment, item->slot);
         return;
     }
     node->state = MC_NODE_LIVE;

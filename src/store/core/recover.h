@@ -75,9 +75,9 @@ void mc_recover_lost(struct mc_core *core, struct mc_connection *connection, con
 void mc_recover_rotten(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 /* The recovery window is not over. While our own process is stopped nobody can come, so that time does not count. */
 bool mc_recover_waits(const struct mc_core *core);
-/* Contents of earlier epochs may still come: what goes must be remembered. */
+/* Contents of earlier epochs may still come, also in memory: what goes leaves a tombstone. */
 bool mc_recover_open(const struct mc_core *core);
-/* Or disks may, for longer; so keys that go are remembered. */
+/* Or disks may, for longer: what goes leaves a bit at least. */
 bool mc_recover_remembers(const struct mc_core *core);
 /* The segment is gone, or offered: nothing that earlier masters did counts for it. */
 void mc_recover_judged(struct mc_core *core, struct mc_segment *segment);

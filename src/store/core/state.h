@@ -107,9 +107,10 @@ struct mc_core {
     uint64_t wanted_epoch;
     struct mc_witness witnesses[MC_WITNESSES_MAX];
     uint32_t witness_count;
-    bool recovery_over;     /* no contents of earlier epochs are taken any more: its time is over and none is coming */
+    bool recovery_over;     /* no memory of earlier epochs is taken any more: its time is over and none is coming */
     uint32_t earlier_count; /* segments that are_earlier */
-    uint64_t *gone_bits;    /* keys that vanished when there were too many tombstones, by a hash; NULL = none did */
+    uint64_t *gone_bits;    /* keys that vanished and have no tombstone, by a hash; NULL = none did */
+    uint64_t gone_count;    /* how many of those bits are set */
     uint64_t bases[MC_BASES_MAX]; /* from which nodes of earlier epochs count generations; 1 stands for the first */
     uint32_t base_count, base_last;
     struct mc_evidence evidence[MC_EVIDENCE_MAX]; /* by ascending epoch and descending time */

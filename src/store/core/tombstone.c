@@ -104,8 +104,16 @@ static void note_gone(struct mc_core *core, struct mc_span key)
         mc_recover_refuse(core);
         return;
     }
-    uint64_t bit = gone_bit(core, key);
-    core->gone_bits[bit / 64] |= 1ull << bit % 64;
+    uint64_t bit = gone_bit(core, key), *word = &core->gone_bits[bit / 64];
+    core->gone_count += (*word >> bit % 64 & 1) == 0;
+    *word |= 1ull << bit % 64;
+}
+
+void mc_tombstone_bits_free(struct mc_core *core)
+{
+    free(core->gone_bits);
+    core->gone_bits = NULL;
+    core->gone_count = 0;
 }
 
 bool mc_tombstone_may_be(const struct mc_core *core, struct mc_span key)

@@ -22,6 +22,7 @@ void mc_tombstone_revive(struct mc_core *core, struct mc_object *object);
 bool mc_tombstone_lets(const struct mc_core *core, const struct mc_object *object, uint64_t version);
 /* The key, of which there is no object, may have gone when there were too many tombstones already. */
 bool mc_tombstone_may_be(const struct mc_core *core, struct mc_span key);
+void mc_tombstone_bits_free(struct mc_core *core);
 struct mc_object *mc_tombstone_next(const struct mc_object *object);
 /* Frees what is no longer needed, a slice; true when more is left. */
 bool mc_tombstones_tick(struct mc_core *core);
