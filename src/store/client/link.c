@@ -8,6 +8,7 @@
 #include "env/log.h"
 #include "store/client/avoid.h"
 #include "store/client/endpoints.h"
+#include "store/client/hello.h"
 #include "store/client/master.h"
 #include "store/client/state.h"
 #include "store/wire/proof.h"
@@ -21,7 +22,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define HELLO_TRY_MS 1000u /* one try to reach the master */
 #define RETRY_FIRST_MS 10u /* between tries of one call, doubling, half of it random */
 #define RETRY_LAST_MS 200u
 #define RACE_LINKS_MAX 4u /* on which one question is asked */
@@ -31,39 +31,9 @@
 #define SEND_NS 1000000ull /* for what a fresh or idle link takes at once */
 #define DEAD_MS 700u       /* a link on which nothing is confirmed for so long is of no use */
 #define LOOK_MS 200u       /* a call that waits for its answer looks so often whether the master is away */
+/* ---- links ---- */
 
-/* ---- hello ---- */
-
-struct hello_said { /* with a HELLO_REPLY; text and leader by a master that refuses */
-    char text[512], leader[MC_ADDRESS_MAX], build[MC_BUILD_TEXT_MAX];
-    struct mc_disks_told disks;
-    struct mc_scope scope;
-    struct mc_epoch_proof proof;
-    uint64_t asked_ms; /* by the clock of the boot */
-    uint16_t frame_time;
-};
-
-/* Lock held. The first master that answers says whose keys this store's are, and that stays so: other masters, and
- * other keys, that say otherwise are none of ours. */
-static bool take_scope(struct mc_store *store, const struct mc_scope *tenant)
-{
-    struct mc_scope scope = *tenant, *said = &scope;
-    mc_scope_stamp(said, store->stamp);
-    bool is_same = mc_span_equal(mc_scope_span(&store->scope), mc_scope_span(said));
-    if (store->is_scope_settled && !is_same) {
-        mc_log_limited(ERROR, "the master takes this process for tenant \"%.*s\", and it began as another: restart it",
-                       (int)mc_scope_name(said).length, (const char *)mc_scope_name(said).data);
-        return false;
-    }
-    if (!is_same && said->tenant == 0)
-        mc_log(WARNING, "tenant_id changes nothing here: this master has no tenants (--enable_multi_tenants)");
-    if (!is_same) /* calls read it without the lock, once it is settled */
-        store->scope = *said;
-    store->is_scope_settled = true;
-    return true;
-}
-
-static void links_free(struct mc_master_link *list)
+void mc_links_free(struct mc_master_link *list)
 {
     for (struct mc_master_link *next; list != NULL; list = next) {
         next = list->next;
@@ -71,264 +41,13 @@ static void links_free(struct mc_master_link *list)
     }
 }
 
-/* Lock held. All that are idle, for links_free. */
-static struct mc_master_link *idle_clear(struct mc_store *store)
+struct mc_master_link *mc_links_take_idle(struct mc_store *store)
 {
     struct mc_master_link *old = store->idle;
     store->idle = NULL;
     store->idle_count = 0;
     return old;
 }
-
-/* Remembers what a master said of itself. MC_ERR_RPC_FAIL: it is one of the past. */
-static int met_master(struct mc_store *store, const char *address, const struct mc_wire_hello_reply *reply,
-                      const struct hello_said *said)
-{
-    struct mc_master_link *old = NULL;
-    if (!mc_epoch_can_be(reply->epoch)) {
-        mc_log_limited(ERROR, "a master says that its epoch is %llu, which cannot be; is its clock right?",
-                       (unsigned long long)reply->epoch);
-        return MC_ERR_RPC_FAIL;
-    }
-    int rc = mc_master_cluster_told(store, reply->epoch, reply->cluster);
-    if (rc < 0)
-        return rc;
-    pthread_mutex_lock(&store->lock);
-    uint64_t before = atomic_load(&store->epoch);
-    if (reply->epoch < before) {
-        bool told = store->refused_epoch == reply->epoch;
-        store->refused_epoch = reply->epoch;
-        pthread_mutex_unlock(&store->lock);
-        if (!told)
-            mc_log(WARNING, "a master of epoch %llu answers, but epoch %llu was met already: it is not believed",
-                   (unsigned long long)reply->epoch, (unsigned long long)before);
-        return MC_ERR_RPC_FAIL;
-    }
-    if (!take_scope(store, &said->scope)) {
-        pthread_mutex_unlock(&store->lock);
-        return MC_ERR_NOT_PERMITTED;
-    }
-    atomic_store(&store->master.has_ended, false);
-    store->master_node = reply->node;
-    store->disks_told = said->disks;
-    mc_epoch_proof_keep(&store->epoch_proof, reply->epoch, mc_epoch_proof_of(&said->proof, reply->epoch));
-    if (reply->epoch > before) {
-        atomic_store(&store->epoch, reply->epoch);
-        old = idle_clear(store);
-        /* Who waits there for an answer of the old master need not wait for his deadline. */
-        for (struct mc_master_link *link = store->borrowed; link != NULL; link = link->next_borrowed) {
-            if (link->epoch < reply->epoch)
-                (void)shutdown(link->fd, SHUT_RDWR);
-        }
-        mc_store_endpoints_clear(store);
-    }
-    pthread_mutex_unlock(&store->lock);
-    if (reply->epoch > before)
-        mc_log(INFO, "the master at %s (epoch %llu) is %s; this is %s", address, (unsigned long long)reply->epoch,
-               said->build, mc_build());
-    links_free(old);
-    atomic_store(&store->lease_ttl_ms, reply->lease_ttl_ms);
-    atomic_store(&store->is_stamp_unknown, (reply->features >> MC_FEATURE_STAMPS & 1) == 0);
-    mc_master_age_told(store, reply->epoch, reply->age_ms, said->asked_ms);
-    mc_master_heard(store, reply->epoch, reply->quiet == 0, said->frame_time);
-    return 0;
-}
-
-static void copy_said(char *target, size_t size, struct mc_span text)
-{
-    snprintf(target, size, "%.*s", (int)text.length, text.length == 0 ? "" : (const char *)text.data);
-}
-
-static void hello_write(struct mc_store *store, struct mc_buffer *out, enum mc_role role)
-{
-    /* The age first: read the other way round, a young age could be paired with an older master's epoch. */
-    uint32_t age_ms = mc_master_seen_age_ms(store);
-    struct mc_id cluster;
-    bool holds = mc_master_own_cluster(store, &cluster);
-    pthread_mutex_lock(&store->lock);
-    uint64_t epoch = atomic_load(&store->epoch);
-    struct mc_epoch_proof proof = store->epoch_proof;
-    pthread_mutex_unlock(&store->lock);
-    struct mc_wire_hello hello = {.role = (uint8_t)role,
-                                  .node = store->node,
-                                  .incarnation = store->incarnation,
-                                  .name = mc_span_string(store->hostname),
-                                  .token = mc_span(NULL, 0),
-                                  .seen_epoch = epoch,
-                                  .epoch_proof = mc_epoch_proof_of(&proof, epoch),
-                                  .seen_age_ms = age_ms,
-                                  .host = store->host,
-                                  .cluster = cluster,
-                                  .holds = holds,
-                                  .tenant = mc_scope_name(&store->scope),
-                                  .stamp = store->stamp};
-    mc_wire_hello_sign(&hello);
-    mc_wire_hello_frame(out, mc_frame_begin(out, MC_MESSAGE_HELLO, 1), &hello);
-}
-
-/* 0, or the master's code, or MC_ERR_PROTOCOL. */
-static int hello_read(const struct mc_frame *frame, struct mc_wire_hello_reply *reply, struct hello_said *said)
-{
-    said->frame_time = frame->time;
-    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
-    mc_wire_hello_reply_read(&reader, reply);
-    if (reader.bad || frame->type != MC_MESSAGE_HELLO_REPLY)
-        return MC_ERR_PROTOCOL;
-    struct mc_wire_peer agreed;
-    int rc =
-        reply->code < 0 ? reply->code : mc_wire_agree(&agreed, reply->version_min, reply->version_max, reply->features);
-    (void)mc_wire_build(said->build, reply->build);
-    copy_said(said->text, sizeof(said->text), reply->text);
-    copy_said(said->leader, sizeof(said->leader), reply->leader);
-    said->disks = (struct mc_disks_told){.bytes = reply->disk_bytes, .keeps = reply->disk_keeps != 0};
-    if (reply->disk_path.length < sizeof(said->disks.path)) /* else it is none of ours */
-        copy_said(said->disks.path, sizeof(said->disks.path), reply->disk_path);
-    if (!mc_scope_make(&said->scope, reply->tenant))
-        return MC_ERR_PROTOCOL;
-    said->proof = (struct mc_epoch_proof){0};
-    mc_epoch_proof_keep(&said->proof, reply->epoch, reply->epoch_proof);
-    reply->text = reply->leader = reply->build = reply->disk_path = reply->tenant = reply->epoch_proof =
-        mc_span(NULL, 0); /* they borrowed from the frame */
-    return rc;
-}
-
-/* Says hello with that role. 0 or the master's code, or how it failed. */
-static int hello(struct mc_store *store, int fd, enum mc_role role, uint64_t deadline_ns,
-                 struct mc_wire_hello_reply *reply, struct hello_said *said)
-{
-    struct mc_buffer out = {0}, in = {0};
-    struct mc_frame frame;
-    hello_write(store, &out, role);
-    struct iovec part = {out.data, out.length};
-    said->asked_ms = mc_clock_boot_ms();
-    int rc = mc_socket_send(fd, &part, 1, deadline_ns);
-    if (rc == 0) {
-        int64_t used = mc_socket_receive_frame(fd, &in, &frame, deadline_ns, NULL);
-        rc = used < 0 ? (int)used : hello_read(&frame, reply, said);
-    }
-    mc_buffer_free(&in);
-    mc_buffer_free(&out);
-    return rc;
-}
-
-/* Keeps why no master was met. `error` is errno when a connection could not be had. The words are
- * for the log, too: kept here, since what a log line asks for is not computed when it is not written. */
-static void keep_unmet(struct mc_store *store, const char *address, int rc, int error, char why[256])
-{
-    bool is_election = store->master.is_election && strcmp(address, store->master.configured) == 0;
-    if (is_election && rc == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS)
-        snprintf(why, 256, "nobody leads there: do masters run, of that cluster's name?");
-    else if (is_election)
-        snprintf(why, 256, "it does not say who leads: is it up, and is that its address? (%s)", mc_error_name(rc));
-    else if (rc == MC_ERR_RPC_FAIL && error == ENONET)
-        snprintf(why, 256, "there is no host of that name");
-    else if (rc == MC_ERR_RPC_FAIL)
-        snprintf(why, 256, "%s; check the address and that mooncake_master runs", strerror(error));
-    else if (rc == MC_ERR_RPC_TIMEOUT)
-        snprintf(why, 256, "nothing answers: a firewall, or a host that is down");
-    else
-        snprintf(why, 256, "%s", mc_error_name(rc));
-    pthread_mutex_lock(&store->lock);
-    snprintf(store->unmet, sizeof(store->unmet), "%s", why);
-    pthread_mutex_unlock(&store->lock);
-}
-
-/* The same of one that took the connection, and then said nothing of ours. */
-static void keep_silent(struct mc_store *store, const char *text)
-{
-    pthread_mutex_lock(&store->lock);
-    snprintf(store->unmet, sizeof(store->unmet), "%.250s",
-             text[0] != 0 ? text
-                          : "what listens there does not answer as a master: is it the rpc_port (50051), not that of "
-                            "metrics or metadata?");
-    pthread_mutex_unlock(&store->lock);
-}
-
-/* Takes fd, which may be an error. Gives it back when a master of today answered on it. */
-static int greet(struct mc_store *store, int fd, const char *address, enum mc_role role, uint64_t deadline_ns,
-                 struct mc_wire_hello_reply *reply, struct hello_said *said)
-{
-    char why[256];
-    int error = errno;
-    said->text[0] = said->leader[0] = 0;
-    if (fd < 0) {
-        keep_unmet(store, address, fd, error, why);
-        mc_log_limited(WARNING, "cannot reach the master at %s: %s", address, why);
-        return fd;
-    }
-    int place = mc_paths_fd_add(store->paths, fd); /* a child that is forked while we wait must not hold it */
-    int rc = mc_prove_own(fd, deadline_ns, said->text);
-    if (rc == 0)
-        rc = hello(store, fd, role, deadline_ns, reply, said);
-    if (place >= 0)
-        mc_paths_fd_leave(store->paths, place);
-    if (rc == 0)
-        rc = met_master(store, address, reply, said);
-    else if ((rc != MC_ERR_RPC_FAIL && rc != MC_ERR_RPC_TIMEOUT) || said->text[0] != 0)
-        mc_log_limited(WARNING, "the master at %s and this client do not agree: %s %s", address, mc_error_name(rc),
-                       said->text);
-    if (rc == 0)
-        return fd;
-    keep_silent(store, said->text);
-    mc_fd_close(fd);
-    return rc;
-}
-
-/* The master of this machine that we have met, over its unix socket; negative when it is elsewhere or gone. */
-static int greet_near(struct mc_store *store, enum mc_role role, uint64_t deadline_ns,
-                      struct mc_wire_hello_reply *reply)
-{
-    struct hello_said said;
-    char name[MC_MASTER_UNIX_MAX];
-    pthread_mutex_lock(&store->lock);
-    struct mc_id node = store->master_node;
-    pthread_mutex_unlock(&store->lock);
-    if (mc_id_is_zero(node))
-        return MC_ERR_RPC_FAIL;
-    mc_master_unix_name(name, sizeof(name), node);
-    int fd = mc_unix_connect(name, deadline_ns);
-    if (fd >= 0)
-        fd = greet(store, fd, name, role, deadline_ns, reply, &said);
-    if (fd >= 0)
-        return fd;
-    pthread_mutex_lock(&store->lock);
-    if (mc_id_equal(store->master_node, node))
-        store->master_node = (struct mc_id){0, 0};
-    pthread_mutex_unlock(&store->lock);
-    return fd;
-}
-
-int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64_t deadline_ns,
-                    struct mc_wire_hello_reply *reply)
-{
-    struct hello_said said, second;
-    char used[MC_ADDRESS_MAX];
-    unsigned slow = atomic_load(&store->hello_slow);
-    uint64_t try_ns = mc_clock_ns() + ((uint64_t)HELLO_TRY_MS << slow) * 1000000u;
-    bool is_short = try_ns < deadline_ns;
-    if (is_short)
-        deadline_ns = try_ns;
-    int fd = near ? greet_near(store, role, deadline_ns, reply) : MC_ERR_RPC_FAIL;
-    if (fd >= 0)
-        return fd;
-    errno = 0;
-    fd = mc_master_open(&store->master, deadline_ns, used);
-    bool is_reached = fd >= 0 || errno == EPROTO;
-    fd = greet(store, fd, used[0] != 0 ? used : store->master.configured, role, deadline_ns, reply, &said);
-    if (fd < 0)
-        mc_master_forget(&store->master, used);
-    if (fd == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS && said.leader[0] != 0 && strcmp(said.leader, used) != 0) {
-        /* Once: two standbys that name each other must not send us to and fro. */
-        fd = mc_master_open_hint(said.leader, deadline_ns);
-        fd = greet(store, fd, said.leader, role, deadline_ns, reply, &second);
-        if (fd >= 0)
-            mc_master_remember(&store->master, said.leader);
-    }
-    mc_master_tried(store, slow, is_short && is_reached, fd);
-    return fd == MC_ERR_RPC_TIMEOUT ? MC_ERR_RPC_FAIL : fd;
-}
-
-/* ---- links ---- */
 
 /* Takes fd. NULL: no memory, and fd stays the caller's. */
 static struct mc_master_link *link_new(struct mc_store *store, int fd)
@@ -400,7 +119,7 @@ static bool is_ended(const struct mc_master_link *link, uint64_t now_ns)
     return now_ns - link->idle_since_ns >= MC_LINK_SETTLE_MS * 1000000ull && mc_socket_has_ended(link->fd);
 }
 
-/* Lock held. An idle link, or NULL; there are none of an older epoch, met_master sees to it. */
+/* Lock held. An idle link, or NULL; there are none of an older epoch, mc_hello_met sees to it. */
 static struct mc_master_link *idle_take(struct mc_store *store)
 {
     struct mc_master_link **at = &store->idle;
@@ -485,7 +204,7 @@ void mc_links_rest(struct mc_store *store, uint64_t now_ns)
     for (const struct mc_master_link *link = old; link != NULL; link = link->next)
         store->idle_count--;
     pthread_mutex_unlock(&store->lock);
-    links_free(old);
+    mc_links_free(old);
 }
 
 int mc_link_send(struct mc_master_link *link, uint64_t deadline_ns)
@@ -587,9 +306,9 @@ static bool is_lost(struct mc_master_link *link, uint64_t asked_ns)
         WARNING, "a connection to the master is dead, nothing on it was confirmed for %u ms: another is made", DEAD_MS);
     link->broken = true;
     pthread_mutex_lock(&link->store->lock);
-    struct mc_master_link *old = idle_clear(link->store);
+    struct mc_master_link *old = mc_links_take_idle(link->store);
     pthread_mutex_unlock(&link->store->lock);
-    links_free(old);
+    mc_links_free(old);
     return true;
 }
 
@@ -709,7 +428,7 @@ static struct mc_master_link *link_begin(struct race *race, uint64_t *id)
     link->peer = race->links[0]->peer;
     link->connecting = true;
     link->prover = prover;
-    hello_write(store, &link->out, MC_ROLE_CALL);
+    mc_hello_write(store, &link->out, MC_ROLE_CALL);
     *id = ++link->request_id; /* without a TRACE: the peer has not said yet whether it takes any */
     race->build(&link->out, *id, race->context);
     pthread_mutex_lock(&store->lock);
@@ -787,7 +506,7 @@ static int link_proved(struct mc_master_link *link, const struct mc_frame *frame
 static int link_step(struct race *race, struct mc_master_link *link)
 {
     struct mc_wire_hello_reply reply;
-    struct hello_said said = {.asked_ms = link->asked_ms};
+    struct mc_hello_said said = {.asked_ms = link->asked_ms};
     struct mc_frame frame;
     if (link->connecting || link->shaking) {
         int rc = link->shaking ? 0 : mc_tcp_begun(link->fd);
@@ -811,14 +530,14 @@ static int link_step(struct race *race, struct mc_master_link *link)
             proved = mc_link_send(link, mc_clock_ns() + SEND_NS);
         return proved == 0 ? MC_ERR_RPC_TIMEOUT : MC_ERR_RPC_FAIL;
     }
-    int rc = hello_read(&frame, &reply, &said);
+    int rc = mc_hello_read(&frame, &reply, &said);
     mc_buffer_consume(&link->in, (size_t)used);
     if (rc == 0)
-        rc = met_master(race->store, race->store->master.configured, &reply, &said);
+        rc = mc_hello_met(race->store, race->store->master.configured, &reply, &said);
     if (rc < 0)
         return MC_ERR_RPC_FAIL;
     (void)mc_wire_agree(&link->agreed, reply.version_min, reply.version_max,
-                        reply.features); /* hello_read has looked */
+                        reply.features); /* mc_hello_read has looked */
     pthread_mutex_lock(&race->store->lock);
     link->epoch = reply.epoch;
     bool current = link->epoch == atomic_load(&race->store->epoch);
