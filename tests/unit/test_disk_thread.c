@@ -21,9 +21,11 @@ static _Atomic bool is_stuck;
 static _Atomic unsigned closed;
 static _Atomic bool is_hung;       /* a file system that is asked what it has left */
 static _Atomic bool is_close_hung; /* or that a file is given back to */
+static _Atomic unsigned hanging;   /* closes that wait for it */
 
 int close(int fd)
 {
+    hanging += is_close_hung;
     while (is_close_hung)
         usleep(1000);
     return (int)syscall(SYS_close, fd);
@@ -367,6 +369,21 @@ static void test_close_while_stuck(void **state)
     rig_remove(path);
 }
 
+/* Several are told to stop before the first is closed: what wakes them must be there until then. */
+static void test_stopped_before_closed(void **state)
+{
+    (void)state;
+    char *path = rig_directory();
+    struct mc_disk *disk = disk_start(path);
+    unsigned before = closed;
+    mc_disk_stop(disk, 200);
+    usleep(300000); /* its thread ends */
+    assert_int_equal(closed, before);
+    mc_disk_close(disk, 200);
+    assert_int_equal(closed, before + 1);
+    rig_remove(path);
+}
+
 static bool is_answered_soon(struct waiter *waiter)
 {
     bool is_there = false;
@@ -441,6 +458,7 @@ static void test_hung_close(void **state)
     is_close_hung = true;
     mc_disk_close(disk, 200);
     assert_true(mc_clock_ms() - begun_ms < 5000);
+    assert_int_equal(hanging, 1); /* it was left to do that */
     is_close_hung = false;
     assert_free_soon(path);
     rig_remove(path);
@@ -449,13 +467,10 @@ static void test_hung_close(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_several_threads),
-        cmocka_unit_test(test_two_processes),
-        cmocka_unit_test(test_closed_beside_a_child),
-        cmocka_unit_test(test_forked),
-        cmocka_unit_test(test_close_while_stuck),
-        cmocka_unit_test(test_hung_file_system),
-        cmocka_unit_test(test_hung_close),
+        cmocka_unit_test(test_several_threads),       cmocka_unit_test(test_two_processes),
+        cmocka_unit_test(test_closed_beside_a_child), cmocka_unit_test(test_forked),
+        cmocka_unit_test(test_close_while_stuck),     cmocka_unit_test(test_stopped_before_closed),
+        cmocka_unit_test(test_hung_file_system),      cmocka_unit_test(test_hung_close),
     };
     (void)rig_ports;
     mc_log_set_level(MC_LOG_ERROR);

@@ -439,11 +439,17 @@ static void disk_free(struct mc_disk *disk)
     free(disk);
 }
 
+/* Nobody else has the disk any more: until then others may wake its io. */
+static void disk_end(struct mc_disk *disk)
+{
+    disk->config.ports->close(disk->io);
+    disk_free(disk);
+}
+
 static void io_drain(struct mc_disk *disk)
 {
     while (disk->flights > 0)
         (void)disk->config.ports->collect(disk->io, WAIT_MS_MAX);
-    disk->config.ports->close(disk->io);
 }
 
 /* Turns until it is stopped and finished, or its grace is over. */
@@ -481,7 +487,7 @@ static void *disk_run(void *argument)
     if (is_abandoned) {                          /* the closer has gone, and the disk is this thread's */
         while (!atomic_load(&disk->closer_left)) /* a few instructions; in its way out it still holds the lock */
             sched_yield();
-        disk_free(disk);
+        disk_end(disk);
     }
     return NULL;
 }
@@ -503,7 +509,7 @@ void mc_disk_close(struct mc_disk *disk, uint32_t grace_ms)
         turn_to_the_end(disk);
         io_drain(disk);
         files_close(disk);
-        disk_free(disk);
+        disk_end(disk);
         return;
     }
     pthread_t thread = disk->thread;
@@ -522,7 +528,7 @@ void mc_disk_close(struct mc_disk *disk, uint32_t grace_ms)
         return;
     }
     pthread_join(thread, NULL);
-    disk_free(disk);
+    disk_end(disk);
 }
 
 /* ---- opening ---- */
@@ -725,6 +731,7 @@ int mc_disk_open(const struct mc_disk_config *wanted, struct mc_disk **opened, c
 fail_io:
     disk->is_dead = true;
     io_drain(disk);
+    disk->config.ports->close(disk->io);
 fail_open:
     (void)snprintf(error, error_size, "the disk %s: %s", disk->directory.path, why);
     files_close(disk);
