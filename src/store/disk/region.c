@@ -135,6 +135,12 @@ static void growth_ended(struct mc_disk_flight *flight, int64_t result)
     mc_disk_region_set_free(disk, region);
 }
 
+/* A call that says so would be made again, as a read is; of this one a part is done. */
+static int64_t growth_failed(int error)
+{
+    return error == EINTR || error == EAGAIN ? -EIO : -error;
+}
+
 /* A file system that is asked for more than it has gives all of it before it says so, and others find none meanwhile.
  * The journal comes first: once it cannot be written, nothing is of use that lies in the regions. */
 static int64_t growth_call(struct mc_disk_request *request)
@@ -146,7 +152,7 @@ static int64_t growth_call(struct mc_disk_request *request)
         fd = append->growing_fd =
             mc_disk_directory_volume(&disk->directory, append->growing / MC_DISK_VOLUME_REGIONS, true);
     if (fd < 0)
-        return -errno;
+        return growth_failed(errno);
     append->has_reserved = append->has_reserved || mc_disk_journal_blocks(disk);
     if (!append->has_reserved ||
         mc_disk_directory_room(&disk->directory) < disk->region_bytes + disk->region_bytes / MC_DISK_ROOM_PART)
@@ -157,7 +163,7 @@ static int64_t growth_call(struct mc_disk_request *request)
     if (error != 0 && ftruncate(fd, (off_t)at) < 0)
         mc_log_limited(WARNING, "the disk %s: what is there of region %" PRIu32 " cannot be cut off: %s",
                        disk->directory.path, append->growing, strerror(errno));
-    return -error;
+    return growth_failed(error);
 }
 
 /* Gives one more region its bytes. A file system may have us wait for its journal meanwhile, or for a server that does
