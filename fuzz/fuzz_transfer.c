@@ -112,8 +112,9 @@ static bool copy(void *context, uint64_t address, const void *from, size_t size)
     return true;
 }
 
-static int sum(void *context, uint64_t address, uint64_t length, uint32_t *result)
+static int sum(void *context, uint64_t address, uint64_t length, uint64_t since_ns, uint32_t *result)
 {
+    (void)since_ns;
     if (mc_region_find(context, address, length) == NULL)
         return 0;
     *result = mc_crc32c(0, (const void *)(uintptr_t)address, (size_t)length);

@@ -356,12 +356,12 @@ static void in_the_background(void **state)
 
 /* A device that has other things to do holds up who asks for its memory, and nobody else; what it was given before
  * comes first all the same. */
-static void busy_device(void **state)
+static void busy_device_with(const char *sums)
 {
-    (void)state;
     enum { LENGTH = UNIT + 4096, HALF = MEMORY / 2 };
     struct world world;
     uint64_t ids[2], begun_ms;
+    setenv("MC_TE_CHECKSUM", sums, 1);
     world_open(&world, MC_TRANSFER_PATH_TCP, FAR_DEVICE);
     assert_int_equal(add(world.far, (uintptr_t)host_far, MEMORY), 0);
     fill(host_far, LENGTH, 3);
@@ -394,6 +394,19 @@ static void busy_device(void **state)
         assert_int_equal(host_near[at], 77);
     assert_memory_equal(world.far_seen + HALF, host_near + HALF, LENGTH);
     world_close(&world);
+    unsetenv("MC_TE_CHECKSUM");
+}
+
+static void busy_device(void **state)
+{
+    (void)state;
+    busy_device_with("off");
+}
+
+static void busy_device_with_sums(void **state)
+{
+    (void)state;
+    busy_device_with("on");
 }
 
 /* ---- the document ---- */
@@ -652,6 +665,7 @@ int main(void)
         cmocka_unit_test(two_devices),
         cmocka_unit_test(in_the_background),
         cmocka_unit_test(busy_device),
+        cmocka_unit_test(busy_device_with_sums),
         cmocka_unit_test(documents),
         cmocka_unit_test(refusals),
         cmocka_unit_test(not_registered),

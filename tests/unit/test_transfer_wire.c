@@ -243,8 +243,9 @@ static bool copy(void *context, uint64_t address, const void *from, size_t size)
     return true;
 }
 
-static int sum(void *context, uint64_t address, uint64_t length, uint32_t *result)
+static int sum(void *context, uint64_t address, uint64_t length, uint64_t since_ns, uint32_t *result)
 {
+    (void)since_ns;
     struct world *world = context;
     if (mc_region_find(&world->table, address, length) == NULL)
         return 0;

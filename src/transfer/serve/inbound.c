@@ -59,21 +59,25 @@ static void refuse(struct mc_inbound *inbound, bool wants_status)
 }
 
 /* May who asks know the sum of that range? */
-static bool may_sum(struct mc_inbound *inbound, const struct mc_tcp_header *header)
+static bool may_sum(const struct mc_inbound *inbound, const struct mc_tcp_header *header)
 {
     bool is_own = inbound->written_length > 0 && header->address == inbound->written_address &&
                   header->length == inbound->written_length;
-    inbound->written_length = 0;
     return header->length <= MC_TCP_SUM_MAX && ((inbound->rights & MC_RIGHT_READ) != 0 || is_own);
 }
 
-/* At once: a write that comes next may be to the same memory. */
-static void take_sum(struct mc_inbound *inbound, const struct mc_tcp_header *header)
+/* Before anything behind it: a write that comes next may be to the same memory. False: not yet. */
+static bool take_sum(struct mc_inbound *inbound, const struct mc_tcp_header *header)
 {
     uint32_t sum = 0;
+    uint64_t since_ns = inbound->sum_since_ns == 0 ? mc_clock_ns() : inbound->sum_since_ns;
     int rc = may_sum(inbound, header)
-                 ? inbound->hooks->sum(inbound->hooks->context, header->address, header->length, &sum)
+                 ? inbound->hooks->sum(inbound->hooks->context, header->address, header->length, since_ns, &sum)
                  : 0;
+    inbound->sum_since_ns = rc == MC_INBOUND_LATER ? since_ns : 0;
+    if (rc == MC_INBOUND_LATER)
+        return false;
+    inbound->written_length = 0;
     inbound->summed += header->length;
     if (rc == 0) {
         refuse(inbound, true);
@@ -85,6 +89,7 @@ static void take_sum(struct mc_inbound *inbound, const struct mc_tcp_header *hea
     } else {
         inbound->is_over = true; /* as when what is to be read is not there */
     }
+    return true;
 }
 
 static bool may_touch(struct mc_inbound *inbound, const struct mc_region *region, uint64_t since_ns)
@@ -92,47 +97,23 @@ static bool may_touch(struct mc_inbound *inbound, const struct mc_region *region
     return region->place.kind == MC_GPU_HOST || inbound->hooks->may_touch(inbound->hooks->context, region, since_ns);
 }
 
-static void take_header(struct mc_inbound *inbound)
+static void take_request(struct mc_inbound *inbound, const struct mc_tcp_header *header, uint8_t opcode,
+                         bool wants_status)
 {
-    struct mc_tcp_header header;
-    memcpy(&header, inbound->header, sizeof(header));
-    inbound->header_used = 0;
-    if (header.opcode == MC_TCP_WHO) {
-        struct mc_id meant = {.high = header.length, .low = header.address};
-        inbound->is_over = !mc_id_equal(meant, inbound->id);
-        return;
-    }
-    uint8_t opcode = header.opcode & (uint8_t)~MC_TCP_OPCODE_VERSION_2;
-    bool wants_status = opcode != header.opcode;
-    if (opcode > (wants_status ? (uint8_t)MC_TCP_SUM : (uint8_t)MC_TRANSFER_WRITE)) {
-        inbound->is_over = true; /* not this protocol */
-        return;
-    }
-    bool is_first = inbound->lane == 0;
-    memcpy(&inbound->lane, header.lane, sizeof(header.lane));
-    if (is_first && inbound->lane != 0 && inbound->hooks->is_cut != NULL &&
-        inbound->hooks->is_cut(inbound->hooks->context, inbound->lane)) {
-        inbound->is_over = true; /* nobody waits for an answer */
-        return;
-    }
-    if (opcode == MC_TCP_SUM) {
-        take_sum(inbound, &header);
-        return;
-    }
     unsigned needed = opcode == MC_TRANSFER_WRITE ? MC_RIGHT_WRITE : MC_RIGHT_READ;
     struct mc_region *region = (inbound->rights & needed) == 0
                                    ? NULL
-                                   : inbound->hooks->hold(inbound->hooks->context, header.address, header.length);
+                                   : inbound->hooks->hold(inbound->hooks->context, header->address, header->length);
     uint64_t since_ns = region != NULL && region->place.kind != MC_GPU_HOST ? mc_clock_ns() : 0;
     if (region == NULL) {
         refuse(inbound, wants_status);
     } else if (opcode == MC_TRANSFER_WRITE) {
         inbound->region = region;
-        inbound->address = header.address;
-        inbound->left = header.length;
+        inbound->address = header->address;
+        inbound->left = header->length;
         inbound->since_ns = since_ns;
-        inbound->written_address = header.address;
-        inbound->written_length = header.length;
+        inbound->written_address = header->address;
+        inbound->written_length = header->length;
         inbound->wants_status = wants_status;
     } else {
         struct mc_inbound_reply *reply = add_reply(inbound);
@@ -140,9 +121,38 @@ static void take_header(struct mc_inbound *inbound)
         reply->word_size = reply->word_left = wants_status ? sizeof(reply->status) : 0;
         reply->region = region;
         reply->since_ns = since_ns;
-        reply->address = header.address;
-        reply->left = header.length;
+        reply->address = header->address;
+        reply->left = header->length;
     }
+}
+
+/* False: it is to be looked at again, as it must wait. */
+static bool take_header(struct mc_inbound *inbound)
+{
+    struct mc_tcp_header header;
+    memcpy(&header, inbound->header, sizeof(header));
+    if (header.opcode == MC_TCP_WHO) {
+        struct mc_id meant = {.high = header.length, .low = header.address};
+        inbound->is_over = !mc_id_equal(meant, inbound->id);
+        return true;
+    }
+    uint8_t opcode = header.opcode & (uint8_t)~MC_TCP_OPCODE_VERSION_2;
+    bool wants_status = opcode != header.opcode;
+    if (opcode > (wants_status ? (uint8_t)MC_TCP_SUM : (uint8_t)MC_TRANSFER_WRITE)) {
+        inbound->is_over = true; /* not this protocol */
+        return true;
+    }
+    bool is_first = inbound->lane == 0;
+    memcpy(&inbound->lane, header.lane, sizeof(header.lane));
+    if (is_first && inbound->lane != 0 && inbound->hooks->is_cut != NULL &&
+        inbound->hooks->is_cut(inbound->hooks->context, inbound->lane)) {
+        inbound->is_over = true; /* nobody waits for an answer */
+        return true;
+    }
+    if (opcode == MC_TCP_SUM)
+        return take_sum(inbound, &header);
+    take_request(inbound, &header, opcode, wants_status);
+    return true;
 }
 
 static void payload_came(struct mc_inbound *inbound, uint64_t count)
@@ -180,8 +190,14 @@ static void parse(struct mc_inbound *inbound)
             used = left < used ? left : used;
             memcpy(inbound->header + inbound->header_used, at, used);
             inbound->header_used += used;
-            if (inbound->header_used == sizeof(struct mc_tcp_header))
-                take_header(inbound);
+            bool is_whole = inbound->header_used == sizeof(struct mc_tcp_header);
+            if (is_whole && !take_header(inbound)) {
+                inbound->header_used -= used; /* it is taken again */
+                inbound->holds_in = true;
+                break;
+            }
+            if (is_whole)
+                inbound->header_used = 0;
         }
         inbound->stash_at += used;
     }

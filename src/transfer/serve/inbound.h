@@ -13,6 +13,7 @@
 #include "transfer/wire/tcp_wire.h"
 
 #define MC_INBOUND_REPLIES 256u          /* under way on one connection; then nothing is received until some are sent */
+#define MC_INBOUND_LATER 2               /* a sum that must wait, see `sum` */
 #define MC_INBOUND_STASH_MAX (64u << 10) /* what one receive may bring beyond a payload */
 
 struct mc_inbound_hooks {
@@ -28,8 +29,9 @@ struct mc_inbound_hooks {
     uint8_t *(*receive_at)(void *context, const struct mc_region *region, size_t *size);
     /* Where its bytes can be sent from until the next mc_inbound_replies, at most *size of them; NULL: not now. */
     const uint8_t *(*send_from)(void *context, const struct mc_region *region, uint64_t address, size_t *size);
-    /* The CRC32C of registered memory, at once. 1; 0: it is refused. Negative: the memory is not there. */
-    int (*sum)(void *context, uint64_t address, uint64_t length, uint32_t *sum);
+    /* The CRC32C of registered memory, at once, for a request that came then. 1; 0: it is refused; MC_INBOUND_LATER:
+     * not yet, as may_touch says. Negative: the memory is not there. */
+    int (*sum)(void *context, uint64_t address, uint64_t length, uint64_t since_ns, uint32_t *sum);
     /* Has the connection of that number been cut, before it was known here? NULL: none. */
     bool (*is_cut)(void *context, uint64_t lane);
     /* May memory of a device be touched for a request that came then? False: not yet, what the process had given that
@@ -63,6 +65,7 @@ struct mc_inbound {
     bool is_careful; /* nothing is received into memory itself: who decrypts would die where that is not there */
     bool wants_status;
     uint64_t written_address, written_length; /* of the last WRITE, until its sum has been asked */
+    uint64_t sum_since_ns;                    /* of the SUM that is held: when it came; 0: none is */
     uint64_t summed;                          /* bytes that this turn has summed */
     bool is_over; /* refused or nonsense: nothing more is taken; the replies there are go out, then the end */
     struct mc_inbound_reply replies[MC_INBOUND_REPLIES];

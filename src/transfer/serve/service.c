@@ -281,12 +281,16 @@ static bool sum_of_host(struct mc_service *service, uint64_t address, size_t siz
     return true;
 }
 
-static int sum(void *context, uint64_t address, uint64_t length, uint32_t *result)
+static int sum(void *context, uint64_t address, uint64_t length, uint64_t since_ns, uint32_t *result)
 {
     struct mc_transfer_engine *engine = context;
     struct mc_region *region = mc_transfer_hold_to_sum(engine, address, length);
     if (region == NULL)
         return 0;
+    if (region->place.kind != MC_GPU_HOST && !mc_device_may_touch(engine, region, since_ns)) {
+        mc_transfer_release(engine, region);
+        return MC_INBOUND_LATER;
+    }
     *result = 0;
     bool is_there = region->place.kind == MC_GPU_HOST
                         ? sum_of_host(engine->service, address, (size_t)length, result)
@@ -346,8 +350,10 @@ static void data_interest(struct mc_service_connection *connection)
     bool can_send = is_sending && !connection->data->holds_out;
     wants(connection, (is_receiving ? (uint32_t)EPOLLIN : 0u) | (can_send ? (uint32_t)EPOLLOUT : 0u));
     bool is_idle = !is_sending && connection->data->region == NULL && connection->data->header_used == 0;
+    /* Who waits for a device here is not the one that stalls. */
+    bool is_held = connection->data->holds_out || (connection->data->holds_in && !is_sending);
     if (!connection->is_draining)
-        connection->deadline_ms = is_idle ? 0 : mc_clock_ms() + DATA_STALL_MS;
+        connection->deadline_ms = is_idle || is_held ? 0 : mc_clock_ms() + DATA_STALL_MS;
     mc_places_turn(connection, is_idle);
 }
 
