@@ -10,12 +10,14 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #define HANDSHAKE_RECORD 0x16                   /* what TLS begins with */
 #define CONTEXTS_MAX 8u                         /* sets of files in use in one process */
@@ -207,19 +209,46 @@ static struct context *place_for(const struct mc_openssl *ssl, const struct mc_t
     return place;
 }
 
-/* The context of those files as they are now. The lock is held. */
-static struct ssl_ctx_st *context_of(const struct mc_openssl *ssl, const struct mc_tls_settings *settings, char *error,
-                                     size_t error_size)
+static void file_touch(const char *path)
 {
-    struct stamp stamps[3];
+    struct stat found;
+    char thrown_away[4096];
+    /* What is no file proper can be read once only. */
+    int fd = stat(path, &found) == 0 && S_ISREG(found.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    while (fd >= 0 && read(fd, thrown_away, sizeof(thrown_away)) > 0)
+        continue;
+    if (fd >= 0)
+        close(fd);
+}
+
+/* Without the lock, for which a fork waits: files that have changed are read here once, so that who hangs for the sake
+ * of their file system hangs here, and OpenSSL finds them in memory. */
+static void files_touch(const struct mc_tls_settings *settings, struct stamp stamps[3])
+{
+    stamp_all(settings, stamps); /* before they are read: what changes meanwhile is read again */
+    bool is_known = false;
+    pthread_mutex_lock(&contexts_lock);
+    for (size_t i = 0; i < CONTEXTS_MAX && !is_known; i++)
+        is_known = is_of(&contexts[i], settings) && memcmp(stamps, contexts[i].stamps, sizeof(contexts[i].stamps)) == 0;
+    pthread_mutex_unlock(&contexts_lock);
+    if (is_known)
+        return;
+    file_touch(text_of(settings->authority));
+    file_touch(text_of(settings->certificate));
+    file_touch(key_of(settings));
+}
+
+/* The context of those files as they are now. The lock is held. */
+static struct ssl_ctx_st *context_of(const struct mc_openssl *ssl, const struct mc_tls_settings *settings,
+                                     const struct stamp stamps[3], char *error, size_t error_size)
+{
     if (strlen(text_of(settings->authority)) >= PATH_MAX || strlen(text_of(settings->certificate)) >= PATH_MAX ||
         strlen(key_of(settings)) >= PATH_MAX) {
         snprintf(error, error_size, "the name of a file for TLS is longer than %d bytes", PATH_MAX - 1);
         return NULL;
     }
     struct context *place = place_for(ssl, settings);
-    stamp_all(settings, stamps); /* before they are read: what changes meanwhile is read again */
-    if (place->ctx != NULL && memcmp(stamps, place->stamps, sizeof(stamps)) == 0)
+    if (place->ctx != NULL && memcmp(stamps, place->stamps, sizeof(place->stamps)) == 0)
         return place->ctx;
     struct ssl_ctx_st *ctx = load(ssl, settings, error, error_size);
     if (ctx == NULL && place->ctx != NULL)
@@ -234,7 +263,7 @@ static struct ssl_ctx_st *context_of(const struct mc_openssl *ssl, const struct 
     place->is_strict = settings->is_strict;
     place->lets_unknown = settings->lets_unknown;
     place->trusts_machine = settings->trusts_machine;
-    memcpy(place->stamps, stamps, sizeof(stamps));
+    memcpy(place->stamps, stamps, sizeof(place->stamps));
     return place->ctx = ctx;
 }
 
@@ -243,8 +272,10 @@ int mc_tls_check(const struct mc_tls_settings *settings, char *error, size_t err
     const struct mc_openssl *ssl = mc_openssl_open(error, error_size);
     if (ssl == NULL)
         return MC_ERR_INVALID_PARAMS;
+    struct stamp stamps[3];
+    files_touch(settings, stamps);
     pthread_mutex_lock(&contexts_lock);
-    bool is_good = context_of(ssl, settings, error, error_size) != NULL;
+    bool is_good = context_of(ssl, settings, stamps, error, error_size) != NULL;
     pthread_mutex_unlock(&contexts_lock);
     return is_good ? 0 : MC_ERR_INVALID_PARAMS;
 }
@@ -480,8 +511,10 @@ static int tls_make(const struct mc_tls_settings *settings, const char *address,
     snprintf(tls->address, sizeof(tls->address), "%s", address);
     note_settings(tls, settings);
     int rc = find_name(tls, settings, error, error_size);
+    struct stamp stamps[3];
+    files_touch(settings, stamps);
     pthread_mutex_lock(&contexts_lock);
-    struct ssl_ctx_st *ctx = rc < 0 ? NULL : context_of(ssl, settings, error, error_size);
+    struct ssl_ctx_st *ctx = rc < 0 ? NULL : context_of(ssl, settings, stamps, error, error_size);
     if (rc == 0)
         rc = ctx == NULL ? MC_ERR_INVALID_PARAMS : attach(tls, ctx);
     pthread_mutex_unlock(&contexts_lock);

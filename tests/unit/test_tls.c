@@ -413,6 +413,46 @@ static void a_child_can_read_files(void **state)
     pthread_join(thread, NULL);
 }
 
+static _Atomic bool is_hung; /* a file system that is asked for a file */
+static _Atomic unsigned hanging;
+
+int stat(const char *restrict path, struct stat *restrict found)
+{
+    hanging += is_hung;
+    while (is_hung)
+        usleep(1000);
+    return fstatat(AT_FDCWD, path, found, 0);
+}
+
+static void *reads_once(void *unused)
+{
+    char error[512];
+    return mc_tls_check(good(), error, sizeof(error)) == 0 ? unused : NULL;
+}
+
+/* A process can fork although a file system does not answer. */
+static void forks_while_files_hang(void **state)
+{
+    pthread_t thread;
+    int status = -1;
+    void *ended = NULL;
+    (void)state;
+    is_hung = true;
+    assert_int_equal(pthread_create(&thread, NULL, reads_once, &status), 0);
+    while (hanging == 0)
+        usleep(1000);
+    alarm(30);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    alarm(0);
+    is_hung = false;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    pthread_join(thread, &ended);
+    assert_ptr_equal(ended, &status);
+}
+
 static void copy(const char *from, const char *to)
 {
     char command[512];
@@ -469,6 +509,7 @@ int main(void)
         cmocka_unit_test(writing_to_a_dead_peer_is_an_error),
         cmocka_unit_test(files_that_cannot_be_used_are_named),
         cmocka_unit_test(a_child_can_read_files),
+        cmocka_unit_test(forks_while_files_hang),
         cmocka_unit_test(files_are_read_again_when_they_change),
     };
     return cmocka_run_group_tests(tests, begin_peers, end_peers);
