@@ -16,6 +16,9 @@ static void hang_up(struct mc_http *http)
 {
     mc_tls_end(http->tls);
     http->tls = NULL;
+    if (http->is_on_way)
+        mc_socket_way_end(http->fd);
+    http->is_on_way = false;
     if (http->fd >= 0)
         close(http->fd);
     http->fd = -1;
@@ -163,9 +166,9 @@ int mc_http_once(const char *address, const struct mc_tls_settings *tls, const s
     struct mc_http http = {.fd = mc_tcp_connect(address, deadline_ns)};
     snprintf(http.address, sizeof(http.address), "%s", address);
     *error = http.fd == MC_ERR_RPC_TIMEOUT ? ETIMEDOUT : http.fd < 0 ? errno : 0;
-    const int fd = http.fd;
-    if (fd >= 0)
-        mc_socket_way_begin(fd); /* a child that is forked meanwhile must not hold it */
+    http.is_on_way = http.fd >= 0;
+    if (http.is_on_way)
+        mc_socket_way_begin(http.fd); /* a child that is forked meanwhile must not hold it */
     reply->length = 0;
     int rc = http.fd < 0 ? http.fd : tls != NULL ? begin_tls(&http, tls, deadline_ns) : 0;
     if (rc == 0)
@@ -174,8 +177,6 @@ int mc_http_once(const char *address, const struct mc_tls_settings *tls, const s
         rc = mc_http_answer(&http, deadline_ns, reply);
     if (http.tls != NULL && mc_tls_problem(http.tls)[0] != 0)
         mc_log_limited(ERROR, "%s", mc_tls_problem(http.tls));
-    if (fd >= 0)
-        mc_socket_way_end(fd);
     mc_http_free(&http);
     return rc;
 }

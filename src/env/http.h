@@ -12,6 +12,7 @@
 struct mc_http { /* set fd to -1 and address before the first use */
     char address[MC_ADDRESS_MAX];
     int fd;
+    bool is_on_way;     /* a child that is forked closes it: mc_socket_way_begin */
     struct mc_tls *tls; /* NULL: without; its handshake must be done before it is asked */
     bool has_answered;  /* on this connection */
     struct mc_buffer in;
