@@ -16,7 +16,9 @@ void mc_own_address_look(struct mc_own_address *own, const char *host, const cha
     if (mc_tcp_listen_host(host) != host)
         return;
     int fd = mc_tcp_bind(host, &port);
-    bool is_gone = fd < 0 && errno == EADDRNOTAVAIL;
+    bool is_gone = fd < 0;
+    if (is_gone && errno != EADDRNOTAVAIL)
+        return; /* it could not be found out */
     mc_fd_close(fd);
     if (is_gone && own->was_here && !own->is_gone)
         mc_log(ERROR,
