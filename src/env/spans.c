@@ -434,12 +434,12 @@ static void spans_open(const char *service)
         mc_log(WARNING, "no traces are made: a write of spans of before has not come back");
         return;
     }
-    pthread_mutex_lock(&self.lock); /* a span of before, when spans were wanted, may end only now */
+    int rc = target_open(wanted, error, sizeof(error)); /* without the lock: its file system may hang */
+    pthread_mutex_lock(&self.lock);                     /* a span of before, when spans were wanted, may end only now */
     self.stop = self.has_ended = self.is_failing = false;
     self.pause_ms = self.resume_ns = 0;
     settings_read();
     mc_otlp_name(&self.otlp, service);
-    int rc = target_open(wanted, error, sizeof(error));
     self.has_thread = rc == 0 && mc_thread_start(&self.thread, "mc-traces", spans_run, NULL) == 0;
     bool is_there = self.has_thread;
     pthread_mutex_unlock(&self.lock);

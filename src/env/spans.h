@@ -31,7 +31,7 @@ struct mc_traced {           /* a span that is being made, by one thread; attrib
 /* One more part of this process makes spans, as MC_TRACES says; service: its name where the environment has none. The
  * thread begins with the first. */
 void mc_spans_start(const char *service);
-/* One part less. With the last the thread ends: what waits is sent first, unless the collector does not answer: 2 s at
+/* One part less. With the last the thread ends: what waits is sent first, unless the collector does not answer: 4 s at
  * most. */
 void mc_spans_end(void);
 
