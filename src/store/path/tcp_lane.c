@@ -12,7 +12,7 @@
 
 uint64_t mc_tcp_part_bytes = MC_TCP_PART_BYTES;
 
-#define HEAD_ROOM 256u /* bytes of heads that the frames of one step need at most */
+#define HEAD_ROOM 320u /* bytes of heads that the frames of one step need at most */
 #define PART_ROOM 6u   /* parts that one step needs at most */
 
 /* parts_fill ends a call's parts with the step that reaches a chunk, and a step queues at most a chunk of data. */
