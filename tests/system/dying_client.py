@@ -9,7 +9,7 @@ import sys
 
 sys.path.insert(0, os.environ["MC_PYTHONPATH"])
 
-from mooncake.store import MooncakeDistributedStore  # noqa: E402
+from mooncake.store import MooncakeDistributedStore, ReplicateConfig  # noqa: E402
 
 MASTER, HERE, THERE = sys.argv[1:]
 SIZE = 512 << 10
@@ -126,6 +126,12 @@ class Client:
         self.store.longest_prefix(self.old())
         self.store.get_size(self.old()[0])
         self.store.batch_get_replica_desc(self.old())
+
+    def pin(self):
+        keys, config = self.old(), ReplicateConfig()
+        config.firm_pin_ms = 100
+        self.store.batch_pin(keys, config)
+        self.store.firm_pin_left(keys[0])
 
     def remove(self):
         keys, values = self.new()
