@@ -231,7 +231,6 @@ struct mc_disk_mark mc_disk_marked(const struct mc_disk *disk)
 static void mark_ended(struct mc_disk_flight *flight, int64_t result)
 {
     struct mc_disk *disk = flight->disk;
-    struct mc_disk_task *task = disk->marks.first;
     if (result >= 0 && !disk->mark_is_syncing) {
         disk->mark_is_syncing = true;
         mc_disk_flight_start(disk, flight, MC_DISK_SYNC, disk->directory.identity_fd, NULL, 0, 0, mark_ended);
@@ -240,16 +239,19 @@ static void mark_ended(struct mc_disk_flight *flight, int64_t result)
     disk->mark_is_busy = false;
     pthread_mutex_lock(&disk->lock);
     if (result >= 0)
-        disk->marked = task->mark;
+        disk->marked = disk->directory.super.mark;
     pthread_mutex_unlock(&disk->lock);
     if (result < 0)
         disk->directory.super.sequence--; /* the next goes to that place again, and not to that of the valid one */
-    (void)mc_disk_queue_take(&disk->marks);
-    mc_disk_task_answer(task, result < 0 ? MC_ERR_FILE_WRITE_FAIL : 0);
-    mc_disk_task_free(disk, task);
+    for (; disk->marks_written > 0; disk->marks_written--) {
+        struct mc_disk_task *task = mc_disk_queue_take(&disk->marks);
+        mc_disk_task_answer(task, result < 0 ? MC_ERR_FILE_WRITE_FAIL : 0);
+        mc_disk_task_free(disk, task);
+    }
 }
 
-/* The two superblocks in turn: the one that is valid and later is not touched. */
+/* The two superblocks in turn: the one that is valid and later is not touched. Of several marks that wait the last
+ * stands for all: a disk that has hung for long is not kept busy with what was true then. */
 static void marks_turn(struct mc_disk *disk)
 {
     struct mc_disk_super *super = &disk->directory.super;
@@ -257,7 +259,8 @@ static void marks_turn(struct mc_disk *disk)
         return;
     disk->mark_is_busy = true;
     disk->mark_is_syncing = false;
-    super->mark = disk->marks.first->mark;
+    disk->marks_written = disk->marks.count;
+    super->mark = disk->marks.last->mark;
     super->sequence++;
     mc_disk_super_put(disk->mark_page, super);
     mc_disk_flight_start(disk, &disk->mark_flight, MC_DISK_WRITE, disk->directory.identity_fd, disk->mark_page,

@@ -110,7 +110,8 @@ struct mc_disk {
     struct mc_disk_flight mark_flight;
     uint8_t *mark_page;
     bool mark_is_busy, mark_is_syncing;
-    uint32_t final_syncs; /* when it is closed: 0 not begun */
+    uint32_t marks_written; /* while it is: the first so many of these are answered with it */
+    uint32_t final_syncs;   /* when it is closed: 0 not begun */
 };
 
 /* ---- disk.c ---- */
