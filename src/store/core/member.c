@@ -677,6 +677,9 @@ void mc_members_tick(struct mc_core *core)
     uint64_t now = mc_core_life_ms(core), ttl = core->config.client_ttl_ms, depart_ms = core->config.depart_ms;
     uint64_t least = depart_ms < ttl / 2 ? depart_ms : ttl / 2;
     uint64_t gone_ms = ttl > depart_ms ? ttl : depart_ms; /* to be gone is to have departed */
+    if (now == core->members_ticked_ms)
+        return; /* a busy master has many turns a millisecond, and those who are absent are passed over in each */
+    core->members_ticked_ms = now;
     struct mc_link *link = core->members.next;
     while (link != &core->members) {
         struct mc_member *member = mc_link_of(link, struct mc_member, by_seen);
