@@ -261,6 +261,23 @@ static void test_masters_end(void **state)
     finish(&world, a, NULL);
 }
 
+/* A master that knows no soft pins at all keeps none, whatever the one before it has promised. */
+static void test_a_master_without_soft_pins(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    assert_int_equal(put(&world, a, "a", LARGE, &or_not), 0);
+    config.soft_pin_ttl_ms = config.soft_pin_max_ms = 0;
+    master_stop(&world);
+    master_start(&world, NEXT_EPOCH, &config);
+    come_back(&world, a);
+    assert_int_equal(found(&world, a, "a"), LARGE);
+    expect_firm(&world, 0, LARGE);
+    finish(&world, a, NULL);
+}
+
 /* Nothing is promised that only this master would keep; an owner of an earlier release writes no firm pins. */
 static void test_earlier_owner(void **state)
 {
@@ -364,6 +381,7 @@ int main(void)
         cmocka_unit_test(test_copies),
         cmocka_unit_test(test_another_pin),
         cmocka_unit_test(test_masters_end),
+        cmocka_unit_test(test_a_master_without_soft_pins),
         cmocka_unit_test(test_earlier_owner),
         cmocka_unit_test(test_wishes_of_all_kinds),
         cmocka_unit_test(test_owner_leaves),

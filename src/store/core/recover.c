@@ -389,7 +389,8 @@ static bool may_join(const struct mc_core *core, const struct mc_object *object,
 }
 
 /* An owner tells what is left of a pin; of one that knows no deadlines, or whose writer did not, it begins anew. A firm
- * one is firm whatever else is by now: the master before us has promised it. */
+ * one is firm whatever else is by now: the master before us has promised it. But where we give no soft pins at all, it
+ * has ended. */
 static void take_pin(const struct mc_core *core, struct mc_object *object, const struct mc_wire_inventory_item *item)
 {
     uint64_t most_ms = core->config.soft_pin_max_ms, left_ms = item->pin_ms;
@@ -397,7 +398,7 @@ static void take_pin(const struct mc_core *core, struct mc_object *object, const
         mc_pin_wish(object, core->config.soft_pin_ttl_ms);
     else
         mc_pin_wish_left(core, object, left_ms < most_ms ? left_ms : most_ms);
-    if (left_ms > 0 && (item->flags & MC_PUT_FIRM_PIN) != 0)
+    if (object->soft && left_ms > 0 && (item->flags & MC_PUT_FIRM_PIN) != 0)
         mc_firm_begin(object);
 }
 
