@@ -196,10 +196,11 @@ struct mc_replicate_config {
                                  MC_ERR_INVALID_PARAMS */
     bool drop_soft_pin;       /* an upsert without with_soft_pin keeps the pin that the value before it had, with its
                            deadline; not with this */
-    uint64_t firm_pin_ms; /* not 0: a soft pin for so long, in place of soft_pin_ttl_ms, until whose end the value is
-                                 not evicted, whoever needs room, and whichever master leads, while a node has it. Only
-                                 a part of the pool may be pinned so (--max_firm_pin_ratio): with what is beyond that it
-                                 is a soft pin alone. mc_store_firm_pin_left says what there is */
+    uint64_t firm_pin_ms; /* not 0: a soft pin for so long, from when the put has a place, instead of soft_pin_ttl_ms,
+                                 until whose end the value is not evicted, whoever needs room, and whichever master
+                                 leads, while a node has it. Only a part of the pool may be pinned so
+                                 (--max_firm_pin_ratio): with what is beyond that it is a soft pin alone.
+                                 mc_store_firm_pin_left says what there is */
     bool firm_pin_or_not; /* with firm_pin_ms: then nothing is put instead, MC_ERR_FIRM_PIN_REFUSED; and 0 says that
                                  the pin is there: of a key that exists it is MC_ERR_OBJECT_ALREADY_EXISTS, which may
                                  also be of this call. MC_ERR_NOT_SUPPORTED: the master is of an earlier release */

@@ -233,6 +233,27 @@ static void test_another_pin(void **state)
     finish(&world, a, NULL);
 }
 
+/* What is said is never longer than what the slot says, which counts from when it is written. */
+static void test_counts_from_the_grant(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    for (unsigned way = 0; way < 2; way++) { /* at once, and in place of what is there */
+        const struct world_wish wish = {.flags = or_not.flags | (way == 0 ? 0 : MC_PUT_REPLACE), .pin_ms = PIN_MS};
+        assert_int_equal(world_grant(&world, a->call, PUT_1, "k", LARGE, &wish, &place), 0);
+        assert_int_equal(world.pin_ms, PIN_MS);
+        fake_write(a, &place, "k", LARGE, (uint8_t)FIRM, 1);
+        pass(&world, a, 3000);
+        world_live(&world, a->owner, &place);
+        (void)fake_obey(&world, a);
+        assert_int_equal(world_put_done(&world, a->call, PUT_1), 0);
+        assert_in_range(left_ms(&world, "k"), PIN_MS - 3100, PIN_MS - 3000);
+    }
+    finish(&world, a, NULL);
+}
+
 /* A later master keeps the promise, also where it would give none; and then it is over in time. */
 static void test_masters_end(void **state)
 {
@@ -380,6 +401,7 @@ int main(void)
         cmocka_unit_test(test_upserts),
         cmocka_unit_test(test_copies),
         cmocka_unit_test(test_another_pin),
+        cmocka_unit_test(test_counts_from_the_grant),
         cmocka_unit_test(test_masters_end),
         cmocka_unit_test(test_a_master_without_soft_pins),
         cmocka_unit_test(test_earlier_owner),

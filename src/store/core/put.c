@@ -496,7 +496,10 @@ static void wish_pin(struct mc_core *core, const struct start *start, const stru
         mc_pin_wish_left(core, object, pin->left_ms);
     } else if (object->soft) {
         granted->pin_ms = start->pin_ms;
-        mc_pin_wish(object, start->pin_ms);
+        if (pin->is_firm) /* or its slot, which counts from the COMMIT, might be over before what we say of it */
+            mc_pin_wish_left(core, object, start->pin_ms);
+        else
+            mc_pin_wish(object, start->pin_ms);
     }
     granted->is_firm = object->soft && pin->is_firm;
     if (granted->is_firm)
