@@ -233,6 +233,42 @@ static void test_another_pin(void **state)
     finish(&world, a, NULL);
 }
 
+static struct world_wish another_pin(struct world *world, uint64_t call, const char *key, uint32_t flags)
+{
+    struct mc_wire_place place;
+    assert_int_equal(world_get(world, call, key, 0, NULL, &place), 0);
+    return (struct world_wish){.flags = flags | MC_PUT_REPLACE | MC_PUT_NEW_PIN,
+                               .pin_ms = PIN_MS,
+                               .expected = place.generation - place.replica};
+}
+
+/* No replica is given up for another pin. */
+static void test_another_pin_of_two_replicas(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    char key[32];
+    (void)state;
+    struct mc_core_config config = mc_core_config_default();
+    config.tenants = true;
+    config.firm_pin_ratio = 0.5;
+    world_open_with(&world, &config);
+    struct world_store a = world_store(&world, NODE_A, MIB, "a"), b = world_store(&world, NODE_B, MIB, "b");
+    const struct world_item item = {mc_span_string("k"), LARGE};
+    const struct world_wish both = {.flags = or_not.flags, .pin_ms = 100 * PIN_MS, .replica_count = 2};
+    const struct world_wish hard = {.flags = MC_PUT_HARD_PIN, .preferred = {"b"}};
+    world_put_both(&world, &a, &b, &item, &both);
+    for (unsigned i = 0; i < 10; i++)
+        assert_int_equal(world_put_place(&world, b.call, b.owner, world_name(key, "b", i), LARGE, &hard, &place), 0);
+    assert_int_equal(place.segment, b.segment);
+    struct world_wish wish = another_pin(&world, a.call, "k", FIRM);
+    wish.replica_count = 2;
+    assert_int_equal(world_grant(&world, a.call, PUT_2, "k", LARGE, &wish, &place), MC_ERR_NO_AVAILABLE_HANDLE);
+    world_check(&world);
+    assert_int_equal(statistics_of(&world).firm_bytes, 2 * mc_extent_size(LARGE, 1));
+    world_close_all(&world);
+}
+
 /* What is said is never longer than what the slot says, which counts from when it is written. */
 static void test_counts_from_the_grant(void **state)
 {
@@ -401,6 +437,7 @@ int main(void)
         cmocka_unit_test(test_upserts),
         cmocka_unit_test(test_copies),
         cmocka_unit_test(test_another_pin),
+        cmocka_unit_test(test_another_pin_of_two_replicas),
         cmocka_unit_test(test_counts_from_the_grant),
         cmocka_unit_test(test_masters_end),
         cmocka_unit_test(test_a_master_without_soft_pins),

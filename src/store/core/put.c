@@ -422,6 +422,12 @@ static uint32_t places_take(struct mc_core *core, struct start *start, uint64_t 
     return count;
 }
 
+/* How many must be found. For another pin of what is there no replica of it is given up. */
+static uint32_t places_least(const struct start *start)
+{
+    return start->expected != 0 && (start->flags & MC_PUT_NEW_PIN) != 0 ? start->replica_count : 1;
+}
+
 static void places_return(struct mc_core *core, const struct mc_replica *replicas, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -556,11 +562,12 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     if (code != 0)
         goto refused;
     uint32_t count = places_take(core, start, mc_extent_units(item->length, item->key.length), replicas);
-    if (count == 0)
-        return start->placement.hopeful || mc_recover_unsettled(core) || !mc_link_alone(&core->recovering)
+    if (count < places_least(start))
+        code = start->placement.hopeful || mc_recover_unsettled(core) || !mc_link_alone(&core->recovering)
                    ? MC_ERR_SPACE_SOON
                    : MC_ERR_NO_AVAILABLE_HANDLE;
-    code = owners_code(start, replicas, count, &pin);
+    else
+        code = owners_code(start, replicas, count, &pin);
     if (start->expected != 0 && mc_object_version(core, object) != start->expected)
         code = MC_ERR_STALE; /* it had to make room for its own copy */
     if (code != 0)
