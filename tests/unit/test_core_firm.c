@@ -1,5 +1,5 @@
 /* Firm pins: what has one is not evicted before its deadline, under whichever master, and there are only so many. */
-#include "core_owner.h"
+#include "core_moves.h"
 #include "store/core/account.h"
 #include "store/core/replica.h"
 #include "store/segment/layout.h"
@@ -290,6 +290,50 @@ static void test_counts_from_the_grant(void **state)
     finish(&world, a, NULL);
 }
 
+/* What a disk had before, it is given again at once, and not only when memory is short. */
+static void test_another_pin_of_what_a_disk_has(void **state)
+{
+    struct world world;
+    static struct moves moves;
+    static struct world_told told;
+    struct mc_wire_place place;
+    struct mc_core_config config = mc_core_config_default();
+    (void)state;
+    config.offload = MC_OFFLOAD_ON_EVICT;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", LARGE), 0);
+    assert_true(mc_offload_store(world.core, mc_object_find(world.core, mc_span_string("k"))));
+    (void)mc_core_tick(world.core, world.now);
+    told_moves(&world, store.owner, &moves);
+    owner_did(&world, store.owner, &moves, 0);
+    assert_int_equal(on_disk(&world, "k"), 1);
+    struct world_wish wish = another_pin(&world, store.call, "k", or_not.flags);
+    for (unsigned i = 0; i < 2; i++) { /* as another place is; then what no disk has is not stored */
+        assert_int_equal(world_grant(&world, store.call, PUT_1, "k", LARGE, &wish, &place), 0);
+        world_live(&world, store.owner, &place);
+        for (unsigned left = 2 - i; left > 0; left -= told.count) {
+            world_owner_told(&world, store.owner, &told);
+            assert_int_equal(told.type, MC_MESSAGE_CLEAR);
+            world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
+        }
+        world_settle(&world, 10);
+        assert_int_equal(world_put_done(&world, store.call, PUT_1), 0);
+        world_check(&world);
+        told_moves(&world, store.owner, &moves);
+        assert_int_equal(moves.type, i == 0 ? MC_MESSAGE_STORE : 0);
+        if (i == 1)
+            break;
+        owner_did(&world, store.owner, &moves, MC_ERR_TRANSFER_FAIL);
+        (void)mc_core_tick(world.core, world.now);
+        (void)owner_clears(&world, store.owner);
+        wish = another_pin(&world, store.call, "k", or_not.flags);
+    }
+    world_close_all(&world);
+}
+
 /* A later master keeps the promise, also where it would give none; and then it is over in time. */
 static void test_masters_end(void **state)
 {
@@ -439,6 +483,7 @@ int main(void)
         cmocka_unit_test(test_another_pin),
         cmocka_unit_test(test_another_pin_of_two_replicas),
         cmocka_unit_test(test_counts_from_the_grant),
+        cmocka_unit_test(test_another_pin_of_what_a_disk_has),
         cmocka_unit_test(test_masters_end),
         cmocka_unit_test(test_a_master_without_soft_pins),
         cmocka_unit_test(test_earlier_owner),

@@ -171,9 +171,11 @@ bool mc_offload_expects(const struct mc_core *core, const struct mc_member *memb
     return core->config.offload != MC_OFFLOAD_NEVER && member != NULL && least_busy_disk(member, UINT32_MAX) != NULL;
 }
 
-void mc_offload_appeared(struct mc_core *core, struct mc_object *object)
+void mc_offload_appeared(struct mc_core *core, struct mc_object *object, bool was_on_disk)
 {
-    if (core->config.offload == MC_OFFLOAD_ON_PUT)
+    if (was_on_disk && core->config.offload != MC_OFFLOAD_NEVER)
+        (void)store_within(core, object, UINT32_MAX);
+    else if (core->config.offload == MC_OFFLOAD_ON_PUT)
         (void)mc_offload_store(core, object);
 }
 
@@ -331,7 +333,7 @@ void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t
             rest_disk(core, object);
         let_go(core, segment, slot, object);
         if (!done && is_store && !was_told_read && mc_object_was_read(object)) /* meanwhile: that may be why */
-            mc_offload_appeared(core, object);
+            mc_offload_appeared(core, object, false);
     }
     if (is_store && segment->member != NULL)
         go_on(core, segment->member);

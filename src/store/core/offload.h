@@ -18,8 +18,9 @@ struct mc_object;
 struct mc_segment;
 
 /* A put has ended well: its value is stored on a disk, if that is to be done then. And once more if it was not, when a
- * reader is sent to it for the first time: now a disk takes it that has no budget left for others. */
-void mc_offload_appeared(struct mc_core *core, struct mc_object *object);
+ * reader is sent to it for the first time: now a disk takes it that has no budget left for others. was_on_disk: so was
+ * the same value at the places before; it is stored again, whenever that is done with others and how many wait. */
+void mc_offload_appeared(struct mc_core *core, struct mc_object *object, bool was_on_disk);
 /* Begins to store the value of a visible object on a disk of an owner that has it in memory. False: it is there, or
  * being moved, or no disk takes it now. */
 bool mc_offload_store(struct mc_core *core, struct mc_object *object);

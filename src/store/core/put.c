@@ -380,6 +380,7 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
     struct mc_node *node = mc_segment_node(segment, slot);
     struct mc_put *put = start->put;
     mc_generation_next(core, node, object->granted); /* generation - replica is the same for all of them */
+    node->proven = 0; /* no disk had it, see mc_object_replace */
     node->list_previous = put->index;
     node->list_next = put->grant_count;
     mc_object_link(core, object, segment, slot);

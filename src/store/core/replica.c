@@ -389,10 +389,12 @@ static void count_size(struct mc_core *core, uint64_t length)
 
 void mc_object_appear(struct mc_core *core, struct mc_object *object)
 {
+    struct mc_replica first = mc_replica_first(core, object);
+    bool was_on_disk = mc_segment_node(first.segment, first.slot)->proven;
     core->statistics.put_bytes += object->length;
     count_size(core, object->length);
     mc_object_show(core, object);
-    mc_offload_appeared(core, object);
+    mc_offload_appeared(core, object, was_on_disk);
 }
 
 /* A live replica of a visible object begins to age. */
@@ -567,8 +569,8 @@ struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object
     return successor;
 }
 
-/* The object takes over the replicas of its successor. */
-static void take_replicas(struct mc_core *core, struct mc_object *object, struct mc_object *successor)
+/* The object takes over the replicas of its successor. is_for_disk: until it can be read they say so. */
+static void take_replicas(struct mc_core *core, struct mc_object *object, struct mc_object *successor, bool is_for_disk)
 {
     object->length = successor->length;
     object->hard = successor->hard;
@@ -576,8 +578,11 @@ static void take_replicas(struct mc_core *core, struct mc_object *object, struct
     object->live = successor->live;
     object->first_slot = successor->first_slot;
     object->first_segment = successor->first_segment;
-    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
-        mc_segment_node(at.segment, at.slot)->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        struct mc_node *node = mc_segment_node(at.segment, at.slot);
+        node->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
+        node->proven = is_for_disk;
+    }
     if (mc_core_counts(core))
         mc_account_succeeded(core, object, successor);
 }
@@ -600,6 +605,8 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
                 (expected == 0 || (mc_object_version(core, object) == expected && !mc_jobs_will_meet(core, object))) &&
                 mc_object_clearable(core, object);
     if (same) {
+        /* The same value at other places: what a disk had, it is to have again. */
+        bool is_for_disk = expected != 0 && mc_object_on_disk(core, object).segment != NULL;
         mc_put_end_copies(core, object);
         mc_object_unlive(core, object, false);
         core->visible_count--;
@@ -607,7 +614,7 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
         object->visible = 0;
         mc_group_end_reads(object);
         object->serial++; /* who reads the value before compares in vain */
-        take_replicas(core, object, successor);
+        take_replicas(core, object, successor, is_for_disk);
         /* Another value, which nobody has read; else it is the same at other places. */
         const struct mc_object before = {.lease_until_ms = expected == 0 ? 0 : object->lease_until_ms};
         object->lease_until_ms = before.lease_until_ms;

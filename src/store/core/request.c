@@ -64,7 +64,7 @@ static void reading_add(struct mc_core *core, struct mc_connection *connection, 
     }
     mc_object_touch(core, object);
     if (!was_read)
-        mc_offload_appeared(core, object);
+        mc_offload_appeared(core, object, false);
 }
 
 static void reading_reserve(struct mc_connection *connection, uint32_t count)
