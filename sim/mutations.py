@@ -60,7 +60,7 @@ MUTATIONS = [
     ("the_key_before_is_dropped_at_once_and_nobody_asks_again", SEGMENT + "serve_lane.c", "return mark == server->key_mark || server->key_number > 1 ?", "return mark == server->key_mark ?",
      STORE + "get.c", "bool is_stale = !asked_stale && any_is(work, MC_ERR_STALE);", "bool is_stale = false;"),
     # Proofs of epochs. That one which is made up is not believed is shown by tests/unit/test_core_evidence.c; that honest nodes have theirs:
-    ("a_client_shows_no_proof", STORE + "link.c", ".epoch_proof = mc_epoch_proof_of(&proof, epoch)", ".epoch_proof = mc_epoch_proof_of(&proof, 0)"),
+    ("a_client_shows_no_proof", STORE + "hello.c", ".epoch_proof = mc_epoch_proof_of(&proof, epoch)", ".epoch_proof = mc_epoch_proof_of(&proof, 0)"),
     ("an_owner_shows_no_proof", OWNER + "master.c", "hello.epoch_proof = mc_epoch_proof_of(&proof, hello.seen_epoch)", "hello.epoch_proof = mc_epoch_proof_of(&proof, 0)"),
     ("a_disk_keeps_no_proof", OWNER + "disk.c", "    disk->mark.proof = disk->owner->seen_proof;", "    disk->mark.proof.epoch = 0;"),
     ("a_proof_is_not_kept_with_the_memory", SEGMENT + "memory.c", "if (is_new && proof->epoch != 0 &&", "if (is_new && proof->epoch == 0 &&"),
@@ -240,7 +240,7 @@ MUTATIONS = [
     ("sizes_are_one_more", CORE + "request.c", "found.replica_count = (uint8_t)taken;", "found.replica_count = (uint8_t)taken;\n    found.length++;"),
     ("remove_all_leaves_some", CORE + "job.c", "    if (job->regex == NULL)\n        return true;", "    if (job->regex == NULL)\n        return object->length % 3 != 0;"),
     ("patterns_leave_some", CORE + "job.c", "    return rc > 0;\n}", "    return rc > 0 && object->length % 3 != 0;\n}"),
-    ("extents_are_one_unit_too_short", CORE + "put.c", "places_take(core, start, mc_extent_units(item->length, item->key.length), replicas);", "places_take(core, start, mc_extent_units(item->length, item->key.length) - (item->length > 640), replicas);"),
+    ("extents_are_one_unit_too_short", CORE + "put.c", "uint64_t units = mc_extent_units(item->length, item->key.length);", "uint64_t units = mc_extent_units(item->length, item->key.length) - (item->length > 640);"),
     ("contents_end_before_they_do", SEGMENT + "memory.c", "    if (number >= memory->slot_top) { /*", "    if (number >= memory->slot_top && number < 2) { /*"),
     ("commits_of_no_sum", SEGMENT + "memory.c", "        __atomic_store_n(&slot->crc, commit->crc, __ATOMIC_RELEASE);", "        __atomic_store_n(&slot->crc, commit->crc ^ (commit->length == 2001), __ATOMIC_RELEASE);"),
     ("hearts_beat_too_seldom", STORE + "heartbeat.c", "    return clamp_ms(heartbeat->client_ttl_ms / BEATS_PER_TTL, HEARTBEAT_LEAST_MS, most_ms);", "    return clamp_ms(heartbeat->client_ttl_ms * 2, HEARTBEAT_LEAST_MS, 10 * most_ms);"),

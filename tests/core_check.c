@@ -358,6 +358,7 @@ static const char *check_sums(const struct mc_core *core)
         return "the capacity of a set";
     for (uint32_t index = 0; index < core->segment_top; index++) {
         const struct mc_segment *segment = core->segments[index];
+        uint64_t firm_before = firm;
         for (uint32_t slot = 0; segment != NULL && slot < segment->space.node_fresh; slot++) {
             const struct mc_node *node = mc_segment_node(segment, slot);
             clearing += node->state == MC_NODE_CLEARING && mc_node_held(node) != NULL;
@@ -372,6 +373,8 @@ static const char *check_sums(const struct mc_core *core)
             objects += is_first;
             waiting += is_first && mc_object_waits(object) && node->list_previous != MC_NODE_NONE;
         }
+        if (segment != NULL && firm - firm_before != segment->firm_bytes)
+            return "what is pinned firmly there";
     }
     for (uint32_t i = 0; i < core->puts.count; i++) {
         const struct mc_put *put = mc_table_get(&core->puts, i);

@@ -290,6 +290,85 @@ static void test_counts_from_the_grant(void **state)
     finish(&world, a, NULL);
 }
 
+/* A writer that prefers one segment does not fill it: what was stored there before has room to come back, and others
+ * take the rest. Where all are so full, nothing is promised. */
+static void test_part_of_a_segment(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    struct world_store stores[4];
+    char key[32];
+    unsigned there = 0;
+    (void)state;
+    world_open(&world);
+    for (unsigned i = 0; i < 4; i++)
+        stores[i] = world_store(&world, NODE_A + i, MIB, world_name(key, "s", i));
+    struct world_wish wish = {.flags = or_not.flags, .pin_ms = PIN_MS, .preferred = {"s0"}};
+    for (unsigned i = 0; i < 10; i++) {
+        assert_int_equal(world_grant(&world, stores[0].call, PUT_1, world_name(key, "k", i), LARGE, &wish, &place), 0);
+        assert_true(world.is_firm);
+        there += place.segment == stores[0].segment;
+        for (unsigned store = 0; store < 4; store++)
+            if (place.segment == stores[store].segment)
+                world_live(&world, stores[store].owner, &place);
+        assert_int_equal(world_put_done(&world, stores[0].call, PUT_1), 0);
+        world_check(&world);
+    }
+    assert_int_equal(there, 5);
+    wish = another_pin(&world, stores[0].call, "k0", or_not.flags); /* it is there already */
+    wish.preferred[0] = "s0";
+    assert_int_equal(world_grant(&world, stores[0].call, PUT_1, "k0", LARGE, &wish, &place), 0);
+    assert_int_equal(place.segment, stores[0].segment);
+    world_close_all(&world);
+}
+
+static void test_beside_hard_pins(void **state)
+{
+    struct world world;
+    char key[32];
+    const struct world_wish hard = {.flags = MC_PUT_HARD_PIN};
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(put(&world, a, world_name(key, "h", i), LARGE, &hard), 0);
+    assert_int_equal(put(&world, a, "k", LARGE, &or_not), MC_ERR_FIRM_PIN_REFUSED);
+    assert_int_equal(put(&world, a, "k", LARGE, &for_a_while), 0);
+    assert_true(!world.is_firm && world.pin_ms == PIN_MS);
+    finish(&world, a, NULL);
+}
+
+/* A copy goes to an owner that can keep the promise, if there is one. */
+static void test_copy_beside_an_earlier_owner(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    uint64_t features = world_features;
+    (void)state;
+    struct world_store a = world_open_one(&world);
+    assert_int_equal(world_put_place(&world, a.call, a.owner, "k", LARGE, &or_not, &place), 0);
+    world_features = 0;
+    struct world_store b = world_store(&world, NODE_B, MIB, "b");
+    world_features = features;
+    assert_int_equal(world_get(&world, a.call, "k", 0, NULL, &place), 0);
+    struct world_wish copy = {.flags = MC_PUT_REPLACE, .expected = place.generation, .preferred = {"b"}};
+    assert_int_equal(world_grant(&world, a.call, PUT_2, "k", LARGE, &copy, &place), 0);
+    assert_int_equal(place.segment, a.segment);
+    assert_true(world.is_firm);
+    world_revoke(&world, a.call, &place);
+    (void)world_put_done(&world, a.call, PUT_2);
+    (void)world_owner_obeys(&world, a.owner);
+    copy.avoided[0] = a.segment;
+    assert_int_equal(world_grant(&world, a.call, PUT_2, "k", LARGE, &copy, &place), 0);
+    assert_int_equal(place.segment, b.segment);
+    assert_true(world.is_firm);
+    assert_int_equal(world_grant(&world, a.call, PUT_3, "new", LARGE,
+                                 &(struct world_wish){.flags = or_not.flags, .pin_ms = PIN_MS, .preferred = {"b"}},
+                                 &place),
+                     0);
+    assert_int_equal(place.segment, a.segment);
+    world_close_all(&world);
+}
+
 /* What a disk had before, it is given again at once, and not only when memory is short. */
 static void test_another_pin_of_what_a_disk_has(void **state)
 {
@@ -483,6 +562,9 @@ int main(void)
         cmocka_unit_test(test_another_pin),
         cmocka_unit_test(test_another_pin_of_two_replicas),
         cmocka_unit_test(test_counts_from_the_grant),
+        cmocka_unit_test(test_part_of_a_segment),
+        cmocka_unit_test(test_beside_hard_pins),
+        cmocka_unit_test(test_copy_beside_an_earlier_owner),
         cmocka_unit_test(test_another_pin_of_what_a_disk_has),
         cmocka_unit_test(test_masters_end),
         cmocka_unit_test(test_a_master_without_soft_pins),

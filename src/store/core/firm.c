@@ -1,6 +1,8 @@
 #include "store/core/firm.h"
 
 #include "store/core/account.h"
+#include "store/core/member.h"
+#include "store/core/pin.h"
 #include "store/core/place.h"
 #include "store/core/replica.h"
 #include "store/core/segment.h"
@@ -26,8 +28,10 @@ static uint64_t bytes_of_all(const struct mc_core *core, const struct mc_object 
     return bytes;
 }
 
-static void count(struct mc_core *core, const struct mc_object *object, uint64_t more, uint64_t less)
+static void count(struct mc_core *core, const struct mc_object *object, struct mc_segment *segment, uint64_t more,
+                  uint64_t less)
 {
+    segment->firm_bytes += more - less;
     core->firm.bytes += more - less;
     if (mc_core_counts(core))
         mc_object_holding(object)->account->firm_bytes += more - less;
@@ -42,20 +46,21 @@ void mc_firm_begin(struct mc_object *object)
 void mc_firm_end(struct mc_core *core, struct mc_object *object)
 {
     mc_assert(mc_object_is_firm(object));
-    count(core, object, 0, bytes_of_all(core, object));
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        mc_firm_unlinked(core, object, at.segment);
     object->hard = 0;
 }
 
-void mc_firm_linked(struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment)
+void mc_firm_linked(struct mc_core *core, const struct mc_object *object, struct mc_segment *segment)
 {
     if (mc_object_is_firm(object) && segment->kind == MC_SEGMENT_MEMORY)
-        count(core, object, mc_firm_bytes(object), 0);
+        count(core, object, segment, mc_firm_bytes(object), 0);
 }
 
-void mc_firm_unlinked(struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment)
+void mc_firm_unlinked(struct mc_core *core, const struct mc_object *object, struct mc_segment *segment)
 {
     if (mc_object_is_firm(object) && segment->kind == MC_SEGMENT_MEMORY)
-        count(core, object, 0, mc_firm_bytes(object));
+        count(core, object, segment, 0, mc_firm_bytes(object));
 }
 
 /* ---- how much ---- */
@@ -86,4 +91,38 @@ bool mc_firm_fits(struct mc_core *core, struct mc_span key, const struct mc_obje
     const struct mc_account *account = mc_core_counts(core) ? mc_account_find(core->objects.accounts, key) : NULL;
     return account == NULL || !account->has_quota ||
            account->firm_bytes - had + has <= budget_of(core, mc_account_most_bytes(core, account));
+}
+
+/* ---- where ---- */
+
+#define SEGMENT_PART 0.5 /* of its memory at most, unless more than that may be pinned of all */
+
+struct mc_firm_wish mc_firm_wish(const struct mc_core *core, const struct mc_object *before, struct mc_span key,
+                                 uint64_t length)
+{
+    /* One that is over may go while it is placed. */
+    bool replaces = before != NULL && before->visible && mc_object_is_firm(before) && mc_pin_left_ms(core, before) > 0;
+    return (struct mc_firm_wish){
+        .is_wanted = true, .bytes = bytes_of(length, key.length), .before = replaces ? before : NULL};
+}
+
+/* What it takes of that memory and would leave. */
+static uint64_t bytes_there(const struct mc_core *core, const struct mc_object *object,
+                            const struct mc_segment *segment)
+{
+    uint64_t bytes = 0;
+    struct mc_replica at = object == NULL ? (struct mc_replica){.segment = NULL} : mc_replica_first(core, object);
+    for (; at.segment != NULL; at = mc_replica_next(core, at))
+        bytes += at.segment == segment ? mc_firm_bytes(object) : 0;
+    return bytes;
+}
+
+bool mc_firm_goes_to(const struct mc_core *core, const struct mc_firm_wish *wish, const struct mc_segment *segment)
+{
+    if (!mc_wire_can(&segment->owner->peer, MC_FEATURE_FIRM_PINS))
+        return false;
+    double part = core->config.firm_pin_ratio > SEGMENT_PART ? core->config.firm_pin_ratio : SEGMENT_PART;
+    uint64_t most = (uint64_t)((double)segment->capacity * part), had = bytes_there(core, wish->before, segment);
+    uint64_t hard = segment->hard * MC_EXTENT_UNIT, pinned = segment->firm_bytes > hard ? segment->firm_bytes : hard;
+    return wish->is_kept || wish->bytes <= had || pinned - had + wish->bytes <= most;
 }

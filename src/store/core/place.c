@@ -88,12 +88,20 @@ static void count_placed(struct mc_core *core, struct mc_segment *segment, uint6
 
 /* ---- choice ---- */
 
+static bool keeps_promises(const struct mc_core *core, struct mc_placement *placement, const struct mc_segment *segment)
+{
+    bool keeps = !placement->firm.is_wanted || mc_firm_goes_to(core, &placement->firm, segment);
+    placement->firm.is_short |= !keeps;
+    return keeps;
+}
+
 static bool eligible(struct mc_core *core, const struct place_wish *wish, struct mc_segment *segment)
 {
     return segment->state == MC_SEGMENT_OK && !segment->leaving &&
            segment->avoid_stamp != wish->placement->avoid_stamp && segment->pick_stamp != wish->pick_stamp &&
            wish->units <= (segment->capacity + MC_EXTENT_SLACK) / MC_EXTENT_UNIT &&
-           (!wish->apart || is_apart(wish->placement, segment)) && (!wish->fair || within_share(core, wish, segment));
+           (!wish->apart || is_apart(wish->placement, segment)) && keeps_promises(core, wish->placement, segment) &&
+           (!wish->fair || within_share(core, wish, segment));
 }
 
 /* Evictions from a segment that is half empty surprise: its objects are smaller than the index was made for. */

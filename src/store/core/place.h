@@ -21,6 +21,12 @@ struct mc_placement {
     struct mc_id hosts[MC_REPLICA_COUNT_MAX]; /* where the object that is being placed has replicas already */
     uint32_t host_count, hosts_stamp;         /* hosts_stamp: the pick_stamp of that object */
     bool hopeful;                             /* some segment will have room later */
+    struct mc_firm_wish {                     /* what is being placed is to be pinned firmly: see firm.h */
+        bool is_wanted, is_kept;              /* kept: that was promised before */
+        uint64_t bytes;                       /* of a replica */
+        const struct mc_object *before;       /* whose value it replaces, or NULL */
+        bool is_short;                        /* a segment was passed over for that */
+    } firm;
 };
 void mc_placement_prefer(struct mc_core *core, struct mc_placement *placement, struct mc_span name);
 /* Wants a segment of that machine, after those that are preferred, and one for the whole batch. */

@@ -380,7 +380,7 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
     struct mc_node *node = mc_segment_node(segment, slot);
     struct mc_put *put = start->put;
     mc_generation_next(core, node, object->granted); /* generation - replica is the same for all of them */
-    node->proven = 0; /* no disk had it, see mc_object_replace */
+    node->proven = 0;                                /* no disk had it, see mc_object_replace */
     node->list_previous = put->index;
     node->list_next = put->grant_count;
     mc_object_link(core, object, segment, slot);
@@ -480,15 +480,32 @@ static int32_t pin_code(struct mc_core *core, const struct start *start, const s
     return pin->is_refused && (start->flags & MC_PUT_OR_NOT) != 0 ? MC_ERR_FIRM_PIN_REFUSED : 0;
 }
 
-/* Who cannot write that into its slots would have the next master take it for a soft one: nothing is promised. */
-static int32_t owners_code(const struct start *start, const struct mc_replica *replicas, uint32_t count,
-                           struct pin_to_be *pin)
+/* Places for one item, where it is kept if it is to be pinned firmly; else anywhere: then nothing is promised. 0, or
+ * the item's code. */
+static int32_t places_find(struct mc_core *core, struct start *start, const struct mc_wire_put_start_item *item,
+                           const struct mc_object *object, struct pin_to_be *pin, struct mc_replica *replicas,
+                           uint32_t *count)
 {
-    for (uint32_t i = 0; i < count && pin->is_firm && !keeps_pin(start); i++) {
-        pin->is_refused = !mc_wire_can(&replicas[i].segment->owner->peer, MC_FEATURE_FIRM_PINS);
-        pin->is_firm = !pin->is_refused;
+    uint64_t units = mc_extent_units(item->length, item->key.length);
+    struct mc_firm_wish *firm = &start->placement.firm;
+    *firm = pin->is_firm ? mc_firm_wish(core, object, item->key, item->length) : (struct mc_firm_wish){0};
+    firm->is_kept = keeps_pin(start);
+    *count = places_take(core, start, units, replicas);
+    bool will_be = *count == 0 && start->placement.hopeful;
+    if (firm->is_short && *count < start->replica_count && !will_be) {
+        pin->is_refused = !firm->is_kept;
+        pin->is_firm = firm->is_kept;
+        if (pin->is_refused && (start->flags & MC_PUT_OR_NOT) != 0)
+            return MC_ERR_FIRM_PIN_REFUSED;
+        places_return(core, replicas, *count);
+        firm->is_wanted = false;
+        *count = places_take(core, start, units, replicas);
     }
-    return pin->is_refused && (start->flags & MC_PUT_OR_NOT) != 0 ? MC_ERR_FIRM_PIN_REFUSED : 0;
+    if (*count >= places_least(start))
+        return 0;
+    return start->placement.hopeful || mc_recover_unsettled(core) || !mc_link_alone(&core->recovering)
+               ? MC_ERR_SPACE_SOON
+               : MC_ERR_NO_AVAILABLE_HANDLE;
 }
 
 /* The pin of what was begun, and what its owner is told of it. */
@@ -562,13 +579,8 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     code = pin_code(core, start, item, object, &pin);
     if (code != 0)
         goto refused;
-    uint32_t count = places_take(core, start, mc_extent_units(item->length, item->key.length), replicas);
-    if (count < places_least(start))
-        code = start->placement.hopeful || mc_recover_unsettled(core) || !mc_link_alone(&core->recovering)
-                   ? MC_ERR_SPACE_SOON
-                   : MC_ERR_NO_AVAILABLE_HANDLE;
-    else
-        code = owners_code(start, replicas, count, &pin);
+    uint32_t count;
+    code = places_find(core, start, item, object, &pin, replicas, &count);
     if (start->expected != 0 && mc_object_version(core, object) != start->expected)
         code = MC_ERR_STALE; /* it had to make room for its own copy */
     if (code != 0)

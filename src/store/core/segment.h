@@ -84,6 +84,7 @@ struct mc_segment {
     struct mc_space space;
     uint64_t used, clearing, quarantine; /* units; used = granted and live */
     uint64_t hard;                       /* units of those that are never evicted */
+    uint64_t firm_bytes;                 /* see firm.h */
     uint32_t granted, live;              /* nodes */
     struct mc_node_list normal, proven;  /* live replicas that are not pinned, as the policy orders them */
     struct mc_node_list soft;            /* those that are pinned softly, by age of their last use */
