@@ -198,9 +198,9 @@ struct mc_replicate_config {
                            deadline; not with this */
     uint64_t firm_pin_ms; /* not 0: a soft pin for so long, from when the put has a place, instead of soft_pin_ttl_ms,
                                  until whose end the value is not evicted, whoever needs room, and whichever master
-                                 leads, while a node has it. Only a part of the pool may be pinned so
-                                 (--max_firm_pin_ratio): with what is beyond that it is a soft pin alone.
-                                 mc_store_firm_pin_left says what there is */
+                                 leads, while a node of this release or a later one has it. Only a part of the
+                                 pool may be pinned so (--max_firm_pin_ratio): with what is beyond that it is a soft pin
+                                 alone. mc_store_firm_pin_left says what there is */
     bool firm_pin_or_not; /* with firm_pin_ms: then nothing is put instead, MC_ERR_FIRM_PIN_REFUSED; and 0 says that
                                  the pin is there: of a key that exists it is MC_ERR_OBJECT_ALREADY_EXISTS, which may
                                  also be of this call. MC_ERR_NOT_SUPPORTED: the master is of an earlier release */
@@ -345,12 +345,15 @@ MC_API int64_t mc_store_longest_prefix(struct mc_store *store, const struct mc_b
  * it had ends. The value is read by this process and put in place of itself, as by mc_store_copy: readers never miss
  * it, and what others store meanwhile stays. One that lies on a disk alone is loaded. Other fields of config do not
  * count. results[i] = 0, MC_ERR_OBJECT_NOT_FOUND, MC_ERR_FIRM_PIN_REFUSED (firm_pin_or_not: its pin is as it was),
- * MC_ERR_NO_AVAILABLE_HANDLE (for a moment there are two of it), MC_ERR_STALE (it was replaced again and again),
- * MC_ERR_NOT_SUPPORTED (the master is of an earlier release). Returns 0 or the first error. */
+ * MC_ERR_INVALID_PARAMS (the pin is longer than the master allows), MC_ERR_NO_AVAILABLE_HANDLE (for a moment there are
+ * two of each of its replicas, else it stays as it is), MC_ERR_REPLICA_IS_NOT_READY (by the deadline it was still being
+ * put, or a node that has it was away), MC_ERR_STALE (it was replaced again and again), MC_ERR_NOT_SUPPORTED (the
+ * master is of an earlier release: of all keys from there on). Returns 0 or the first error. */
 MC_API int mc_store_pin(struct mc_store *store, const struct mc_bytes *keys, size_t count,
                         const struct mc_replicate_config *config, int *results);
 /* results[i] = for how long it is pinned firmly yet, at least, in ms; 0: it is not, or cannot be read from memory just
- * now, or the master is of an earlier release; or negative. Returns 0 or the first error. Takes no lease. */
+ * now, or the master is of an earlier release; or negative. Where it was moved to a node of an earlier release since no
+ * other was left, that ends with the master. Returns 0 or the first error. Takes no lease. */
 MC_API int mc_store_firm_pin_left(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);
 /* results[i] = length in bytes or negative. */
 MC_API int mc_store_size(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);
