@@ -304,6 +304,8 @@ int mc_store_pin(struct mc_store *store, const struct mc_bytes *keys, size_t cou
     for (size_t i = 0; i < count; i++) {
         results[i] = rc < 0 ? rc : pin_one(store, keys[i], wish);
         first = first < 0 ? first : results[i];
+        if (results[i] == MC_ERR_NOT_SUPPORTED)
+            rc = results[i]; /* for none of them, and each is read first */
     }
     free(made);
     if (entered == 0)

@@ -640,7 +640,16 @@ static int receive_first(struct race *race, struct mc_master_link **link, uint64
 struct attempt {
     bool repeated;           /* the request may have been carried out though its answer was lost */
     uint32_t retry_after_ms; /* the master's wish */
+    int feature;             /* that the master must have for it; negative: none */
 };
+
+/* May the master be asked? One that was met anew since may know more: only a new link says that it may not. */
+static bool may_ask(struct mc_master_link *link, int feature)
+{
+    bool may = feature < 0 || mc_wire_can(&link->agreed, (enum mc_feature)feature);
+    link->broken = link->broken || (!may && link->reused);
+    return may;
+}
 
 static int attempt(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
                    enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader,
@@ -651,6 +660,14 @@ static int attempt(struct mc_store *store, uint64_t deadline_ns, mc_link_build *
         int rc = mc_link_borrow(store, deadline_ns, link);
         if (rc < 0)
             return rc;
+        if (!may_ask(*link, attempt->feature)) {
+            bool is_new = !(*link)->reused;
+            mc_link_return(store, *link);
+            *link = NULL;
+            if (is_new)
+                return MC_ERR_NOT_SUPPORTED;
+            continue;
+        }
         uint64_t request_id = ++(*link)->request_id;
         mc_wire_trace_tell(&(*link)->out, request_id, &(*link)->agreed);
         build(&(*link)->out, request_id, context);
@@ -681,7 +698,7 @@ static int attempt(struct mc_store *store, uint64_t deadline_ns, mc_link_build *
 int mc_link_try(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
                 enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader)
 {
-    struct attempt one = {.repeated = false};
+    struct attempt one = {.feature = -1};
     return attempt(store, deadline_ns, build, context, reply, link, reader, &one);
 }
 
@@ -702,7 +719,13 @@ static bool wait_for_retry(struct mc_store *store, uint64_t wait_ms, uint64_t de
 int mc_link_call(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
                  enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader)
 {
-    struct attempt all = {.repeated = false};
+    return mc_link_call_if(store, -1, deadline_ns, build, context, reply, link, reader);
+}
+
+int mc_link_call_if(struct mc_store *store, int feature, uint64_t deadline_ns, mc_link_build *build,
+                    const void *context, enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader)
+{
+    struct attempt all = {.feature = feature};
     for (uint64_t backoff_ms = RETRY_FIRST_MS;; backoff_ms *= 2) {
         if (mc_master_is_away(store))
             return MC_ERR_RPC_FAIL;

@@ -81,5 +81,9 @@ int mc_link_try(struct mc_store *store, uint64_t deadline_ns, mc_link_build *bui
 /* The same, and again while the master cannot be reached or is busy: until the deadline, or until it is away. */
 int mc_link_call(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
                  enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader);
+/* The same, if the master has that feature (enum mc_feature; negative: whatever it has). Else it is asked nothing:
+ * MC_ERR_NOT_SUPPORTED. */
+int mc_link_call_if(struct mc_store *store, int feature, uint64_t deadline_ns, mc_link_build *build,
+                    const void *context, enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader);
 
 #endif

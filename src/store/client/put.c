@@ -399,15 +399,15 @@ static int put_round(struct put_work *work)
             work->open[work->open_count++] = &work->ones[i];
     }
     struct mc_traced *span = mc_traced_begin("mooncake.put.ask");
-    int rc = mc_link_call(store, work->deadline_ns, build_put_start, work, MC_MESSAGE_PUT_GRANTED, &link, &reader);
+    int feature = is_firm_or_not(work) || is_new_pin(work) ? MC_FEATURE_FIRM_PINS : -1;
+    int rc = mc_link_call_if(store, feature, work->deadline_ns, build_put_start, work, MC_MESSAGE_PUT_GRANTED, &link,
+                             &reader);
     mc_traced_end(span, rc);
     if (rc < 0)
         return rc;
     uint64_t request_id = link->request_id;
     work->epoch = link->epoch;
-    bool is_asked = is_firm_or_not(work) || is_new_pin(work);
-    bool is_unknown = is_asked && !mc_wire_can(&link->agreed, MC_FEATURE_FIRM_PINS);
-    rc = is_unknown ? MC_ERR_NOT_SUPPORTED : read_granted(work, &reader);
+    rc = read_granted(work, &reader);
     if (rc < 0) {
         link->broken = true;
         goto done;
