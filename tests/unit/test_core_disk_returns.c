@@ -314,6 +314,58 @@ static void test_disk_is_told_twice(void **state)
     world_close_all(&world);
 }
 
+/* The same of one that comes late, where bits have taken the place of tombstones: what was merged and never offered
+ * leaves none, whether it is swept by then or not, and what was removed meanwhile stays so. */
+static void test_late_disk_is_told_twice(void **state)
+{
+    static const char *const keys[] = {"a", "b", "removed", "c"};
+    (void)state;
+    for (unsigned way = 0; way < 2; way++) {
+        struct world world;
+        struct mc_wire_inventory_item items[4];
+        struct mc_core_config config = mc_core_config_default();
+        config.offload = MC_OFFLOAD_ON_PUT;
+        config.known_epoch = FIRST_EPOCH;
+        config.known_is_whole = true;
+        world_start(&world, NEXT_EPOCH, &config);
+        struct world_store here = world_store(&world, NODE_B, MIB, "b");
+        uint64_t client = world_client(&world, CLIENT);
+        world_pass_beating(&world, 600 * SECOND_MS, here.heartbeat);
+        assert_true(world.core->recovery_over && !world.core->disks_over);
+        assert_int_equal(world_remove(&world, client, "removed", true), MC_ERR_OBJECT_NOT_FOUND);
+        struct world_store store = world_store(&world, NODE_A, MIB, "a");
+        struct mc_wire_mount mount = disk_mount(DISK_A);
+        mount.epoch = FIRST_EPOCH;
+        mount.slot_top = 4;
+        mount.contact_age_ms = 660 * SECOND_MS;
+        for (uint32_t i = 0; i < 4; i++)
+            items[i] = earlier_item(i, keys[i]);
+        for (unsigned told = 0; told < 2; told++) {
+            struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mount);
+            assert_int_equal(reply.code, 0);
+            assert_int_equal(reply.inventory, 1);
+            send_inventory(&world, store.owner, reply.segment, 0, told == 1, items, told == 1 ? 4 : 2);
+            world_settle(&world, 100);
+            world_check(&world);
+            if (told == 1)
+                break;
+            world_disconnect(&world, store.owner);
+            if (way == 1) /* it is given up, and swept */
+                world_pass_beating(&world, 40 * SECOND_MS, here.heartbeat);
+            store.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
+            store.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, NODE_A, FIRST_LIFE);
+            (void)world_beat(&world, store.heartbeat);
+        }
+        assert_int_equal(world_receive(&world, store.owner).type, MC_MESSAGE_INVENTORY_ACK);
+        assert_int_equal(owner_clears(&world, store.owner), 1);
+        world_settle(&world, 100);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(world_exist(&world, client, keys[i]), i != 2);
+        assert_int_equal(statistics_of(&world).disk_objects, 3);
+        world_close_all(&world);
+    }
+}
+
 /* ---- what is over, late or twice ---- */
 
 int main(void)
@@ -327,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_disk_stays_away),
         cmocka_unit_test(test_disk_of_an_earlier_epoch_comes_late),
         cmocka_unit_test(test_disk_is_told_twice),
+        cmocka_unit_test(test_late_disk_is_told_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -550,6 +550,76 @@ static void test_tenants(void **state)
     world_close_all(&world);
 }
 
+/* What replaces a value counts beside it until that is cleared, and then alone. */
+static void test_upserts_of_tenants(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    const struct mc_core_quota quota = {.bytes = 2 * LARGE};
+    const struct world_wish again = {.flags = or_not.flags | MC_PUT_REPLACE, .pin_ms = PIN_MS};
+    const struct world_wish keep = {.flags = MC_PUT_REPLACE | MC_PUT_KEEP_PIN};
+    const struct {
+        const struct world_wish *wish;
+        uint64_t length;
+        int32_t code;
+    } rows[] = {{&or_not, LARGE / 4, 0},
+                {&again, LARGE / 4, 0},
+                {&keep, LARGE / 5, 0},
+                {&again, LARGE / 3, 0},
+                {&again, 2 * LARGE / 3, MC_ERR_FIRM_PIN_REFUSED},
+                {&keep, LARGE / 3, 0}};
+    struct mc_wire_place place;
+    uint64_t length = 0;
+    (void)state;
+    config.tenants = config.quotas = true;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &quota), 0);
+    for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        assert_int_equal(world_grant(&world, store.call, PUT_1, "k", rows[i].length, rows[i].wish, &place),
+                         rows[i].code);
+        if (rows[i].code == 0) {
+            uint64_t before = length == 0 ? 0 : mc_extent_size(length, 1);
+            length = rows[i].length;
+            assert_int_equal(statistics_of(&world).firm_bytes, before + mc_extent_size(length, 1));
+            world_check(&world);
+            world_live(&world, store.owner, &place);
+            (void)world_owner_obeys(&world, store.owner);
+            assert_int_equal(world_put_done(&world, store.call, PUT_1), 0);
+        }
+        expect_firm(&world, 1, length);
+        const struct mc_object *object = mc_object_find(world.core, mc_span_string("k"));
+        assert_int_equal(mc_object_holding(object)->account->firm_bytes, mc_extent_size(length, 1));
+    }
+    world_close_all(&world);
+}
+
+/* What lies on a disk alone takes no memory, and what is loaded does again. */
+static void test_loaded(void **state)
+{
+    struct world world;
+    struct world_store store;
+    static struct moves moves;
+    struct mc_wire_place place;
+    const struct world_wish longer = {.flags = or_not.flags, .pin_ms = 100 * PIN_MS};
+    (void)state;
+    (void)open_with_disk(&world, &store);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "k", LARGE, &longer, &place), 0);
+    told_moves(&world, store.owner, &moves);
+    owner_did(&world, store.owner, &moves, 0);
+    expect_firm(&world, 1, LARGE);
+    forget_in_memory(&world, &store, "k");
+    assert_int_equal(statistics_of(&world).firm_bytes, 0);
+    assert_int_equal(left_ms(&world, "k"), 0);
+    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
+    told_moves(&world, store.owner, &moves);
+    assert_int_equal(moves.type, MC_MESSAGE_LOAD);
+    owner_did(&world, store.owner, &moves, 0);
+    expect_firm(&world, 1, LARGE);
+    assert_true(left_ms(&world, "k") > 0);
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -573,6 +643,8 @@ int main(void)
         cmocka_unit_test(test_owner_leaves),
         cmocka_unit_test(test_what_is_said),
         cmocka_unit_test(test_tenants),
+        cmocka_unit_test(test_upserts_of_tenants),
+        cmocka_unit_test(test_loaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
