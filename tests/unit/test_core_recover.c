@@ -124,6 +124,37 @@ static void test_young_until_it_is_noted(void **state)
     finish(&world, a, NULL);
 }
 
+/* It evicts nothing that may hide what is still to come, as long as memory may come: not for the hour in which disks
+ * may, or a full pool would take nothing. */
+static void test_young_for_long_where_disks_may_come(void **state)
+{
+    (void)state;
+    for (unsigned over = 0; over < 2; over++) {
+        struct mc_core_config config = mc_core_config_default();
+        struct world world;
+        char key[2] = "a";
+        int32_t code = 0;
+        config.asks_to_age = true;
+        config.offload = MC_OFFLOAD_ON_PUT;
+        world_start(&world, FIRST_EPOCH, NULL);
+        master_stop(&world);
+        master_start(&world, NEXT_EPOCH, &config);
+        (void)join_seen(&world, MC_ROLE_CALL, WITNESS, FIRST_LIFE, FIRST_EPOCH, 5000);
+        world_pass(&world, over == 1 ? config.recovery_window_ms + SECOND_MS : SECOND_MS);
+        assert_int_equal(world.core->evidence_count, 1);
+        assert_int_equal(world.core->recovery_over, over);
+        struct fake_owner *a = fake(NODE_A);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        for (; key[0] <= 'z'; key[0]++) {
+            code = fake_put(&world, a, key, 100000, 0);
+            world_settle(&world, 100);
+            (void)fake_obey(&world, a);
+        }
+        assert_int_equal(code, over == 1 ? 0 : MC_ERR_SPACE_SOON);
+        finish(&world, a, NULL);
+    }
+}
+
 /* Nobody has led for long: longer than owners may be silent. They are there, and need a moment to come; a client that
  * is quicker is told to wait. A removal by pattern would cost all that they hold. */
 static void test_nobody_has_led_for_long(void **state)
@@ -842,6 +873,7 @@ int main(void)
         cmocka_unit_test(test_offered),
         cmocka_unit_test(test_young_master_evicts_nothing_new),
         cmocka_unit_test(test_young_until_it_is_noted),
+        cmocka_unit_test(test_young_for_long_where_disks_may_come),
         cmocka_unit_test(test_empty_inventory),
         cmocka_unit_test(test_versions),
         cmocka_unit_test(test_evicted_before_the_other_replica_is_back),

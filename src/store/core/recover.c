@@ -237,7 +237,9 @@ bool mc_recover_unsettled(const struct mc_core *core)
 
 bool mc_recover_hides(const struct mc_core *core)
 {
-    bool followed = core->evidence_count > 0 || core->config.predecessor_end_ms != 0 || core->config.aged_epoch != 0;
+    /* What is kept of it for disks that come late counts no more. */
+    bool is_told = core->evidence_count > 0 && mc_recover_open(core);
+    bool followed = is_told || core->config.predecessor_end_ms != 0 || core->config.aged_epoch != 0;
     return (followed && is_young(core)) || mc_core_is_departing(core);
 }
 
