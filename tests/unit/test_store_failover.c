@@ -385,32 +385,6 @@ static void a_silent_master_is_left_by_the_deadline_or_when_it_is_away(void **st
     finish();
 }
 
-/* ---- masters of an earlier release ---- */
-
-/* What it does not know it is not asked for: it would grant it, and evict for that. */
-static void an_earlier_master_is_not_asked_for_firm_pins(void **state)
-{
-    const struct mc_bytes keys[] = {{"key", 3}, {"key", 3}, {"key", 3}};
-    const struct mc_replicate_config config = {.firm_pin_ms = 1000, .firm_pin_or_not = true};
-    struct iovec part = {content, SIZE};
-    struct mc_put_item item = {.key = keys[0], .parts = &part, .part_count = 1};
-    int results[3];
-    (void)state;
-    start(3000);
-    for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(mc_store_put(store, &item, 1, &config), MC_ERR_NOT_SUPPORTED);
-        assert_int_equal(item.result, MC_ERR_NOT_SUPPORTED);
-    }
-    make_replicas(1);
-    unsigned calls = FAKE_GET(&master, calls);
-    assert_int_equal(mc_store_pin(store, keys, 3, NULL, results), MC_ERR_NOT_SUPPORTED);
-    for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(results[i], MC_ERR_NOT_SUPPORTED);
-    assert_in_range(FAKE_GET(&master, calls), calls + 1, calls + 4); /* for the first one */
-    assert_int_equal(FAKE_GET(&master, puts), 0);
-    finish();
-}
-
 /* ---- answers that are late ---- */
 
 /* A question whose packet was lost is asked again over another link, and its late answer is nobody's: least of all
@@ -985,7 +959,6 @@ int main(void)
         cmocka_unit_test(a_busy_master_is_asked_when_it_said),
         cmocka_unit_test(a_dead_master_costs_a_deadline_and_then_nothing),
         cmocka_unit_test(a_silent_master_is_left_by_the_deadline_or_when_it_is_away),
-        cmocka_unit_test(an_earlier_master_is_not_asked_for_firm_pins),
         cmocka_unit_test(a_late_answer_costs_little_and_answers_nothing_else),
         cmocka_unit_test(a_link_that_is_opened_for_a_late_answer_may_be_lost_too),
         cmocka_unit_test(the_start_of_a_late_answer_is_kept),
