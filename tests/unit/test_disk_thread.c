@@ -22,6 +22,14 @@ static _Atomic unsigned closed;
 static _Atomic bool is_hung;       /* a file system that is asked what it has left */
 static _Atomic bool is_close_hung; /* or that a file is given back to */
 static _Atomic unsigned hanging;   /* closes that wait for it */
+static _Atomic int hung_log = -1;  /* a descriptor of whoever reads the log, and stands still */
+
+ssize_t write(int fd, const void *bytes, size_t length)
+{
+    while (fd == hung_log)
+        usleep(1000);
+    return syscall(SYS_write, fd, bytes, length);
+}
 
 int close(int fd)
 {
@@ -464,13 +472,58 @@ static void test_hung_close(void **state)
     rig_remove(path);
 }
 
+/* Neither what waits at a slow disk nor new calls wait for the log in which that stands. */
+static void test_slow_beside_a_log_that_hangs(void **state)
+{
+    (void)state;
+    char *path = rig_directory(), key[MC_KEY_LENGTH_MAX + 1];
+    struct waiter waiter = {0}, reader = {0};
+    int pipes[2];
+    mc_monitor_init(&waiter.lock, &waiter.changed);
+    mc_monitor_init(&reader.lock, &reader.changed);
+    struct mc_disk *disk = disk_start(path);
+    uint8_t *buffer = mc_disk_lend(disk, 5000, rig_key(1, key));
+    struct mc_disk_entry entry = rig_extent(buffer, 1, 1, 5000);
+    assert_int_equal(mc_disk_store(disk, rig_slot(disk), &entry, buffer, false, stored, &waiter), 0);
+    struct mc_disk_place place = {wait_for(&waiter).slot, 1};
+    assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
+    int before = mc_log_to(pipes[1]);
+    mc_log_set_level(MC_LOG_WARNING);
+    hung_log = pipes[1];
+    is_stuck = true;
+    assert_int_equal(mc_disk_read(disk, place, mc_clock_ns() + 60000000000ull, was_read, &reader), 0);
+    assert_true(is_answered_soon(&reader));
+    assert_int_equal(reader.answer.code, MC_ERR_BUSY);
+    int code = 0;
+    for (unsigned i = 0; i < 100 && code == 0; i++) {
+        usleep(10000);
+        code = mc_disk_read(disk, place, mc_clock_ns() + 1000000u, was_read, &waiter);
+    }
+    assert_int_equal(code, MC_ERR_BUSY);
+    hung_log = -1;
+    is_stuck = false;
+    mc_disk_close(disk, 1000);
+    mc_log_set_level(MC_LOG_ERROR);
+    (void)mc_log_to(before);
+    close(pipes[0]);
+    close(pipes[1]);
+    mc_monitor_destroy(&reader.lock, &reader.changed);
+    mc_monitor_destroy(&waiter.lock, &waiter.changed);
+    rig_remove(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_several_threads),       cmocka_unit_test(test_two_processes),
-        cmocka_unit_test(test_closed_beside_a_child), cmocka_unit_test(test_forked),
-        cmocka_unit_test(test_close_while_stuck),     cmocka_unit_test(test_stopped_before_closed),
-        cmocka_unit_test(test_hung_file_system),      cmocka_unit_test(test_hung_close),
+        cmocka_unit_test(test_several_threads),
+        cmocka_unit_test(test_two_processes),
+        cmocka_unit_test(test_closed_beside_a_child),
+        cmocka_unit_test(test_forked),
+        cmocka_unit_test(test_close_while_stuck),
+        cmocka_unit_test(test_stopped_before_closed),
+        cmocka_unit_test(test_hung_file_system),
+        cmocka_unit_test(test_hung_close),
+        cmocka_unit_test(test_slow_beside_a_log_that_hangs),
     };
     (void)rig_ports;
     mc_log_set_level(MC_LOG_ERROR);

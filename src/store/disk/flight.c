@@ -78,9 +78,9 @@ void mc_disk_read_only_set(struct mc_disk *disk, const char *why)
 {
     if (disk->health == MC_DISK_READ_ONLY)
         return;
-    mc_log(ERROR, "the disk %s takes nothing more until it is opened again: %s", disk->directory.path, why);
     disk->health = MC_DISK_READ_ONLY;
     mc_disk_pending_refuse(disk, MC_ERR_FILE_WRITE_FAIL);
+    mc_log(ERROR, "the disk %s takes nothing more until it is opened again: %s", disk->directory.path, why);
 }
 
 /* Much at a time takes its time on a disk that is merely not fast: by what the oldest began behind, however much of
@@ -99,13 +99,14 @@ void mc_disk_health_turn(struct mc_disk *disk, uint64_t now_ns)
 {
     bool is_slow = now_ns > mc_disk_slow_at_ns(disk);
     if (disk->health == MC_DISK_WELL && is_slow) {
-        mc_log(WARNING, "the disk %s has not answered for %u ms; until it does nothing is read or stored there",
-               disk->directory.path, disk->config.slow_ms);
         disk->health = MC_DISK_SLOW;
         mc_disk_pending_refuse(disk, MC_ERR_BUSY);
         mc_disk_reads_refuse(disk);
+        mc_disk_statistics_show(disk, false); /* whoever reads the log may stand still, too */
+        mc_log(WARNING, "the disk %s has not answered for %u ms; until it does nothing is read or stored there",
+               disk->directory.path, disk->config.slow_ms);
     } else if (disk->health == MC_DISK_SLOW && !is_slow) {
-        mc_log(INFO, "the disk %s answers again", disk->directory.path);
         disk->health = MC_DISK_WELL;
+        mc_log(INFO, "the disk %s answers again", disk->directory.path);
     }
 }
