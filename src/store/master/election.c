@@ -437,15 +437,17 @@ static bool loop_is_stuck(struct mc_election *election, uint64_t now_ms)
         election->loop_asked_ms = now_ms;
         mc_assert(write(election->fd, &one, sizeof(one)) == (ssize_t)sizeof(one)); /* as in publish */
     }
-    bool is_stuck = election->loop_asked_ms != 0 && now_ms - election->loop_asked_ms >= limit_ms;
-    if (is_stuck != election->is_stuck) {
-        if (is_stuck)
-            mc_log(ERROR, "this master's loop has stood still for %llu ms: it does not lead until it goes on",
-                   (unsigned long long)(now_ms - election->loop_asked_ms));
-        else
-            mc_log(INFO, "this master's loop goes on");
-    }
-    return election->is_stuck = is_stuck;
+    return election->is_stuck = election->loop_asked_ms != 0 && now_ms - election->loop_asked_ms >= limit_ms;
+}
+
+/* Not under the mutex, which the loop takes. since_ms: it has stood still since then; 0: it goes on. */
+static void loop_say(uint64_t since_ms, uint64_t now_ms)
+{
+    if (since_ms != 0)
+        mc_log(ERROR, "this master's loop has stood still for %llu ms: it does not lead until it goes on",
+               (unsigned long long)(now_ms - since_ms));
+    else
+        mc_log(INFO, "this master's loop goes on");
 }
 
 static bool tidy_due(const struct mc_election *election, uint64_t now_ms, uint64_t *at_ms)
@@ -466,13 +468,14 @@ static void *run(void *argument)
         uint64_t now_ms = mc_clock_boot_ms();
         struct mc_leadership_step step = mc_leadership_next(&election->leadership, now_ms);
         publish(election);
-        if (loop_is_stuck(election, now_ms) &&
-            (step.action == MC_LEADERSHIP_RENEW || step.action == MC_LEADERSHIP_CLAIM)) {
+        bool was_stuck = election->is_stuck, is_stuck = loop_is_stuck(election, now_ms);
+        uint64_t since_ms = is_stuck ? election->loop_asked_ms : 0;
+        if (is_stuck && (step.action == MC_LEADERSHIP_RENEW || step.action == MC_LEADERSHIP_CLAIM)) {
             bool leads = election->leadership.phase == MC_LEADERSHIP_LEADER;
             if (leads) {
                 mc_leadership_yield(&election->leadership, now_ms, election->leadership.epoch, 0);
                 publish(election);
-            } else {
+            } else if (was_stuck) { /* else that is said first */
                 wait_until(election, now_ms, now_ms + WAIT_MAX_MS);
             }
             pthread_mutex_unlock(&election->mutex);
@@ -480,6 +483,8 @@ static void *run(void *argument)
              * to send when it stood still it does not send: it looks whether it may (mc_election_may_serve). */
             if (leads)
                 give_back(election, mc_clock_ns() + election->ttl_ms / NOTE_PART * 1000000);
+            if (!was_stuck)
+                loop_say(since_ms, now_ms);
             continue;
         }
         bool is_due = step.at_ms <= now_ms;
@@ -487,9 +492,11 @@ static void *run(void *argument)
         bool is_writing = word != MC_ELECTION_WORDS;
         uint64_t epoch = election->leadership.epoch;
         bool tidies = !is_due && !is_writing && tidy_due(election, now_ms, &step.at_ms);
-        if (!is_due && !is_writing && !tidies && step.action != MC_LEADERSHIP_END)
+        if (!is_due && !is_writing && !tidies && was_stuck == is_stuck && step.action != MC_LEADERSHIP_END)
             wait_until(election, now_ms, step.at_ms);
         pthread_mutex_unlock(&election->mutex);
+        if (was_stuck != is_stuck)
+            loop_say(since_ms, now_ms);
         if (step.action == MC_LEADERSHIP_END)
             return NULL;
         if (is_writing)
