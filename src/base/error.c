@@ -1,5 +1,7 @@
 #include "base/error.h"
 
+#include "base/last_words.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -34,8 +36,15 @@ const char *mc_version(void)
     return MC_VERSION;
 }
 
+void (*mc_last_words)(const char *text, size_t length);
+
 _Noreturn void mc_assert_failed(const char *file, int line, const char *text)
 {
-    fprintf(stderr, "%s:%d: assertion failed: %s\n", file, line, text);
+    char words[1024];
+    int length = snprintf(words, sizeof(words), "%.400s:%d: assertion failed: %.500s\n", file, line, text);
+    if (mc_last_words != NULL)
+        mc_last_words(words, (size_t)length);
+    else
+        fputs(words, stderr);
     abort();
 }

@@ -283,6 +283,10 @@ int mc_harden(char *error, size_t error_size)
     int rc = mc_harden_user(&user, &group, error, error_size);
     if (rc < 0)
         return rc;
+    if (!mc_log_thread_end()) { /* a thread that is there would keep its rights */
+        snprintf(error, error_size, "the log's file does not take its lines, so this process cannot be hardened");
+        return MC_ERR_INTERNAL_ERROR;
+    }
     rc = become(user, group);
     if (rc < 0) {
         snprintf(error, error_size, "this process cannot give its rights up (--harden): %s", strerror(-rc));

@@ -1,8 +1,13 @@
-/* Log lines in glog's form, or as JSON, one write(2) each. */
+/* Log lines in glog's form, or as JSON, one write(2) each. To a pipe, a socket or a terminal whoever has the line
+ * writes it, if poll says that there is room. To a regular file, whose file system may hang whatever poll says, the
+ * thread mc-log does (log_queue.c): at the end of the process, and before an assertion ends it, what is queued has a
+ * second. */
 #include "env/log.h"
 
+#include "base/last_words.h"
 #include "base/variables.h"
 #include "env/clock.h"
+#include "env/log_queue.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,18 +17,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#define LINE_MAX_BYTES 2048
+#define LINE_MAX_BYTES MC_LOG_LINE_MAX
+#define LAST_MS 1000 /* for what is queued when there will be no more */
 
 _Atomic int mc_log_threshold = MC_LOG_INFO;
 
-static _Atomic int log_fd = -1;             /* of MC_LOG_DIR */
-static _Atomic int line_fd = STDERR_FILENO; /* where lines go */
-static _Atomic bool is_json;                /* on stderr and in the file */
-static _Atomic uint64_t unsaid;             /* lines that had no room there, since one that had */
+static _Atomic int log_fd = -1;                 /* of MC_LOG_DIR */
+static _Atomic int line_fd = STDERR_FILENO;     /* where lines go */
+static _Atomic bool is_json;                    /* on stderr and in the file */
+static _Atomic uint64_t unsaid[MC_LOG_TARGETS]; /* lines that had no room there, since one that had */
 
 static const char *const level_names[] = {"TRACE", "DEBUG", "INFO", "WARNING", "ERROR"};
 
@@ -72,24 +79,9 @@ void mc_log_to_directory(const char *directory)
         return;
     }
     int before = atomic_exchange(&log_fd, fd);
-    if (before >= 0)
+    bool is_written = mc_log_flush(LAST_MS); /* also what was put for the old one, and is written into either */
+    if (before >= 0 && is_written)           /* else it is still written to */
         close(before);
-}
-
-/* Before main: the library has no init call that every user makes. An unknown value leaves INFO. */
-__attribute__((constructor)) static void read_environment(void)
-{
-    const char *text = mc_variable(MC_LOG_LEVEL);
-    enum mc_log_level level;
-    if (text != NULL && mc_log_parse_level(text, &level))
-        mc_log_set_level(level);
-    const char *form = mc_variable(MC_LOG_FORMAT);
-    mc_log_set_json(form != NULL && strcasecmp(form, "json") == 0);
-    if (form != NULL && form[0] != 0 && strcasecmp(form, "json") != 0 && strcasecmp(form, "glog") != 0)
-        mc_log(WARNING, "MC_LOG_FORMAT=%.40s: json or glog is expected; it is glog", form);
-    const char *directory = mc_variable(MC_LOG_DIR);
-    if (directory != NULL && directory[0] != 0)
-        mc_log_to_directory(directory);
 }
 
 /* Does a control character begin there, which a terminal obeys? In UTF-8 those of C1 are two bytes. */
@@ -163,7 +155,32 @@ static size_t escape_json(char *to, size_t size, const char *from)
 
 int mc_log_to(int fd)
 {
+    (void)mc_log_flush(LAST_MS);
     return atomic_exchange(&line_fd, fd);
+}
+
+bool mc_log_flush(uint32_t ms)
+{
+    return mc_log_queue_flush(ms);
+}
+
+bool mc_log_thread_end(void)
+{
+    return mc_log_queue_end(LAST_MS);
+}
+
+__attribute__((destructor)) static void end(void)
+{
+    (void)mc_log_queue_end(LAST_MS);
+}
+
+/* Asks no server of a file system, as fstat and poll may. Where the kernel does not say, it is one for safety. */
+static bool is_file(int fd)
+{
+    struct statx status;
+    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &status) != 0)
+        return errno != EBADF;
+    return S_ISREG(status.stx_mode);
 }
 
 /* Who reads stderr may stand still (a terminal that was paused, a service manager that is stuck): that costs lines, and
@@ -210,26 +227,64 @@ static size_t make_line(char text[LINE_MAX_BYTES], bool wants_json, enum mc_log_
     return length;
 }
 
-/* Before it goes the count of those that were lost. */
-static void write_line(const char *text, size_t length)
+/* On the thread mc-log, or for want of one on the caller's. The descriptor may have become another one, or no file. */
+static void write_queued(enum mc_log_target target, const char *text, size_t length)
 {
-    int fd = atomic_load_explicit(&line_fd, memory_order_relaxed);
-    if (!has_room(fd)) {
-        atomic_fetch_add(&unsaid, 1);
-        return;
+    int fd = target == MC_LOG_TO_FILE    ? atomic_load(&log_fd)
+             : target == MC_LOG_TO_LINES ? atomic_load(&line_fd)
+                                         : STDERR_FILENO;
+    if (!is_file(fd) && !has_room(fd))
+        atomic_fetch_add(&unsaid[target], 1);
+    else if (write(fd, text, length) < 0 && target == MC_LOG_TO_LINES && fd != STDERR_FILENO)
+        write_queued(MC_LOG_TO_STDERR, text, length); /* else nowhere to complain */
+}
+
+/* False: there is no room. */
+static bool send_one(enum mc_log_target target, int fd, bool is_queued, const char *text, size_t length)
+{
+    if (is_queued) {
+        enum mc_log_put put = mc_log_queue_put(target, text, length, write_queued);
+        if (put == MC_LOG_NO_THREAD)
+            write_queued(target, text, length);
+        return put != MC_LOG_FULL;
     }
-    uint64_t lost = atomic_load_explicit(&unsaid, memory_order_relaxed) == 0 ? 0 : atomic_exchange(&unsaid, 0);
+    if (!has_room(fd))
+        return false;
+    if (write(fd, text, length) < 0 && target == MC_LOG_TO_LINES && fd != STDERR_FILENO)
+        (void)send_one(MC_LOG_TO_STDERR, STDERR_FILENO, is_file(STDERR_FILENO), text, length);
+    return true;
+}
+
+/* Before it goes the count of those that were lost. */
+static void send_line(enum mc_log_target target, int fd, const char *text, size_t length)
+{
+    bool is_queued = target == MC_LOG_TO_FILE || is_file(fd), has_room = true;
+    _Atomic uint64_t *count = &unsaid[target];
+    uint64_t lost = atomic_load_explicit(count, memory_order_relaxed) == 0 ? 0 : atomic_exchange(count, 0);
     if (lost > 0) {
-        char first[LINE_MAX_BYTES], message[64];
-        (void)snprintf(message, sizeof(message), "%llu lines are lost: nobody has read them", (unsigned long long)lost);
+        char first[LINE_MAX_BYTES], message[80];
+        (void)snprintf(message, sizeof(message), "%llu lines are lost: %s", (unsigned long long)lost,
+                       is_queued ? "their file did not take them" : "nobody has read them");
         size_t first_length = make_line(first, text[0] == '{', MC_LOG_WARNING, __FILE__, __LINE__, message);
-        if (write(fd, first, first_length) >= 0 && !has_room(fd)) {
-            atomic_fetch_add(&unsaid, 1);
-            return;
-        }
+        has_room = send_one(target, fd, is_queued, first, first_length);
     }
-    if (write(fd, text, length) < 0 && fd != STDERR_FILENO && has_room(STDERR_FILENO) &&
-        write(STDERR_FILENO, text, length) < 0)
+    if (!has_room || !send_one(target, fd, is_queued, text, length))
+        atomic_fetch_add(count, 1 + (has_room ? 0 : lost));
+}
+
+/* What an assertion says, after all that was said before it. */
+static void write_last(const char *text, size_t length)
+{
+    struct pollfd one = {.fd = STDERR_FILENO, .events = POLLOUT};
+    int file_fd = atomic_load(&log_fd);
+    bool is_queued = is_file(STDERR_FILENO);
+    (void)mc_log_flush(LAST_MS);
+    if (file_fd >= 0)
+        (void)send_one(MC_LOG_TO_FILE, file_fd, true, text, length);
+    if (is_queued)
+        (void)send_one(MC_LOG_TO_STDERR, STDERR_FILENO, true, text, length);
+    (void)mc_log_flush(LAST_MS);
+    if (!is_queued && poll(&one, 1, LAST_MS) != 0 && write(STDERR_FILENO, text, length) < 0)
         return; /* nowhere to complain */
 }
 
@@ -247,11 +302,11 @@ void mc_log_write(enum mc_log_level level, const char *file, int line, const cha
     bool is_taken = atomic_load_explicit(&line_fd, memory_order_relaxed) != STDERR_FILENO;
     size_t length = make_line(text, wants_json && !is_taken, level, file, line, message);
     int file_fd = atomic_load_explicit(&log_fd, memory_order_relaxed);
-    write_line(text, length);
+    send_line(MC_LOG_TO_LINES, atomic_load_explicit(&line_fd, memory_order_relaxed), text, length);
     if (file_fd >= 0 && wants_json && is_taken)
         length = make_line(text, true, level, file, line, message);
-    if (file_fd >= 0 && write(file_fd, text, length) < 0)
-        return; /* nowhere to complain */
+    if (file_fd >= 0)
+        send_line(MC_LOG_TO_FILE, file_fd, text, length);
 }
 
 bool mc_log_allowed(struct mc_log_limit *limit, uint64_t *held_back)
@@ -263,4 +318,21 @@ bool mc_log_allowed(struct mc_log_limit *limit, uint64_t *held_back)
     }
     *held_back = atomic_exchange(&limit->held_back, 0);
     return true;
+}
+
+/* Before main: the library has no init call that every user makes. An unknown value leaves INFO. */
+__attribute__((constructor)) static void begin(void)
+{
+    mc_last_words = write_last;
+    const char *text = mc_variable(MC_LOG_LEVEL);
+    enum mc_log_level level;
+    if (text != NULL && mc_log_parse_level(text, &level))
+        mc_log_set_level(level);
+    const char *form = mc_variable(MC_LOG_FORMAT);
+    mc_log_set_json(form != NULL && strcasecmp(form, "json") == 0);
+    if (form != NULL && form[0] != 0 && strcasecmp(form, "json") != 0 && strcasecmp(form, "glog") != 0)
+        mc_log(WARNING, "MC_LOG_FORMAT=%.40s: json or glog is expected; it is glog", form);
+    const char *directory = mc_variable(MC_LOG_DIR);
+    if (directory != NULL && directory[0] != 0)
+        mc_log_to_directory(directory);
 }

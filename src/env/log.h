@@ -1,6 +1,7 @@
 /* Log lines to stderr in glog's form: "I1023 07:19:21.542047   228 file.c:40] text". One write(2) per line. With
  * MC_LOG_FORMAT=json each is an object of JSON, there and in the file.
- * A reader who stands still costs lines, which are counted and said, and nobody's time.
+ * A reader who stands still costs lines, which are counted and said, and nobody's time; so does a file system that
+ * hangs under a regular file, but for 5 ms of those who write when it begins to.
  * MC_LOG_DIR, or mc_log_to_directory: the same lines also in a file there.
  * Level: MC_LOG_LEVEL = TRACE, DEBUG, INFO (default), WARNING, ERROR; or mc_log_set_level. -v=1 is DEBUG, -v=2 TRACE.
  */
@@ -24,8 +25,13 @@ void mc_log_to_directory(const char *directory);
 void mc_log_set_json(bool wanted);
 /* Lines go to that descriptor from now on instead of stderr, whole and in glog's form; what cannot be written there
  * goes to stderr. The descriptor stays the caller's, and may be closed when no thread can be writing. Returns the one
- * before. */
+ * before; what is on its way to that has a second, then it goes where lines go now. */
 int mc_log_to(int fd);
+/* Waits until lines that go to regular files are there, for at most so long; false: they are not. As exit does. */
+bool mc_log_flush(uint32_t ms);
+/* Ends the thread that writes those, until the next one comes: before what must have no other threads. False: it
+ * hangs. */
+bool mc_log_thread_end(void);
 /* Parses a level's name (any case) or number; false when it is none. */
 bool mc_log_parse_level(const char *text, enum mc_log_level *level);
 void mc_log_write(enum mc_log_level level, const char *file, int line, const char *format, ...)

@@ -4,8 +4,11 @@ import os
 import re
 import subprocess
 import sys
+import time
 
-from cluster import MASTER, SANITIZED, request, wait_until
+import pytest
+
+from cluster import MASTER, SANITIZED, Master, request, wait_until
 from ports import free_ports
 from wire import ROLE_CALL, Connection
 
@@ -42,6 +45,55 @@ def test_a_master_whose_stderr_nobody_reads_goes_on():
             master.terminate()
             os.close(reader)
     assert master.returncode == 0
+
+
+# A file system that takes nothing while TEST_HANGS is there.
+HANGS = """
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+ssize_t write(int fd, const void *bytes, size_t length)
+{
+    char link[64], path[4096] = "";
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    while (getenv("TEST_HANGS") != NULL && access(getenv("TEST_HANGS"), F_OK) == 0 && readlink(link, path, sizeof(path) - 1) > 4
+           && strcmp(path + strlen(path) - 4, ".log") == 0)
+        usleep(10000);
+    return syscall(SYS_write, fd, bytes, length);
+}
+"""
+
+
+@pytest.mark.skipif(SANITIZED, reason="a sanitizer has calls of its own in between")
+def test_a_master_whose_log_is_on_a_file_system_that_hangs_goes_on(tmp_path):
+    """stderr and --log_dir both; it leads, answers and ends as ever. Afterwards the file has what there was room for."""
+    (tmp_path / "hangs.c").write_text(HANGS)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "hangs.so", tmp_path / "hangs.c"], check=True)
+    flag = tmp_path / "hangs"
+    master = Master(f"--log_dir={tmp_path}", *STATE, environment={"LD_PRELOAD": str(tmp_path / "hangs.so"), "TEST_HANGS": str(flag)})
+
+    def joins():  # a line, that says who does
+        Connection(master.port, ROLE_CALL, os.urandom(16)).socket.close()
+    with master:
+        path = tmp_path / f"mooncake_master.{master.pid}.log"
+        flag.touch()
+        for _ in range(20):
+            began = time.monotonic()
+            joins()
+            assert is_well(master.metrics_port) and time.monotonic() - began < 5
+        assert " joins" not in path.read_text() + master.log()
+        flag.unlink()
+        wait_until(lambda: path.read_text().count(" joins") == 20, 20, "the lines")
+        joins()
+        wait_until(lambda: master.log() in path.read_text(), 20, "the same in both")
+        flag.touch()
+        joins()
+        began = time.monotonic()
+        assert master.stop() == 0 and time.monotonic() - began < 20
+        flag.unlink()
 
 
 LOGGING = """

@@ -512,6 +512,39 @@ static void test_slow_beside_a_log_that_hangs(void **state)
     rig_remove(path);
 }
 
+/* In a file, on which nobody can stand still but its file system: nor does the end wait for it. */
+static void test_close_beside_a_log_that_hangs(void **state)
+{
+    (void)state;
+    char *path = rig_directory(), key[MC_KEY_LENGTH_MAX + 1], name[] = "/tmp/test_disk_thread_XXXXXX";
+    struct waiter waiter = {0};
+    mc_monitor_init(&waiter.lock, &waiter.changed);
+    struct mc_disk *disk = disk_start(path);
+    int file = mkostemp(name, O_APPEND | O_CLOEXEC);
+    assert_true(file >= 0);
+    int before = mc_log_to(file);
+    mc_log_set_level(MC_LOG_WARNING);
+    hung_log = file;
+    is_stuck = true;
+    uint8_t *buffer = mc_disk_lend(disk, 5000, rig_key(1, key));
+    struct mc_disk_entry entry = rig_extent(buffer, 1, 1, 5000);
+    assert_int_equal(mc_disk_store(disk, rig_slot(disk), &entry, buffer, false, stored, &waiter), 0);
+    sleep(MC_DISK_SLOW_MS / 1000 + 1); /* then that it is slow is said */
+    uint64_t begun_ms = mc_clock_ms();
+    mc_disk_close(disk, 200);
+    assert_true(mc_clock_ms() - begun_ms < 5000);
+    assert_int_equal(wait_for(&waiter).code, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    hung_log = -1;
+    is_stuck = false;
+    assert_free_soon(path);
+    mc_log_set_level(MC_LOG_ERROR);
+    (void)mc_log_to(before);
+    close(file);
+    unlink(name);
+    mc_monitor_destroy(&waiter.lock, &waiter.changed);
+    rig_remove(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -524,6 +557,7 @@ int main(void)
         cmocka_unit_test(test_hung_file_system),
         cmocka_unit_test(test_hung_close),
         cmocka_unit_test(test_slow_beside_a_log_that_hangs),
+        cmocka_unit_test(test_close_beside_a_log_that_hangs),
     };
     (void)rig_ports;
     mc_log_set_level(MC_LOG_ERROR);

@@ -25,6 +25,7 @@
 #define RETRY_MS 1000u
 #define ERROR_MAX 512
 #define BACKLOG 128
+#define LEAVE_LOG_MS 1000
 #define NO_DESCRIPTORS_MS 20 /* who waits at a port for one would wake its thread again at once */
 
 enum { AT_REST, AT_HEALTH, AT_DUMMY, LISTENERS };
@@ -277,6 +278,13 @@ static void close_all(struct service *service)
     mc_fd_close(service->signal_fd);
 }
 
+/* Without the end of what other threads have begun. */
+_Noreturn static void leave(void)
+{
+    (void)mc_log_flush(LEAVE_LOG_MS);
+    _exit(0);
+}
+
 static int run(struct service *service, char *error, size_t error_size)
 {
     const struct mc_service_config *config = &service->config;
@@ -305,7 +313,7 @@ static int run(struct service *service, char *error, size_t error_size)
         return MC_ERR_NO_MEMORY;
     rc = join_cluster(service, &store_config);
     if (rc > 0)
-        _exit(0); /* what the other thread has begun ends with the process, as the master sees by its sockets */
+        leave(); /* what was begun ends with the process, as the master sees by its sockets */
     if (rc < 0) {
         char within[32] = ""; /* what else there is comes at once */
         if (rc == MC_ERR_RPC_FAIL || rc == MC_ERR_RPC_TIMEOUT)
@@ -324,7 +332,7 @@ static int run(struct service *service, char *error, size_t error_size)
     if (!is_answered)
         mc_log(WARNING, "some requests are still under way: not waiting for them");
     if (!is_answered || service->is_hurried)
-        _exit(0);
+        leave();
     return 0;
 }
 

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #define LOOK_MS 5
+#define LOG_MS 1000 /* for lines that their file has not taken yet */
 
 static const int signals[] = {SIGTERM, SIGINT};
 #define SIGNALS (sizeof(signals) / sizeof(signals[0]))
@@ -109,8 +110,10 @@ static void *watch_main(void *argument)
     int number = (int)value;
     mc_log(INFO, "signal %d: transfer engines are drained", number);
     drain();
-    if (before[place_of(number)].sa_handler == SIG_DFL)
+    if (before[place_of(number)].sa_handler == SIG_DFL) {
+        (void)mc_log_flush(LOG_MS);
         _exit(128 + number);
+    }
     give_back_signals(); /* the program wants to hear of it, and may go on */
     (void)kill(getpid(), number);
     return NULL;
