@@ -9,11 +9,11 @@
 #include "env/json.h"
 #include "env/log.h"
 #include "env/openssl.h"
-#include "env/thread.h"
+#include "env/watch.h"
 
 #include <ctype.h>
 #include <limits.h>
-#include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,6 @@
 #include <sys/stat.h>
 
 #define KEYS_MAX 4096u
-#define LOOK_MS 1000u /* between two looks whether the file has changed */
 #define PROVEN_MAX 4096u
 
 static const struct {
@@ -179,7 +178,7 @@ static uint64_t settings;      /* counts how often these were taken */
 static struct mc_key *known;   /* NULL: none */
 static int known_count;
 static struct stat known_file;
-static bool is_read, has_watcher;
+static bool is_read;
 static atomic_uint version; /* counts the changes of `known` */
 
 /* What the settings of a moment lead to. */
@@ -331,7 +330,6 @@ static void after_fork_parent(void)
 static void after_fork_child(void) /* which has one thread */
 {
     pthread_mutex_init(&lock, NULL);
-    has_watcher = false;
 }
 
 static void watch_forks(void)
@@ -348,6 +346,7 @@ static bool file_changed(const char *file, const struct stat *before)
             now.st_mtim.tv_sec != before->st_mtim.tv_sec || now.st_mtim.tv_nsec != before->st_mtim.tv_nsec);
 }
 
+/* A file system may hang: who looks a key up never waits for one. */
 static void look_again(void)
 {
     char file[PATH_MAX];
@@ -374,17 +373,6 @@ static void look_again(void)
     reading_end(reading);
 }
 
-/* A file system may hang: who looks a key up never waits for one. */
-static void *watch(void *unused)
-{
-    (void)unused;
-    for (;;) {
-        (void)poll(NULL, 0, LOOK_MS);
-        look_again();
-    }
-    return NULL;
-}
-
 int mc_keys_check(char *error, size_t error_size)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -403,12 +391,11 @@ int mc_keys_check(char *error, size_t error_size)
         snprintf(error, error_size, "%s", reading->error);
     pthread_mutex_lock(&lock);
     (void)reading_take(reading); /* else another thread has read what holds now */
-    bool begins = file_name[0] != 0 && !has_watcher;
-    has_watcher |= begins;
+    bool has_file = file_name[0] != 0;
     pthread_mutex_unlock(&lock);
     reading_end(reading);
-    if (begins && mc_thread_start(NULL, "mc-keys", watch, NULL) != 0)
-        mc_log(ERROR, "no thread can be started: the file of keys is not looked at again");
+    if (has_file)
+        mc_watch(look_again);
     return rc;
 }
 

@@ -3,7 +3,7 @@
  *
  * The file has a line for each key: its id, 64 hexadecimal digits of secret, its rights (read, write, node, admin,
  * separated by commas, or master alone) and, if it is not the default one, its tenant; what follows a '#' is a comment.
- * `mooncake_key` writes it. A thread of its own reads it again within a second of a change, so keys are added and
+ * `mooncake_key` writes it. A thread (watch.h) reads it again within a second of a change, so keys are added and
  * revoked without a restart, and a file system that hangs holds up nobody who looks for a key; a file that cannot be
  * read, or has a bad line, does not replace the one before it.
  *
