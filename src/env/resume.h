@@ -6,7 +6,7 @@
  * more; and who comes to another server with the same files, as to the master that follows one, resumes there. It holds
  * until the first certificate of those that were looked at ends, and for MC_RESUME_S at most after them, however often
  * it was renewed meanwhile. A caller forgets what it has when a file of its own changes, and uses each ticket once.
- * Nobody calls these but tls.c, under its lock. */
+ * Nobody calls these but tls.c and tls_context.c; what a caller has is guarded by the latter's lock. */
 #ifndef MC_ENV_RESUME_H
 #define MC_ENV_RESUME_H
 

@@ -67,12 +67,15 @@ bool mc_secure_is_served(void)
 
 int mc_secure_check(bool serves, char *error, size_t error_size)
 {
-    const struct mc_tls_settings calls = mc_secure_calls(), server = mc_secure_serves();
+    const struct mc_tls_settings calls = mc_secure_calls(), server = mc_secure_serves(), http = mc_secure_serves_http();
     bool is_on = mc_secure_is_called() || is_set(calls.key) || is_set(server.authority);
     if (!is_on)
         return 0;
     int rc = mc_tls_check(&calls, error, error_size);
-    return rc < 0 || !serves ? rc : mc_tls_check(&server, error, error_size);
+    if (rc == 0 && serves)
+        rc = mc_tls_check(&server, error, error_size);
+    /* Of ports of HTTP, too, if there are any: the first one who asks there waits for no file. */
+    return rc < 0 || !serves ? rc : mc_tls_check(&http, error, error_size);
 }
 
 /* ---- the table ---- */

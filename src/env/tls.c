@@ -7,277 +7,27 @@
 #include "env/openssl.h"
 #include "env/resume.h"
 #include "env/socket.h"
+#include "env/tls_context.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#define HANDSHAKE_RECORD 0x16                   /* what TLS begins with */
-#define CONTEXTS_MAX 8u                         /* sets of files in use in one process */
-#define RECORD_BYTES 16384u                     /* a record holds no more */
-#define AHEAD_BYTES (4 * (RECORD_BYTES + 256u)) /* received at once: four records; given back when all are read */
-
-/* ---- contexts: what was read from one set of files ---- */
-
-struct stamp {
-    uint64_t device, inode, size;
-    struct timespec changed;
-};
-
-static struct context {
-    char authority[PATH_MAX], certificate[PATH_MAX], key[PATH_MAX];
-    bool is_server, is_strict, lets_unknown, trusts_machine;
-    struct stamp stamps[3];
-    struct ssl_ctx_st *ctx;   /* NULL: this place is free */
-    struct mc_resume *resume; /* of a caller: tickets */
-} contexts[CONTEXTS_MAX];
-static unsigned next_context;
-static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* A child that is forked while another thread reads files has them whole, and no lock that nobody gives back. Whoever
- * holds this lock waits for no other of ours, so of all that are taken before a fork it must be the last: those that
- * are registered first are called last. */
-static void before_fork(void)
-{
-    pthread_mutex_lock(&contexts_lock);
-}
-
-static void after_fork(void)
-{
-    pthread_mutex_unlock(&contexts_lock);
-}
-
-__attribute__((constructor)) static void fork_handlers_install(void)
-{
-    (void)pthread_atfork(before_fork, after_fork, after_fork); /* fails for want of memory only */
-}
-
-static const char *text_of(const char *text)
-{
-    return text == NULL ? "" : text;
-}
-
-static const char *key_of(const struct mc_tls_settings *settings)
-{
-    return text_of(settings->key)[0] != 0 ? settings->key : text_of(settings->certificate);
-}
-
-static struct stamp stamp_of(const char *path)
-{
-    struct stat found;
-    if (path[0] == 0 || stat(path, &found) != 0)
-        return (struct stamp){0};
-    return (struct stamp){(uint64_t)found.st_dev, (uint64_t)found.st_ino, (uint64_t)found.st_size, found.st_mtim};
-}
-
-static void stamp_all(const struct mc_tls_settings *settings, struct stamp stamps[3])
-{
-    memset(stamps, 0, 3 * sizeof(*stamps)); /* with what lies between the members: they are compared as bytes */
-    stamps[0] = stamp_of(text_of(settings->authority));
-    stamps[1] = stamp_of(text_of(settings->certificate));
-    stamps[2] = stamp_of(key_of(settings));
-}
-
-/* The machine must not be asked for a password, least of all at a terminal. */
-static int no_password(char *buffer, int size, int is_writing, void *context)
-{
-    (void)buffer, (void)size, (void)is_writing, (void)context;
-    return 0;
-}
-
-/* "MC_X=/a/file: cannot be used as ...: reason". */
-static int bad_file(const struct mc_openssl *ssl, const char *setting, const char *path, const char *what, char *error,
-                    size_t error_size)
-{
-    const char *reason = NULL;
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        reason = strerror(errno);
-    else
-        fclose(file);
-    if (reason == NULL)
-        reason = ssl->error_reason(ssl->error_next());
-    snprintf(error, error_size, "%s%s%.300s: no %s in PEM can be read there: %s", text_of(setting),
-             setting == NULL ? "" : "=", path, what, reason == NULL ? "it holds none" : reason);
-    ssl->error_clear();
-    return MC_ERR_INVALID_PARAMS;
-}
-
-static int load_files(const struct mc_openssl *ssl, const struct mc_tls_settings *settings, struct ssl_ctx_st *ctx,
-                      char *error, size_t error_size)
-{
-    const char *authority = text_of(settings->authority), *certificate = text_of(settings->certificate),
-               *key = key_of(settings);
-    bool is_trusted = authority[0] == 0 || ssl->ctx_trust_file(ctx, authority, NULL) == 1;
-    if (is_trusted && (authority[0] == 0 ? !settings->is_server : settings->trusts_machine))
-        is_trusted = ssl->ctx_trust_machine(ctx) == 1;
-    if (!is_trusted)
-        return bad_file(ssl, settings->authority_is, authority, "certificate of an authority", error, error_size);
-    if (certificate[0] == 0 && key[0] == 0 && !settings->is_server)
-        return 0;
-    if (certificate[0] == 0 && key[0] == 0) {
-        snprintf(error, error_size, "who serves TLS needs a certificate and its key: set %s and %s",
-                 text_of(settings->certificate_is), text_of(settings->key_is));
-        return MC_ERR_INVALID_PARAMS;
-    }
-    if (certificate[0] == 0) {
-        snprintf(error, error_size, "%s is set, and the certificate for that key is not: set %s",
-                 text_of(settings->key_is), text_of(settings->certificate_is));
-        return MC_ERR_INVALID_PARAMS;
-    }
-    if (ssl->ctx_use_chain(ctx, certificate) != 1)
-        return bad_file(ssl, settings->certificate_is, certificate, "certificate", error, error_size);
-    if (ssl->ctx_use_key(ctx, key, MC_OPENSSL_PEM) != 1) /* also when it is of another certificate */
-        return bad_file(ssl, settings->key_is, key, "key without a password, of that certificate,", error, error_size);
-    return 0;
-}
-
-static int on_ticket(struct ssl_st *connection, struct ssl_session_st *session);
-
-static struct ssl_ctx_st *load(const struct mc_openssl *ssl, const struct mc_tls_settings *settings, char *error,
-                               size_t error_size)
-{
-    ssl->error_clear();
-    struct ssl_ctx_st *ctx = ssl->ctx_new(settings->is_server ? ssl->server_method() : ssl->client_method());
-    if (ctx == NULL) {
-        snprintf(error, error_size, "OpenSSL has no memory");
-        return NULL;
-    }
-    bool is_strict = settings->is_server || settings->is_strict;
-    (void)ssl->ctx_ctrl(ctx, MC_OPENSSL_CTRL_LEAST_VERSION, is_strict ? MC_OPENSSL_TLS_1_3 : MC_OPENSSL_TLS_1_2, NULL);
-    (void)ssl->ctx_ctrl(ctx, MC_OPENSSL_CTRL_MODE, MC_OPENSSL_MODE_MOVING_WRITE | MC_OPENSSL_MODE_RELEASE_BUFFERS,
-                        NULL);
-    (void)ssl->ctx_ctrl(ctx, MC_OPENSSL_CTRL_READ_AHEAD, 1, NULL);
-    ssl->ctx_set_read_buffer(ctx, AHEAD_BYTES);
-    (void)ssl->ctx_ctrl(ctx, MC_OPENSSL_CTRL_SESSION_CACHE, 0, NULL);
-    (void)ssl->ctx_set_tickets(ctx, 0);
-    (void)ssl->ctx_set_options(ctx, MC_OPENSSL_NO_RENEGOTIATION);
-    if (!settings->is_server)
-        ssl->ctx_set_verify(ctx, MC_OPENSSL_VERIFY_PEER, NULL);
-    else if (text_of(settings->authority)[0] != 0)
-        ssl->ctx_set_verify(
-            ctx, settings->lets_unknown ? MC_OPENSSL_VERIFY_PEER : MC_OPENSSL_VERIFY_PEER | MC_OPENSSL_VERIFY_DEMAND,
-            NULL);
-    ssl->ctx_set_password_function(ctx, no_password);
-    if (load_files(ssl, settings, ctx, error, error_size) < 0) {
-        ssl->ctx_free(ctx);
-        return NULL;
-    }
-    if (settings->is_server && !settings->lets_unknown) /* a ticket says that its holder is known */
-        mc_resume_serve(ssl, ctx, text_of(settings->authority), settings->certificate, key_of(settings));
-    else if (!settings->is_server && settings->is_strict)
-        mc_resume_call(ssl, ctx, on_ticket);
-    return ctx;
-}
-
-static bool is_of(const struct context *context, const struct mc_tls_settings *settings)
-{
-    return context->ctx != NULL && context->is_server == settings->is_server &&
-           context->is_strict == settings->is_strict && context->lets_unknown == settings->lets_unknown &&
-           context->trusts_machine == settings->trusts_machine &&
-           strcmp(context->authority, text_of(settings->authority)) == 0 &&
-           strcmp(context->certificate, text_of(settings->certificate)) == 0 &&
-           strcmp(context->key, key_of(settings)) == 0;
-}
-
-/* The lock is held. Connections that use it hold it. */
-static void context_empty(const struct mc_openssl *ssl, struct context *context)
-{
-    if (context->ctx != NULL)
-        ssl->ctx_free(context->ctx);
-    mc_resume_free(ssl, context->resume);
-    context->ctx = NULL;
-    context->resume = NULL;
-}
-
-/* The lock is held. */
-static struct context *place_for(const struct mc_openssl *ssl, const struct mc_tls_settings *settings)
-{
-    for (size_t i = 0; i < CONTEXTS_MAX; i++)
-        if (is_of(&contexts[i], settings))
-            return &contexts[i];
-    struct context *place = &contexts[next_context++ % CONTEXTS_MAX];
-    context_empty(ssl, place);
-    *place = (struct context){.ctx = NULL};
-    return place;
-}
-
-static void file_touch(const char *path)
-{
-    struct stat found;
-    char thrown_away[4096];
-    /* What is no file proper can be read once only. */
-    int fd = stat(path, &found) == 0 && S_ISREG(found.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    while (fd >= 0 && read(fd, thrown_away, sizeof(thrown_away)) > 0)
-        continue;
-    if (fd >= 0)
-        close(fd);
-}
-
-/* Without the lock, for which a fork waits: files that have changed are read here once, so that who hangs for the sake
- * of their file system hangs here, and OpenSSL finds them in memory. */
-static void files_touch(const struct mc_tls_settings *settings, struct stamp stamps[3])
-{
-    stamp_all(settings, stamps); /* before they are read: what changes meanwhile is read again */
-    bool is_known = false;
-    pthread_mutex_lock(&contexts_lock);
-    for (size_t i = 0; i < CONTEXTS_MAX && !is_known; i++)
-        is_known = is_of(&contexts[i], settings) && memcmp(stamps, contexts[i].stamps, sizeof(contexts[i].stamps)) == 0;
-    pthread_mutex_unlock(&contexts_lock);
-    if (is_known)
-        return;
-    file_touch(text_of(settings->authority));
-    file_touch(text_of(settings->certificate));
-    file_touch(key_of(settings));
-}
-
-/* The context of those files as they are now. The lock is held. */
-static struct ssl_ctx_st *context_of(const struct mc_openssl *ssl, const struct mc_tls_settings *settings,
-                                     const struct stamp stamps[3], char *error, size_t error_size)
-{
-    if (strlen(text_of(settings->authority)) >= PATH_MAX || strlen(text_of(settings->certificate)) >= PATH_MAX ||
-        strlen(key_of(settings)) >= PATH_MAX) {
-        snprintf(error, error_size, "the name of a file for TLS is longer than %d bytes", PATH_MAX - 1);
-        return NULL;
-    }
-    struct context *place = place_for(ssl, settings);
-    if (place->ctx != NULL && memcmp(stamps, place->stamps, sizeof(place->stamps)) == 0)
-        return place->ctx;
-    struct ssl_ctx_st *ctx = load(ssl, settings, error, error_size);
-    if (ctx == NULL && place->ctx != NULL)
-        mc_log_limited(WARNING, "%s; what was read there before is used", error);
-    if (ctx == NULL)
-        return place->ctx;
-    context_empty(ssl, place);
-    snprintf(place->authority, PATH_MAX, "%s", text_of(settings->authority));
-    snprintf(place->certificate, PATH_MAX, "%s", text_of(settings->certificate));
-    snprintf(place->key, PATH_MAX, "%s", key_of(settings));
-    place->is_server = settings->is_server;
-    place->is_strict = settings->is_strict;
-    place->lets_unknown = settings->lets_unknown;
-    place->trusts_machine = settings->trusts_machine;
-    memcpy(place->stamps, stamps, sizeof(place->stamps));
-    return place->ctx = ctx;
-}
+#define HANDSHAKE_RECORD 0x16 /* what TLS begins with */
+#define RECORD_BYTES 16384u   /* a record holds no more */
 
 int mc_tls_check(const struct mc_tls_settings *settings, char *error, size_t error_size)
 {
     const struct mc_openssl *ssl = mc_openssl_open(error, error_size);
-    if (ssl == NULL)
+    if (ssl == NULL || mc_tls_context_hold(ssl, settings, error, error_size) == NULL)
         return MC_ERR_INVALID_PARAMS;
-    struct stamp stamps[3];
-    files_touch(settings, stamps);
-    pthread_mutex_lock(&contexts_lock);
-    bool is_good = context_of(ssl, settings, stamps, error, error_size) != NULL;
-    pthread_mutex_unlock(&contexts_lock);
-    return is_good ? 0 : MC_ERR_INVALID_PARAMS;
+    mc_tls_context_release();
+    return 0;
 }
 
 /* ---- a connection ---- */
@@ -381,7 +131,7 @@ static long bio_control(struct bio_st *bio, int command, long number, void *poin
     return command == MC_OPENSSL_BIO_FLUSH ? 1 : 0;
 }
 
-/* The lock is held. NULL: no memory. */
+/* A context is held, so one at a time. NULL: no memory. */
 static struct bio_st *bio_of(const struct mc_openssl *ssl, struct mc_tls *tls)
 {
     static struct bio_method_st *method; /* for the life of the process */
@@ -407,49 +157,37 @@ struct mc_tls_counts mc_tls_counts(void)
     return (struct mc_tls_counts){counts[1][0] + counts[1][1], counts[1][1], counts[0][0] + counts[0][1], counts[0][1]};
 }
 
-/* NULL: its files have changed, or its place was needed. The lock is held. */
-static struct context *context_with(const struct ssl_ctx_st *ctx)
-{
-    for (size_t i = 0; i < CONTEXTS_MAX; i++)
-        if (contexts[i].ctx == ctx)
-            return &contexts[i];
-    return NULL;
-}
-
 /* What a server has sent, to be resumed by another connection. 1: it is ours. */
-static int on_ticket(struct ssl_st *connection, struct ssl_session_st *session)
+int mc_tls_on_ticket(struct ssl_st *connection, struct ssl_session_st *session)
 {
     const struct mc_openssl *ssl = mc_openssl_open(NULL, 0);
     const struct mc_tls *tls = ssl->get_data(connection, 0);
     if (ssl->session_is_usable(session) != 1)
         return 0;
     time_t until = ssl->is_resumed(connection) ? tls->until : mc_resume_until(ssl, connection);
-    pthread_mutex_lock(&contexts_lock);
-    struct context *context = context_with(ssl->get_ctx(connection));
-    if (context != NULL)
-        mc_resume_keep(ssl, &context->resume, session, tls->name, tls->address, until);
-    pthread_mutex_unlock(&contexts_lock);
-    return context != NULL;
+    struct mc_tls_context *context = mc_tls_context_hold_of(ssl->get_ctx(connection));
+    if (context == NULL)
+        return 0;
+    mc_resume_keep(ssl, &context->resume, session, tls->name, tls->address, until);
+    mc_tls_context_release();
+    return 1;
 }
 
-/* The lock is held. */
-static void resume(struct mc_tls *tls, const struct ssl_ctx_st *ctx)
+static void resume(struct mc_tls *tls, struct mc_tls_context *context)
 {
-    struct context *context = context_with(ctx);
-    struct ssl_session_st *session =
-        context == NULL ? NULL : mc_resume_take(tls->ssl, context->resume, tls->name, tls->address, &tls->until);
+    struct ssl_session_st *session = mc_resume_take(tls->ssl, context->resume, tls->name, tls->address, &tls->until);
     if (session == NULL)
         return;
     (void)tls->ssl->set_session(tls->connection, session); /* without, it is a whole handshake */
     tls->ssl->free_session(session);
 }
 
-/* The lock is held. */
-static int attach(struct mc_tls *tls, struct ssl_ctx_st *ctx)
+/* The context is held. */
+static int attach(struct mc_tls *tls, struct mc_tls_context *context)
 {
     const struct mc_openssl *ssl = tls->ssl;
     struct bio_st *bio = bio_of(ssl, tls);
-    tls->connection = bio == NULL ? NULL : ssl->new_connection(ctx);
+    tls->connection = bio == NULL ? NULL : ssl->new_connection(context->ctx);
     if (tls->connection == NULL) {
         (void)ssl->bio_free(bio);
         return MC_ERR_NO_MEMORY;
@@ -464,7 +202,7 @@ static int attach(struct mc_tls *tls, struct ssl_ctx_st *ctx)
         return 0;
     if (!demand_name(tls))
         return MC_ERR_INVALID_PARAMS;
-    resume(tls, ctx);
+    resume(tls, context);
     return 0;
 }
 
@@ -473,21 +211,21 @@ static void note_settings(struct mc_tls *tls, const struct mc_tls_settings *sett
     tls->is_server = settings->is_server;
     tls->is_http = settings->lets_unknown;
     tls->is_strict = settings->is_strict || settings->is_server;
-    tls->has_certificate = text_of(settings->certificate)[0] != 0;
-    snprintf(tls->authority, sizeof(tls->authority), "%s", text_of(settings->authority));
-    snprintf(tls->authority_is, sizeof(tls->authority_is), "%s", text_of(settings->authority_is));
-    snprintf(tls->certificate_is, sizeof(tls->certificate_is), "%s", text_of(settings->certificate_is));
-    snprintf(tls->key_is, sizeof(tls->key_is), "%s", text_of(settings->key_is));
-    snprintf(tls->name_is, sizeof(tls->name_is), "%s", text_of(settings->name_is));
-    snprintf(tls->peer_is, sizeof(tls->peer_is), "%s", text_of(settings->peer_is));
-    snprintf(tls->off, sizeof(tls->off), "%s", text_of(settings->off));
+    tls->has_certificate = mc_tls_text(settings->certificate)[0] != 0;
+    snprintf(tls->authority, sizeof(tls->authority), "%s", mc_tls_text(settings->authority));
+    snprintf(tls->authority_is, sizeof(tls->authority_is), "%s", mc_tls_text(settings->authority_is));
+    snprintf(tls->certificate_is, sizeof(tls->certificate_is), "%s", mc_tls_text(settings->certificate_is));
+    snprintf(tls->key_is, sizeof(tls->key_is), "%s", mc_tls_text(settings->key_is));
+    snprintf(tls->name_is, sizeof(tls->name_is), "%s", mc_tls_text(settings->name_is));
+    snprintf(tls->peer_is, sizeof(tls->peer_is), "%s", mc_tls_text(settings->peer_is));
+    snprintf(tls->off, sizeof(tls->off), "%s", mc_tls_text(settings->off));
 }
 
 /* 0, or MC_ERR_INVALID_PARAMS with a line in error. */
 static int find_name(struct mc_tls *tls, const struct mc_tls_settings *settings, char *error, size_t error_size)
 {
     uint16_t port = 0;
-    bool is_said = text_of(settings->name)[0] != 0;
+    bool is_said = mc_tls_text(settings->name)[0] != 0;
     if (is_said)
         snprintf(tls->name, sizeof(tls->name), "%s", settings->name);
     else if (!tls->is_server && mc_address_split(tls->address, tls->name, sizeof(tls->name), &port) < 0) {
@@ -511,15 +249,13 @@ static int tls_make(const struct mc_tls_settings *settings, const char *address,
     snprintf(tls->address, sizeof(tls->address), "%s", address);
     note_settings(tls, settings);
     int rc = find_name(tls, settings, error, error_size);
-    struct stamp stamps[3];
-    files_touch(settings, stamps);
-    pthread_mutex_lock(&contexts_lock);
-    struct ssl_ctx_st *ctx = rc < 0 ? NULL : context_of(ssl, settings, stamps, error, error_size);
+    struct mc_tls_context *context = rc < 0 ? NULL : mc_tls_context_hold(ssl, settings, error, error_size);
     if (rc == 0)
-        rc = ctx == NULL ? MC_ERR_INVALID_PARAMS : attach(tls, ctx);
-    pthread_mutex_unlock(&contexts_lock);
+        rc = context == NULL ? MC_ERR_INVALID_PARAMS : attach(tls, context);
+    if (context != NULL)
+        mc_tls_context_release();
     if (rc < 0) {
-        if (ctx != NULL && rc == MC_ERR_INVALID_PARAMS)
+        if (context != NULL && rc == MC_ERR_INVALID_PARAMS)
             snprintf(error, error_size, "no TLS with %.200s: '%.200s' is no name that a certificate can hold", address,
                      tls->name);
         mc_tls_end(tls);

@@ -6,8 +6,9 @@
  * OpenSSL never touches the socket: it reads and writes by two functions, which are ours or the caller's. So a peer
  * that has gone raises no SIGPIPE in a process that is not ours, and no call waits past its deadline.
  *
- * Certificates and keys are read once and again when a file has changed: who renews them restarts nothing. A set of
- * files that cannot be read does not replace one that could.
+ * Certificates and keys are read at their first use, and by a thread of their own again within two seconds of a change
+ * (tls_context.h): who renews them restarts nothing, and no connection waits for a file. A set of files that cannot be
+ * read does not replace one that could.
  *
  * Between our own ports (not those of HTTP, and not others' servers) a caller that was let in before comes in again by
  * a ticket, as long as the files stay what they are (resume.h).
@@ -50,7 +51,8 @@ struct mc_tls_carrier {
 
 struct mc_tls;
 
-/* Is there an OpenSSL, and can those files be used? 0, or MC_ERR_INVALID_PARAMS with a line in error. */
+/* Is there an OpenSSL, and can those files be used, or could they be before? 0, or MC_ERR_INVALID_PARAMS with a line in
+ * error. */
 int mc_tls_check(const struct mc_tls_settings *settings, char *error, size_t error_size);
 /* Begins TLS over a connected socket, which stays the caller's. address: "host:port", of which a server must prove the
  * host; a server is told its caller's, for errors. As mc_tls_check. */

@@ -256,6 +256,12 @@ def replace(pair, live):
         os.replace(f"{target}.new", target)
 
 
+def shown_at(port, files):
+    """What openssl's own client says of the certificate there."""
+    return subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-cert", files.client.certificate, "-key", files.client.key],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60).stdout
+
+
 def test_renewal_under_load_loses_nothing(files, tmp_path):
     """New clients come all the while, and one stays; in the end the new certificate is shown."""
     live = type(files.server)(tmp_path / "live.pem", tmp_path / "live.key")
@@ -275,13 +281,50 @@ def test_renewal_under_load_loses_nothing(files, tmp_path):
                     if number == 15:
                         replace(files.server if turn % 2 == 0 else renewed, live)
         for port in (master.port, data_port(store)):
-            shown = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-cert", files.client.certificate, "-key", files.client.key],
-                                   stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60).stdout
-            assert "CN = renewed" in shown
+            wait_until(lambda port=port: "CN = renewed" in shown_at(port, files), 20, "the new certificate")
         (tmp_path / "live.pem").write_text("spoiled\n")
         with remote(master, files.of(files.client)) as client:
             assert client.code == 0 and client.same("0-0", "0-0", 30000) is True
         says(master, "what was read there before is used")
+
+
+def hang(path):
+    """A pipe in its place: whoever opens it waits."""
+    os.mkfifo(f"{path}.pipe")
+    os.rename(f"{path}.pipe", path)
+
+
+def reader_of(path):
+    """Who waits there goes on when this is closed. None: nobody waits yet."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
+def test_a_file_system_that_hangs_holds_up_nobody(files, tmp_path):
+    """New clients, the first one who asks by HTTP, and a node's port go on with the certificates that were read before; then renewal does."""
+    lives = [Pair(tmp_path / f"{name}.pem", tmp_path / f"{name}.key") for name in ("master", "node")]
+    renewed = files.ca.sign("renewed", ["DNS:localhost", "IP:127.0.0.1"])
+    for live in lives:
+        replace(files.server, live)
+    master, node = pool(*(files.of(live) for live in lives))
+    with master, node() as store, remote(master, files.of()) as staying:
+        assert staying.code == 0
+        for live in lives:
+            hang(live.certificate)
+        pipes = []
+        for number in range(3):
+            with remote(master, {**files.of(), "MC_RPC_TIMEOUT_MS": "5000"}) as client:
+                assert client.code == 0 and client.put(f"k{number}", "v", MIB) == 0 and client.same(f"k{number}", "v", MIB) is True
+            assert staying.same(f"k{number}", "v", MIB) is True
+            assert speaks(data_port(store), files) and handshakes_of(master, files)[0] > 0
+            pipes = pipes or [wait_until(lambda live=live: reader_of(live.certificate), 20, "a reader") for live in lives]
+        for live, pipe in zip(lives, pipes):
+            replace(renewed, live)
+            os.close(pipe)
+        for port in (master.port, data_port(store)):
+            wait_until(lambda port=port: "CN = renewed" in shown_at(port, files), 20, "the new certificate")
 
 
 def handshakes_of(master, files):

@@ -616,61 +616,6 @@ static void a_ticket_is_for_who_proved_a_name(void **state)
     assert_true(resumes(parts));
 }
 
-/* What a ticket says was proved by files; once one of these is another, or the caller believes another, it is none. */
-static void a_ticket_does_not_outlive_the_files(void **state)
-{
-    struct parts parts = {"ticketed", "callers.pem", "ca3.pem", "caller", NULL, true};
-    (void)state;
-    copy_pair("server", "ticketed");
-    copy_pair("renewed", "caller");
-    copy(in_folder("ca.pem"), in_folder("ca3.pem"));
-    copy(in_folder("ca.pem"), in_folder("callers.pem"));
-    assert_false(resumes(parts));
-    assert_true(resumes(parts));
-    copy_pair("server", "ticketed"); /* read again, and it is the same: so it is in another process with these files */
-    assert_true(resumes(parts));
-    copy_pair("renewed", "ticketed");
-    assert_false(resumes(parts));
-    assert_true(resumes(parts));
-    char command[512]; /* whom it lets in: the old authority and one more */
-    snprintf(command, sizeof(command), "cat %s >> %s", in_folder("other.pem"), in_folder("callers.pem"));
-    assert_int_equal(system(command), 0);
-    assert_false(resumes(parts));
-    assert_true(resumes(parts));
-    copy(in_folder("ca.pem"), in_folder("ca3.pem")); /* whom the caller believes */
-    assert_false(resumes(parts));
-    assert_true(resumes(parts));
-    copy_pair("renewed", "caller"); /* what it shows */
-    assert_false(resumes(parts));
-    copy(in_folder("other.pem"), in_folder("callers.pem")); /* it would not be let in any more, and is not */
-    environment(NULL, parts.server, parts.callers);
-    struct ends ends = connected();
-    assert_int_equal(mc_secure_accept(ends.server), 0);
-    environment(parts.authority, parts.caller, NULL);
-    assert_int_equal(mc_secure_call(ends.caller, address_of_server()), 0);
-    int caller, server;
-    shake_both(ends, &caller, &server);
-    for (int k = 0; k < 1000 && server == 0; k++, usleep(1000))
-        server = mc_secure_shake(ends.server);
-    assert_int_equal(server, MC_ERR_RPC_FAIL);
-    disconnect(ends);
-}
-
-static void make_short(unsigned seconds)
-{
-    char command[1024];
-    const char *source = getenv("MC_SOURCE");
-    snprintf(command, sizeof(command),
-             "rm -rf %s/short* && python3 -B -c \"\n"
-             "import pathlib, sys; sys.path.insert(1, '%s/tests/system')\n"
-             "from certificates import Authority\n"
-             "ca = Authority.__new__(Authority); ca.folder, ca.serial = pathlib.Path('%s'), 99\n"
-             "ca.certificate, ca.key = ca.folder / 'ca.pem', ca.folder / 'ca.key'\n"
-             "ca.sign('short', ['DNS:localhost', 'IP:127.0.0.1'], seconds=%u)\n\"",
-             folder, source == NULL ? "." : source, folder, seconds);
-    assert_int_equal(system(command), 0);
-}
-
 /* Of the two ends one. 1: it has come in; negative: it was refused. */
 static int comes_in(struct parts parts)
 {
@@ -690,6 +635,62 @@ static int comes_in(struct parts parts)
     }
     disconnect(ends);
     return caller < 0 ? caller : server;
+}
+
+/* Files were changed: it is not resumed any more, as soon as they were looked at; and then it is again. */
+static void await_change(struct parts parts)
+{
+    uint64_t end_ns = mc_clock_ns() + LONG;
+    while (resumes(parts) && mc_clock_ns() < end_ns)
+        usleep(10000);
+    assert_true(mc_clock_ns() < end_ns);
+    assert_true(resumes(parts));
+}
+
+/* What a ticket says was proved by files; once one of these is another, or the caller believes another, it is none. */
+static void a_ticket_does_not_outlive_the_files(void **state)
+{
+    struct parts parts = {"ticketed", "callers.pem", "ca3.pem", "caller", NULL, true};
+    (void)state;
+    copy_pair("server", "ticketed");
+    copy_pair("renewed", "caller");
+    copy(in_folder("ca.pem"), in_folder("ca3.pem"));
+    copy(in_folder("ca.pem"), in_folder("callers.pem"));
+    assert_false(resumes(parts));
+    assert_true(resumes(parts));
+    copy_pair("server", "ticketed"); /* read again, and it is the same: so it is in another process with these files */
+    for (unsigned i = 0; i < 30; i++, usleep(100000)) /* for as long as that takes */
+        assert_true(resumes(parts));
+    copy_pair("renewed", "ticketed");
+    await_change(parts);
+    char command[512]; /* whom it lets in: the old authority and one more */
+    snprintf(command, sizeof(command), "cat %s >> %s", in_folder("other.pem"), in_folder("callers.pem"));
+    assert_int_equal(system(command), 0);
+    await_change(parts);
+    copy(in_folder("ca.pem"), in_folder("ca3.pem")); /* whom the caller believes */
+    await_change(parts);
+    copy_pair("renewed", "caller"); /* what it shows */
+    await_change(parts);
+    copy(in_folder("other.pem"), in_folder("callers.pem")); /* it would not be let in any more, and is not */
+    uint64_t end_ns = mc_clock_ns() + LONG;
+    while (comes_in(parts) == 1 && mc_clock_ns() < end_ns)
+        usleep(10000);
+    assert_int_equal(comes_in(parts), MC_ERR_RPC_FAIL);
+}
+
+static void make_short(unsigned seconds)
+{
+    char command[1024];
+    const char *source = getenv("MC_SOURCE");
+    snprintf(command, sizeof(command),
+             "rm -rf %s/short* && python3 -B -c \"\n"
+             "import pathlib, sys; sys.path.insert(1, '%s/tests/system')\n"
+             "from certificates import Authority\n"
+             "ca = Authority.__new__(Authority); ca.folder, ca.serial = pathlib.Path('%s'), 99\n"
+             "ca.certificate, ca.key = ca.folder / 'ca.pem', ca.folder / 'ca.key'\n"
+             "ca.sign('short', ['DNS:localhost', 'IP:127.0.0.1'], seconds=%u)\n\"",
+             folder, source == NULL ? "." : source, folder, seconds);
+    assert_int_equal(system(command), 0);
 }
 
 /* Of the server and of the caller. The files are the same, and what they say has come to an end. */

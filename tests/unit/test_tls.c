@@ -11,12 +11,14 @@
 #include "env/socket.h"
 #include "env/tls.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -89,6 +91,19 @@ static int end_peers(void **state)
     waitpid(peer, NULL, 0);
     snprintf(command, sizeof(command), "rm -r %s", folder);
     return system(command);
+}
+
+static _Atomic bool is_hung; /* a file system that is asked for a file */
+static _Atomic unsigned hanging, looks;
+#define LOOKED_AT "/changing.pem" /* looks are counted of this file */
+
+int stat(const char *restrict path, struct stat *restrict found)
+{
+    looks += strstr(path, LOOKED_AT) != NULL;
+    hanging += is_hung;
+    while (is_hung)
+        usleep(1000);
+    return fstatat(AT_FDCWD, path, found, 0);
 }
 
 static const struct mc_tls_settings *good(void)
@@ -383,12 +398,22 @@ static void files_that_cannot_be_used_are_named(void **state)
 static void *reads_files(void *argument)
 {
     atomic_bool *stops = argument;
-    char error[MC_TLS_PROBLEM_MAX] = "";
-    while (!atomic_load(stops)) {
-        (void)utimensat(AT_FDCWD, authority, NULL, 0); /* it has changed: all are read again */
-        (void)mc_tls_check(good(), error, sizeof(error));
+    char error[MC_TLS_PROBLEM_MAX] = "", path[512];
+    struct mc_tls_settings settings = {.authority = path};
+    for (unsigned turn = 0; !atomic_load(stops); turn++) { /* more names of them than are kept */
+        snprintf(path, sizeof(path), "%s%.*s/ca.pem", folder, (int)(2 + 2 * (turn % 16)),
+                 "/././././././././././././././././.");
+        (void)mc_tls_check(&settings, error, sizeof(error));
     }
     return NULL;
+}
+
+/* TSan ends a child that starts threads. */
+static void skip_under_tsan(void)
+{
+#ifdef __SANITIZE_THREAD__
+    skip();
+#endif
 }
 
 /* Another thread is reading them most of the time when the child is made. */
@@ -399,6 +424,7 @@ static void a_child_can_read_files(void **state)
     char error[MC_TLS_PROBLEM_MAX] = "";
     int status;
     (void)state;
+    skip_under_tsan();
     assert_int_equal(pthread_create(&thread, NULL, reads_files, &stops), 0);
     for (unsigned i = 0; i < 50; i++) {
         pid_t child = fork();
@@ -411,17 +437,6 @@ static void a_child_can_read_files(void **state)
     }
     atomic_store(&stops, true);
     pthread_join(thread, NULL);
-}
-
-static _Atomic bool is_hung; /* a file system that is asked for a file */
-static _Atomic unsigned hanging;
-
-int stat(const char *restrict path, struct stat *restrict found)
-{
-    hanging += is_hung;
-    while (is_hung)
-        usleep(1000);
-    return fstatat(AT_FDCWD, path, found, 0);
 }
 
 static void *reads_once(void *unused)
@@ -470,23 +485,56 @@ static int try_once(const struct mc_tls_settings *settings)
     return rc;
 }
 
-/* What is renewed counts from the next connection on; what is spoiled does not replace what was good. */
-static void files_are_read_again_when_they_change(void **state)
+/* As a look at the files takes a while. */
+static int try_until(const struct mc_tls_settings *settings, int wanted)
+{
+    uint64_t end_ns = mc_clock_ns() + LONG;
+    int rc;
+    while ((rc = try_once(settings)) != wanted && mc_clock_ns() < end_ns)
+        usleep(10000);
+    return rc;
+}
+
+static void await_count(const _Atomic unsigned *count, unsigned wanted)
+{
+    uint64_t end_ns = mc_clock_ns() + LONG;
+    while (*count < wanted && mc_clock_ns() < end_ns)
+        usleep(1000);
+    assert_true(*count >= wanted);
+}
+
+/* Until what the file is now was looked at, and read if that was to be. */
+static void await_looks(void)
+{
+    looks = 0;
+    await_count(&looks, 4); /* one may have begun before, and who reads a file looks at it twice */
+}
+
+static struct mc_tls_settings believes(const char *file)
 {
     struct mc_tls_settings settings = *good();
-    const char *file = in_folder("changing.pem");
-    (void)state;
     settings.authority = file;
+    return settings;
+}
+
+/* What is renewed counts soon, for connections that begin then; what is spoiled does not replace what was good. */
+static void files_are_read_again_when_they_change(void **state)
+{
+    const char *file = in_folder(&LOOKED_AT[1]);
+    struct mc_tls_settings settings = believes(file);
+    (void)state;
     copy(other, file);
     assert_int_equal(try_once(&settings), MC_ERR_RPC_FAIL);
     copy(authority, file);
-    assert_int_equal(try_once(&settings), 0);
+    assert_int_equal(try_until(&settings, 0), 0);
     copy(in_folder("empty.pem"), file);
+    await_looks();
     assert_int_equal(try_once(&settings), 0);
     assert_int_equal(unlink(file), 0);
+    await_looks();
     assert_int_equal(try_once(&settings), 0);
     copy(other, file);
-    assert_int_equal(try_once(&settings), MC_ERR_RPC_FAIL);
+    assert_int_equal(try_until(&settings, MC_ERR_RPC_FAIL), MC_ERR_RPC_FAIL);
     for (unsigned i = 0; i < 12; i++) { /* more sets of files than are kept */
         char name[32];
         snprintf(name, sizeof(name), "set%u.pem", i);
@@ -496,9 +544,139 @@ static void files_are_read_again_when_they_change(void **state)
     }
 }
 
+/* Who connects, or takes a connection, needs what was read before, and never waits for a file. */
+static void connections_go_on_while_files_hang(void **state)
+{
+    const char *file = in_folder("hanging.pem");
+    const struct mc_tls_settings settings = believes(file);
+    (void)state;
+    copy(authority, file);
+    assert_int_equal(try_once(&settings), 0);
+    hanging = 0;
+    is_hung = true;
+    alarm(120);
+    assert_int_equal(try_once(&settings), 0);
+    await_count(&hanging, 1);
+    copy(other, file);
+    assert_int_equal(try_once(&settings), 0);
+    is_hung = false;
+    alarm(0);
+    assert_int_equal(try_until(&settings, MC_ERR_RPC_FAIL), MC_ERR_RPC_FAIL);
+}
+
+/* A child has what its parent has read, and looks at the files by itself, whatever its parent waits for. */
+static void a_child_looks_at_files(void **state)
+{
+    const char *file = in_folder("inherited.pem");
+    const struct mc_tls_settings settings = believes(file);
+    int status;
+    (void)state;
+    skip_under_tsan();
+    copy(authority, file);
+    assert_int_equal(try_once(&settings), 0);
+    hanging = 0;
+    is_hung = true;
+    await_count(&hanging, 1);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(120);
+        is_hung = false;
+        if (try_once(&settings) != 0)
+            _exit(1);
+        copy(other, file);
+        _exit(try_until(&settings, MC_ERR_RPC_FAIL) == MC_ERR_RPC_FAIL ? 0 : 2);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    is_hung = false;
+    assert_int_equal(status, 0);
+    assert_int_equal(try_until(&settings, MC_ERR_RPC_FAIL), MC_ERR_RPC_FAIL);
+}
+
+/* A file system that answers once and no more holds up who has OpenSSL read there; a fork for a moment only. */
+static void forks_while_openssl_hangs(void **state)
+{
+    const char *file = in_folder("fading.pem"), *pipe_name = in_folder("pipe");
+    const struct mc_tls_settings settings = believes(file), another = believes(in_folder("another.pem"));
+    char error[MC_TLS_PROBLEM_MAX];
+    int status, fd;
+    (void)state;
+    skip_under_tsan();
+    copy(authority, file);
+    copy(authority, another.authority);
+    assert_int_equal(try_once(&settings), 0);
+    assert_int_equal(mkfifo(pipe_name, 0600), 0);
+    assert_int_equal(rename(pipe_name, file), 0);
+    alarm(120);
+    while ((fd = open(file, O_WRONLY | O_NONBLOCK | O_CLOEXEC)) < 0) /* until it is opened, and so read */
+        usleep(1000);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(120);
+        _exit(try_once(&settings) == 0 && mc_tls_check(&another, error, sizeof(error)) == 0 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(try_once(&settings), 0);
+    assert_int_equal(mc_tls_check(&another, error, sizeof(error)), 0);
+    copy(other, file);
+    close(fd);
+    alarm(0);
+    assert_int_equal(try_until(&settings, MC_ERR_RPC_FAIL), MC_ERR_RPC_FAIL);
+}
+
+static void *checks_once(void *settings)
+{
+    char error[MC_TLS_PROBLEM_MAX];
+    return mc_tls_check(settings, error, sizeof(error)) == 0 ? settings : NULL;
+}
+
+/* Several threads find at the same time that nobody has read those files yet. */
+static void the_first_use_may_be_of_many(void **state)
+{
+    struct mc_tls_settings settings = believes(in_folder("many.pem"));
+    pthread_t threads[8];
+    (void)state;
+    copy(authority, settings.authority);
+    for (size_t i = 0; i < sizeof(threads) / sizeof(threads[0]); i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, checks_once, &settings), 0);
+    for (size_t i = 0; i < sizeof(threads) / sizeof(threads[0]); i++) {
+        void *done;
+        pthread_join(threads[i], &done);
+        assert_ptr_equal(done, &settings);
+    }
+    assert_int_equal(try_once(&settings), 0);
+}
+
+static bool has_thread(const char *name)
+{
+    char path[300], said[32];
+    bool has = false;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; !has && (task = readdir(tasks)) != NULL;) {
+        snprintf(path, sizeof(path), "/proc/self/task/%s/comm", task->d_name);
+        FILE *file = task->d_name[0] == '.' ? NULL : fopen(path, "r");
+        has = file != NULL && fscanf(file, "%31s", said) == 1 && strcmp(said, name) == 0;
+        if (file != NULL)
+            fclose(file);
+    }
+    closedir(tasks);
+    return has;
+}
+
+/* Who uses no TLS has no thread for its files. */
+static void a_thread_looks_from_the_first_use_on(void **state)
+{
+    char error[MC_TLS_PROBLEM_MAX];
+    (void)state;
+    assert_false(has_thread("mc-files"));
+    assert_int_equal(mc_tls_check(good(), error, sizeof(error)), 0);
+    assert_true(has_thread("mc-files"));
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_thread_looks_from_the_first_use_on),
         cmocka_unit_test(bytes_come_back),
         cmocka_unit_test(wrong_peers_are_refused),
         cmocka_unit_test(a_certificate_that_is_missing_or_foreign_is_named),
@@ -511,6 +689,10 @@ int main(void)
         cmocka_unit_test(a_child_can_read_files),
         cmocka_unit_test(forks_while_files_hang),
         cmocka_unit_test(files_are_read_again_when_they_change),
+        cmocka_unit_test(connections_go_on_while_files_hang),
+        cmocka_unit_test(a_child_looks_at_files),
+        cmocka_unit_test(forks_while_openssl_hangs),
+        cmocka_unit_test(the_first_use_may_be_of_many),
     };
     return cmocka_run_group_tests(tests, begin_peers, end_peers);
 }
