@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "env/exposed.h"
 #include "env/log.h"
+#include "env/secure.h"
 #include "env/socket.h"
 #include "store/service/rest.h"
 
@@ -88,6 +89,8 @@ static struct mc_py_rest *rest_begin(struct mc_store *store, enum mc_py_server w
         return NULL;
     rest->rest.store = store;
     rest->listener = -1;
+    if (mc_secure_is_served() && mc_secure_check(true, reason, REASON_MAX) < 0) /* here files may be waited for */
+        goto fail;
     rest->web = mc_web_create(MC_REST_HEAD_MAX);
     if (rest->web == NULL)
         goto fail;
