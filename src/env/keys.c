@@ -395,7 +395,7 @@ int mc_keys_check(char *error, size_t error_size)
     pthread_mutex_unlock(&lock);
     reading_end(reading);
     if (has_file)
-        mc_watch(look_again);
+        mc_watch("mc-keys", look_again);
     return rc;
 }
 

@@ -420,7 +420,7 @@ struct mc_tls_context *mc_tls_context_hold(const struct mc_openssl *ssl, const s
     }
     if (place == NULL)
         return NULL;
-    mc_watch(look_again);
+    mc_watch("mc-tls", look_again);
     return &place->context;
 }
 

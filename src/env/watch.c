@@ -1,4 +1,4 @@
-/* The thread that looks at files again. */
+/* The threads that look at files again. */
 #include "env/watch.h"
 
 #include "base/error.h"
@@ -8,16 +8,19 @@
 #include <poll.h>
 #include <stdatomic.h>
 
-#define LOOK_MS 1000 /* between two looks whether a file has changed */
-#define LOOKS_MAX 2u /* keys and certificates */
+#define LOOK_MS 1000   /* between two looks whether a file has changed */
+#define WATCHES_MAX 2u /* keys and certificates */
 
 /* No lock: a process may be forked at any moment. */
-static void (*_Atomic looks[LOOKS_MAX])(void);
-static atomic_bool has_thread;
+static struct file_watch {
+    void (*_Atomic look)(void); /* NULL: this place is free */
+    atomic_bool has_thread;
+} watches[WATCHES_MAX];
 
 static void on_forked(void)
 {
-    atomic_store(&has_thread, false);
+    for (size_t i = 0; i < WATCHES_MAX; i++)
+        atomic_store(&watches[i].has_thread, false);
 }
 
 __attribute__((constructor)) static void fork_handler_install(void)
@@ -25,31 +28,34 @@ __attribute__((constructor)) static void fork_handler_install(void)
     (void)pthread_atfork(NULL, NULL, on_forked); /* fails for want of memory only */
 }
 
-static void *look_again(void *unused)
+static void *look_again(void *argument)
 {
+    struct file_watch *watch = argument;
     for (;;) {
         (void)poll(NULL, 0, LOOK_MS);
-        for (size_t i = 0; i < LOOKS_MAX; i++) {
-            void (*look)(void) = atomic_load(&looks[i]);
-            if (look != NULL)
-                look();
-        }
+        atomic_load (&watch->look)();
     }
-    return unused;
+    return NULL;
 }
 
-void mc_watch(void (*look)(void))
+static struct file_watch *watch_of(void (*look)(void))
 {
-    bool is_known = false;
-    for (size_t i = 0; i < LOOKS_MAX && !is_known; i++) {
+    for (size_t i = 0; i < WATCHES_MAX; i++) {
         void (*there)(void) = NULL;
-        is_known = atomic_compare_exchange_strong(&looks[i], &there, look) || there == look;
+        if (atomic_compare_exchange_strong(&watches[i].look, &there, look) || there == look)
+            return &watches[i];
     }
-    mc_assert(is_known);
-    if (atomic_load(&has_thread) || atomic_exchange(&has_thread, true))
+    return NULL;
+}
+
+void mc_watch(const char *name, void (*look)(void))
+{
+    struct file_watch *watch = watch_of(look);
+    mc_assert(watch != NULL);
+    if (atomic_load(&watch->has_thread) || atomic_exchange(&watch->has_thread, true))
         return;
-    if (mc_thread_start(NULL, "mc-files", look_again, NULL) == 0)
+    if (mc_thread_start(NULL, name, look_again, watch) == 0)
         return;
-    atomic_store(&has_thread, false);
-    mc_log_limited(ERROR, "no thread can be started: files of keys and certificates are not looked at again");
+    atomic_store(&watch->has_thread, false);
+    mc_log_limited(ERROR, "no thread %s can be started: its files are not looked at again", name);
 }

@@ -668,9 +668,9 @@ static void a_thread_looks_from_the_first_use_on(void **state)
 {
     char error[MC_TLS_PROBLEM_MAX];
     (void)state;
-    assert_false(has_thread("mc-files"));
+    assert_false(has_thread("mc-tls"));
     assert_int_equal(mc_tls_check(good(), error, sizeof(error)), 0);
-    assert_true(has_thread("mc-files"));
+    assert_true(has_thread("mc-tls"));
 }
 
 int main(void)
