@@ -1,23 +1,17 @@
 /* What became readable and what is not any more, on the admin port: the ring's events, by number; and a snapshot of all
- * keys with the number after which events have to be applied to it.
- *
- * A snapshot is read while everything changes. It is right all the same: a key whose media do not change meanwhile is
- * in it as it is (the core's table is walked, where an object never gets behind the cursor), and each change after it
- * began is an event after its number, which says what holds from then on. */
+ * keys with the number after which events have to be applied to it. */
 #include "base/error.h"
 #include "env/clock.h"
 #include "store/master/http.h"
-#include "store/master/kv_events.h"
+#include "store/master/kv_snapshot.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #define WAIT_MS_MAX 60000u
-#define WAIT_SLICE_MS 500u      /* then it is looked whether the answer is still waited for */
-#define BUCKETS_PER_SLICE 1024u /* that the core looks at for one question, */
-#define OBJECTS_PER_SLICE 512u  /* until it has found so many */
-#define SLICES_MAX 256u         /* for one page: a table may be nearly empty */
+#define WAIT_SLICE_MS 500u /* then it is looked whether the answer is still waited for */
+#define SLICES_MAX 256u    /* for one page: a table may be nearly empty */
 #define KEYS_PER_PAGE 1000u
 #define KEYS_PER_PAGE_MAX 10000u
 #define PAGE_BYTES_MAX (1u << 20) /* keys may be long */
@@ -157,55 +151,35 @@ void mc_kv_get(struct mc_kv_events *events, struct mc_web_request *request)
 
 /* ---- a snapshot, a page at a time ---- */
 
-struct kv_slice {
-    struct mc_kv_events *events;
-    struct mc_kv_mark mark; /* when the core was asked */
-    uint64_t cursor;
-    size_t left, found; /* keys that the page still takes; that this question has found */
-    bool has_more;
+struct keys_page {
+    size_t left;                  /* keys that it still takes */
     const struct mc_scope *scope; /* NULL: of all */
     struct mc_json_writer *writer;
 };
 
-static void write_object(void *context, struct mc_span key, unsigned media)
+static bool write_object(void *context, struct mc_span key, unsigned media)
 {
-    struct kv_slice *slice = context;
-    slice->found++;
-    if (!is_told(slice->scope, key))
-        return;
-    slice->left -= slice->left > 0;
-    mc_json_begin(slice->writer, NULL, '{');
-    write_key(slice->writer, key);
-    mc_json_begin(slice->writer, "media", '[');
+    struct keys_page *page = context;
+    if (!is_told(page->scope, key))
+        return true;
+    page->left -= page->left > 0;
+    mc_json_begin(page->writer, NULL, '{');
+    write_key(page->writer, key);
+    mc_json_begin(page->writer, "media", '[');
     for (unsigned medium = MC_MEDIUM_MEMORY; medium <= MC_MEDIUM_DISK; medium++)
         if ((media & 1u << medium) != 0)
-            mc_json_add_text(slice->writer, NULL, medium_name(medium));
-    mc_json_end(slice->writer, ']');
-    mc_json_end(slice->writer, '}');
+            mc_json_add_text(page->writer, NULL, medium_name(medium));
+    mc_json_end(page->writer, ']');
+    mc_json_end(page->writer, '}');
+    return page->left > 0 && page->writer->out->length < PAGE_BYTES_MAX;
 }
-
-/* On the core's thread, which alone adds events: so the mark is that of what the core says now. */
-static void ask_media(struct mc_core *core, void *argument)
-{
-    struct kv_slice *slice = argument;
-    mc_kv_events_mark(slice->events, &slice->mark);
-    slice->found = 0;
-    for (unsigned i = 0; i < BUCKETS_PER_SLICE && slice->has_more && slice->found < OBJECTS_PER_SLICE &&
-                         slice->left > 0 && slice->writer->out->length < PAGE_BYTES_MAX;
-         i++)
-        slice->has_more = mc_core_media(core, &slice->cursor, 1, write_object, slice);
-}
-
-struct kv_cursor {
-    uint64_t epoch, after, at;
-};
 
 /* "EPOCH.AFTER.AT". False: that is none. Nothing: a snapshot begins. */
-static bool cursor_read(const struct mc_web_request *request, struct kv_cursor *cursor)
+static bool cursor_read(const struct mc_web_request *request, struct mc_kv_cursor *cursor)
 {
     struct mc_buffer text = {.may_fail = true};
     char end;
-    *cursor = (struct kv_cursor){.epoch = 0};
+    *cursor = (struct mc_kv_cursor){.epoch = 0};
     if (!mc_http_parameter(request, "cursor", &text) && !text.failed)
         return true;
     mc_buffer_put_u8(&text, 0);
@@ -218,20 +192,14 @@ static bool cursor_read(const struct mc_web_request *request, struct kv_cursor *
 }
 
 /* 0, or negative: also where the cursor is of another epoch. */
-static int fill_page(struct mc_server *server, struct kv_slice *slice, struct kv_cursor *cursor)
+static int fill_page(struct mc_server *server, struct mc_kv_slice *slice)
 {
     int rc = 0;
-    slice->cursor = cursor->at;
-    for (unsigned i = 0;
-         rc == 0 && i < SLICES_MAX && slice->has_more && slice->left > 0 && slice->writer->out->length < PAGE_BYTES_MAX;
-         i++) {
-        rc = mc_server_ask(server, ask_media, slice, MC_HTTP_ASK_MS);
-        if (rc == 0 && cursor->epoch == 0)
-            *cursor = (struct kv_cursor){.epoch = slice->mark.epoch, .after = slice->mark.last};
-        if (rc == 0 && cursor->epoch != slice->mark.epoch)
+    for (unsigned i = 0; rc == 0 && i < SLICES_MAX && !slice->is_last && !slice->is_full; i++) {
+        rc = mc_server_ask(server, mc_kv_slice_read, slice, MC_HTTP_ASK_MS);
+        if (rc == 0 && slice->is_stale)
             rc = MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
     }
-    cursor->at = slice->cursor;
     return rc;
 }
 
@@ -243,19 +211,19 @@ void mc_kv_snapshot(struct mc_server *server, struct mc_kv_events *events, struc
     bool is_scoped;
     if (!mc_http_scope(request, &scope, &is_scoped))
         return;
-    struct kv_slice slice = {.events = events, .has_more = true, .scope = is_scoped ? &scope : NULL, .writer = &writer};
-    struct kv_cursor cursor;
+    struct keys_page page = {.scope = is_scoped ? &scope : NULL, .writer = &writer};
+    struct mc_kv_slice slice = {.events = events, .visit = write_object, .context = &page};
     char next[64];
     uint64_t limit;
-    bool is_good = cursor_read(request, &cursor) &&
+    bool is_good = cursor_read(request, &slice.cursor) &&
                    mc_http_number(request, "limit", KEYS_PER_PAGE, KEYS_PER_PAGE_MAX, &limit) && limit > 0;
     int rc = events == NULL ? MC_ERR_UNAVAILABLE_IN_CURRENT_MODE : is_good ? 0 : MC_ERR_INVALID_PARAMS;
     mc_json_begin(&writer, NULL, '{');
     mc_json_add_bool(&writer, "success", true);
     mc_json_begin(&writer, "keys", '[');
     if (rc == 0) {
-        slice.left = (size_t)limit;
-        rc = fill_page(server, &slice, &cursor);
+        page.left = (size_t)limit;
+        rc = fill_page(server, &slice);
     }
     mc_json_end(&writer, ']');
     if (rc < 0) {
@@ -263,10 +231,11 @@ void mc_kv_snapshot(struct mc_server *server, struct mc_kv_events *events, struc
         mc_http_reply_error(request, rc);
         return;
     }
-    mc_json_add_number(&writer, "epoch", cursor.epoch);
-    mc_json_add_number(&writer, "after", cursor.after);
-    snprintf(next, sizeof(next), "%" PRIu64 ".%" PRIu64 ".%" PRIu64, cursor.epoch, cursor.after, cursor.at);
-    if (slice.has_more)
+    mc_json_add_number(&writer, "epoch", slice.cursor.epoch);
+    mc_json_add_number(&writer, "after", slice.cursor.after);
+    snprintf(next, sizeof(next), "%" PRIu64 ".%" PRIu64 ".%" PRIu64, slice.cursor.epoch, slice.cursor.after,
+             slice.cursor.at);
+    if (!slice.is_last)
         mc_json_add_text(&writer, "cursor", next);
     mc_json_end(&writer, '}');
     mc_http_reply(request, 200, MC_HTTP_JSON, &text);

@@ -1,7 +1,7 @@
 /* What became readable and what is not any more, for routers that keep an index of the keys: a ring of the last events
  * in memory of one size. Each has a number, one more than the one before it under the same epoch; a master after this
  * one has another epoch, and begins anew. Whoever is behind by more than the ring holds, or knows another epoch, takes
- * a snapshot (admin_kv.c).
+ * a snapshot (kv_snapshot.h).
  *
  * Who adds never waits for who reads, but for the copy of a page; readers take turns. */
 #ifndef MC_MASTER_KV_EVENTS_H
