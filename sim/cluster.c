@@ -10,6 +10,7 @@
 #include "placed.h"
 #include "quotas.h"
 #include "states.h"
+#include "told.h"
 
 #include "store/core/core.h"
 #include "store/master/election.h"
@@ -87,6 +88,7 @@ uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms)
         oracle_told();
     oracle_core_rests(core);
     sim_drains_apply(core);
+    sim_told_rests(core);
     if (sim_plan->standbys > 0 || !sim_plan->has_notes || !mc_core_asks_to_depart(core))
         return due_ms;
     uint64_t at_ms = mc_core_asks_to_depart(core);
@@ -134,6 +136,7 @@ void sim_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, 
     mc_core_input(core, now_ms, connection, frame);
     oracle_core_rests(core);
     sim_drains_apply(core);
+    sim_told_rests(core);
 }
 
 /* A leader looks at its clock before everything that it sends, and never finds its time not over when another has
@@ -196,6 +199,7 @@ static void master_main(struct sim_process *process)
         config.core.cluster = (struct mc_id){0xabc, 0xdef};
         config.core.cluster_way = MC_CLUSTER_TOLD;
     }
+    config.kv_events = sim_told_begin(process->place);
     if (!sim_plan->is_noteless)
         snprintf(config.state_dir, sizeof(config.state_dir), "/shm");
     while (mc_server_create(&config, &server, error, sizeof(error)) < 0) {

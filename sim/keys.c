@@ -58,14 +58,19 @@ struct mc_span sim_key_full(uint32_t key)
     return mc_span(names[key], scope.length + name.length);
 }
 
-bool sim_key_of(const struct mc_object *object, uint32_t *key)
+bool sim_key_find(struct mc_span full, uint32_t *key)
 {
     for (*key = 0; *key < SIM_KEY_NAMES_MAX; (*key)++) {
         struct mc_span name = sim_key_full(*key);
-        if (name.length == object->key_length && memcmp(name.data, object->key, name.length) == 0)
+        if (name.length == full.length && memcmp(name.data, full.data, name.length) == 0)
             return true;
     }
     return false;
+}
+
+bool sim_key_of(const struct mc_object *object, uint32_t *key)
+{
+    return sim_key_find(mc_object_key(object), key);
 }
 
 uint32_t sim_length_draw(enum sim_stream stream)

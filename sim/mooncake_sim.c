@@ -2,6 +2,7 @@
 #include "disk_watch.h"
 #include "plan.h"
 #include "quotas.h"
+#include "told.h"
 
 #include "env/log.h"
 
@@ -403,5 +404,11 @@ int main(int argc, char **argv)
     if (oracle_disk_stores > 0)
         printf("disks: %llu values stored, %llu loaded, %llu found again\n", (unsigned long long)oracle_disk_stores,
                (unsigned long long)oracle_disk_loads, (unsigned long long)oracle_disk_returns);
+    printf("KV events: %llu told, %llu taken by consumers, who were too slow %llu times, met another master %llu times "
+           "and "
+           "read %llu snapshots; another master broke off %llu\n",
+           (unsigned long long)sim_told_counts.told, (unsigned long long)sim_told_counts.taken,
+           (unsigned long long)sim_told_counts.slow, (unsigned long long)sim_told_counts.other,
+           (unsigned long long)sim_told_counts.snapshots, (unsigned long long)sim_told_counts.broken);
     return sums.failures == 0 ? 0 : 1;
 }

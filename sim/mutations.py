@@ -277,6 +277,17 @@ MUTATIONS = [
     ("owners_do_not_write_that_a_pin_is_firm", SEGMENT + "memory.c", "mc_pin_write(commit->flags, commit->pin_ms, ", "mc_pin_write(commit->flags & (uint8_t)~MC_PUT_FIRM_PIN, commit->pin_ms, "),
     ("firm_pins_have_no_bound", CORE + "firm.c", "    if (core->firm.bytes - had + has > mc_firm_budget(core))", "    if (false)"),
     ("what_is_there_keeps_the_pin_it_has", CORE + "put.c", "(start->flags & MC_PUT_NEW_PIN) == 0", "true"),
+    # KV events: what masters tell of their keys, and who keeps an index by that. A snapshot that goes on under another master has no mutation:
+    # its reader finds another epoch at once, and begins anew. What a reader does who falls behind while it reads is his.
+    ("what_goes_is_not_told", CORE + "replica.c", "    if (object->visible && mc_core_tells_media(core))\n        mc_media_parted(core, object, segment);", ""),
+    ("each_replica_is_told", CORE + "media.c", "    if (counts[medium_of(segment)] == 1)", "    if (counts[medium_of(segment)] >= 1)"),
+    ("what_appears_on_a_disk_is_not_told", CORE + "media.c", "        if (counts[medium] > 0)\n", "        if (counts[medium] > 0 && medium == MC_MEDIUM_MEMORY)\n"),
+    ("who_resumes_is_told_the_last_event_again", MASTER + "kv_events.c", "for (uint64_t number = after + 1; number", "for (uint64_t number = after > events->mark.first ? after : after + 1; number"),
+    ("who_resumes_misses_an_event", MASTER + "kv_events.c", "after + 1 < mark->first || after", "after + 2 < mark->first || after"),
+    ("who_was_away_for_a_failover_goes_on", MASTER + "kv_events.c", "page->is_gap = epoch != mark->epoch || after + 1", "page->is_gap = epoch == 0 || after + 1"),
+    ("a_snapshot_is_of_the_moment_of_its_end", MASTER + "kv_snapshot.c", "    if (slice->cursor.epoch == 0)\n        slice->cursor = (struct mc_kv_cursor){.epoch = mark.epoch, .after = mark.last};",
+     "    if (slice->cursor.epoch == 0 || slice->cursor.epoch == mark.epoch)\n        slice->cursor = (struct mc_kv_cursor){mark.epoch, mark.last, slice->cursor.at};"),
+    ("a_snapshot_has_what_is_not_there_yet", CORE + "media.c", "    if (!object->visible)\n        return;\n", ""),
     # Sessions
     ("sessions_are_not_renewed", STORE + "session.c", "        if (now_ms - hold->renewed_ms >= renew_ms) {", "        if (now_ms - hold->renewed_ms >= 100 * renew_ms) {"),
     ("sessions_protect_one_key", STORE + "session.c", "    if (--hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread", "    hold->link = --hold->key_count > 1 ? (link->broken = true, mc_link_return(store, link), NULL) : link;\n    if (hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread"),

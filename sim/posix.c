@@ -295,7 +295,7 @@ int sim_pthread_mutex_lock(struct lock *lock);
 int sim_pthread_mutex_lock(struct lock *lock)
 {
     sim_preempt();
-    if (lock->owner == sim_fiber)
+    if (lock->owner == sim_fiber && sim_fiber != NULL)
         sim_fail("a mutex is locked twice by one thread");
     while (lock->owner != NULL) {
         list_append(&lock->first, sim_fiber);

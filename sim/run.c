@@ -9,6 +9,7 @@
 #include "oracle.h"
 #include "placed.h"
 #include "states.h"
+#include "told.h"
 #include "watch.h"
 
 #include "store/core/core.h"
@@ -70,6 +71,7 @@ static void last_main(struct sim_process *process)
     limit_ns = sim_now_ns + CALM_MS * SIM_MS;
     for (uint32_t tenant = 0; tenant < tenants; tenant++)
         sure_keys_check(&workers[tenant]);
+    sim_told_settle();
     while (!is_settled() && !sim_failed) {
         if (sim_now_ns > limit_ns) {
             struct mc_core_statistics s;
@@ -88,6 +90,7 @@ static void last_main(struct sim_process *process)
     }
     oracle_check_masters();
     oracle_check_indexes();
+    sim_told_settle();
     for (uint32_t tenant = 0; tenant < tenants; tenant++)
         (void)mc_store_close(workers[tenant].store);
     sim_cluster.is_ended = true;
@@ -157,6 +160,7 @@ static void world_reset(void)
     sim_clocks_reset();
     sim_etcd_reset();
     sim_want_reset();
+    sim_told_reset();
     sim_on_end = on_end;
     sim_cluster_reset();
 }

@@ -49,6 +49,7 @@ enum sim_stream {
     SIM_QUOTA,
     SIM_DATA,
     SIM_FIRM,
+    SIM_TOLD,
     SIM_STREAMS
 };
 

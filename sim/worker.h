@@ -27,6 +27,7 @@ uint32_t sim_key_draw(enum sim_stream stream, uint32_t tenant);
 /* The key as masters and owners know it. */
 struct mc_span sim_key_full(uint32_t key);
 /* False when it is none of ours. */
+bool sim_key_find(struct mc_span full, uint32_t *key);
 struct mc_object;
 bool sim_key_of(const struct mc_object *object, uint32_t *key);
 uint32_t sim_length_draw(enum sim_stream stream);
