@@ -107,6 +107,7 @@ static void test_loaded_when_read(void **state)
     assert_int_equal(place.segment, store.segment);
     assert_int_equal(on_disk(&world, "k"), 1); /* and stays there */
     assert_int_equal(statistics_of(&world).promotion_done, 1);
+    assert_int_equal(statistics_of(&world).promotion_bytes, OBJECT);
     world_close_all(&world);
 }
 
@@ -546,6 +547,7 @@ static void test_removal_passes_what_is_loaded(void **state)
     forget_in_memory(&world, &store, "k");
     assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
     told_moves(&world, store.owner, &loaded);
+    assert_int_equal(statistics_of(&world).promotion_cancelled, 0);
     world.core->config.offload = MC_OFFLOAD_NEVER;
     world_fill(&world, &store, "other", 1000); /* more than a removal looks at in one turn */
     world_remove_all_send(&world, client, "^k$", true);
@@ -558,6 +560,30 @@ static void test_removal_passes_what_is_loaded(void **state)
     (void)owner_clears(&world, store.owner);
     world_settle(&world, 1000);
     assert_int_equal(world_count_answer(&world, client), 1);
+    assert_int_equal(statistics_of(&world).promotion_cancelled, 1);
+    world_close_all(&world);
+}
+
+/* All that is there is pinned: nothing makes room for what is read. */
+static void test_no_room_to_load_into(void **state)
+{
+    static const struct world_wish pinned = {.flags = MC_PUT_HARD_PIN};
+    struct world world;
+    struct world_store store;
+    struct mc_wire_place place;
+    char key[32];
+    int32_t code = 0;
+    (void)state;
+    (void)open_with_disk(&world, &store);
+    put_and_store(&world, &store, "k");
+    forget_in_memory(&world, &store, "k");
+    for (unsigned i = 0; i < 10000 && code == 0; i++)
+        code = world_put_place(&world, store.call, store.owner, world_name(key, "p", i), OBJECT, &pinned, &place);
+    assert_int_equal(code, MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_int_equal(statistics_of(&world).promotion_no_room, 0);
+    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(statistics_of(&world).promotion_no_room, 1);
+    assert_int_equal(statistics_of(&world).promotion_begun, 0);
     world_close_all(&world);
 }
 
@@ -903,6 +929,7 @@ int main(void)
         cmocka_unit_test(test_disk_has_lost_what_is_loaded),
         cmocka_unit_test(test_not_told_twice),
         cmocka_unit_test(test_removal_passes_what_is_loaded),
+        cmocka_unit_test(test_no_room_to_load_into),
         cmocka_unit_test(test_loaded_is_not_stored_again),
         cmocka_unit_test(test_silent_owner_comes_back),
         cmocka_unit_test(test_found_again),

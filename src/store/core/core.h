@@ -270,7 +270,11 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(offload_begun) X(offload_done) X(offload_failed) X(offload_skipped) X(promotion_begun) X(promotion_done)         \
     X(promotion_failed) X(promotion_admitted) X(promotion_rare) X(promotion_capped) X(offload_ahead) X(offload_late)     \
     X(disk_lost) X(soft_pins_expired) X(firm_pins_expired) X(firm_pins_refused)   \
-    X(hot_objects) X(hot_copies_wanted) X(hot_copies)
+    X(hot_objects) X(hot_copies_wanted) X(hot_copies) X(get_hit_bytes) X(get_none) X(get_some)                         \
+    X(put_start_none) X(put_start_some) X(put_answers) X(put_end_failures) X(put_revoke_requests)                      \
+    X(put_revoke_failures) X(copy_starts) X(copy_start_failures) X(copy_ends) X(copy_end_failures) X(copy_revokes)     \
+    X(cuts_done) X(remove_regex_failures) X(remove_all_failures) X(remounts) X(remount_failures) X(unmount_failures)   \
+    X(promotion_bytes) X(promotion_cancelled) X(promotion_no_room)
 /* clang-format on */
 struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;

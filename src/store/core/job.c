@@ -252,11 +252,15 @@ static void remove_start(struct mc_core *core, struct mc_connection *connection,
 {
     struct mc_job wanted = {
         .regex = regex, .force = force, .is_scoped = connection->is_scoped, .scope = connection->scope};
+    uint64_t *failures =
+        regex != NULL ? &core->statistics.remove_regex_failures : &core->statistics.remove_all_failures;
     if (mc_recover_unsettled(core)) {
         mc_regex_free(regex);
         mc_core_reply_failed(core, connection->number, request_id, MC_ERR_BUSY);
+        ++*failures;
     } else if (remove_begin(core, connection, request_id, &wanted) == NULL) {
         count_reply(core, connection->number, request_id, MC_ERR_BUSY, 0);
+        ++*failures;
     }
 }
 
@@ -271,6 +275,7 @@ void mc_job_remove_regex(struct mc_core *core, struct mc_connection *connection,
     int rc = mc_regex_compile(head.pattern, &regex, why, sizeof(why));
     if (rc != 0) {
         mc_core_log(core, MC_CORE_LOG_WARNING, "a pattern for removal is refused: %s", why);
+        core->statistics.remove_regex_failures++;
         count_reply(core, connection->number, frame->request_id, rc, 0);
         return;
     }

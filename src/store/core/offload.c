@@ -253,6 +253,7 @@ int32_t mc_offload_load(struct mc_core *core, struct mc_object *object)
     uint32_t slot = find_memory(core, from.segment->member, mc_extent_units(object->length, object->key_length),
                                 &memory, &is_hopeful);
     mc_account_puts(core, mc_span(NULL, 0));
+    core->statistics.promotion_no_room += slot == MC_NODE_NONE && !is_hopeful;
     if (slot == MC_NODE_NONE)
         return is_hopeful ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_NOT_FOUND;
     if (!begin_move(core, object, memory, slot, MC_REPLICA_LOADED)) {
@@ -326,6 +327,7 @@ void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t
             wake_disk(core, object);
         core->statistics.offload_done += is_store;
         core->statistics.promotion_done += !is_store;
+        core->statistics.promotion_bytes += is_store ? 0 : object->length;
     } else {
         core->statistics.offload_failed += is_store;
         core->statistics.promotion_failed += !is_store;
@@ -347,6 +349,7 @@ void mc_offload_cancel(struct mc_core *core, struct mc_object *object)
     (void)end_move(core, at.segment, at.slot);
     core->statistics.offload_failed += at.segment->kind == MC_SEGMENT_DISK;
     core->statistics.promotion_failed += at.segment->kind != MC_SEGMENT_DISK;
+    core->statistics.promotion_cancelled += at.segment->kind != MC_SEGMENT_DISK;
     let_go(core, at.segment, at.slot, object);
 }
 

@@ -62,6 +62,7 @@ void mc_put_destroy(struct mc_core *core, struct mc_put *put)
 static void put_finish(struct mc_core *core, struct mc_put *put)
 {
     struct mc_buffer *out = put->connection == NULL ? NULL : mc_core_buffer(core, put->connection->number);
+    core->statistics.put_answers++;
     if (out != NULL) {
         struct mc_wire_none none = {0};
         size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_DONE, put->request_id);
@@ -136,9 +137,19 @@ struct mc_put *mc_put_waiting(const struct mc_core *core, const struct mc_object
     return put;
 }
 
+/* What was granted is there, will not be, or waits. */
+static void end_item(struct mc_core *core, struct mc_put *put, uint32_t item, int32_t code)
+{
+    bool is_copy = put->expected != 0, has_failed = code < 0 && code != MC_ERR_PUT_IN_PROGRESS;
+    put->codes[item] = code;
+    core->statistics.put_end_failures += has_failed;
+    core->statistics.copy_ends += code == 0 && is_copy;
+    core->statistics.copy_end_failures += has_failed && is_copy;
+}
+
 void mc_put_waited(struct mc_core *core, struct mc_put *put, uint32_t item, int32_t code)
 {
-    put->codes[item] = code;
+    end_item(core, put, item, code);
     put->waiting--;
     put_settle(core, put);
 }
@@ -190,7 +201,7 @@ static void item_whole(struct mc_core *core, struct mc_put *put, uint32_t item, 
 {
     bool successor = object->successor; /* then it is freed here */
     enum mc_replace how = successor ? mc_object_replace(core, object, put->expected) : first_value(core, object);
-    put->codes[item] = how == MC_REPLACE_DONE ? 0 : how == MC_REPLACE_WAITS ? MC_PUT_WAITS : MC_ERR_STALE;
+    end_item(core, put, item, how == MC_REPLACE_DONE ? 0 : how == MC_REPLACE_WAITS ? MC_PUT_WAITS : MC_ERR_STALE);
     put->waiting += how == MC_REPLACE_WAITS;
     if (how == MC_REPLACE_DONE)
         count_end(core, counter);
@@ -237,7 +248,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
     if (object->granted == 0 && object->live > 0) {
         item_whole(core, put, grant->item, object, counter);
     } else if (object->granted == 0) {
-        put->codes[grant->item] = how == GRANT_STALE ? MC_ERR_STALE : MC_ERR_TRANSFER_FAIL;
+        end_item(core, put, grant->item, how == GRANT_STALE ? MC_ERR_STALE : MC_ERR_TRANSFER_FAIL);
         enum mc_gone leaving = core->leaving;
         core->leaving = how == GRANT_CUT ? MC_GONE_EXPIRED : MC_GONE_FAILED;
         /* Nothing was ever there: what may not come back is what might not before, too. */
@@ -636,6 +647,7 @@ static void start_items(struct mc_core *core, struct start *start, struct mc_buf
     mc_miss_picks(core, &picks);
     core->scratch.length = 0;
     warm(core, items, count, &picks);
+    uint32_t refused = 0;
     for (uint32_t i = 0; i < count; i++) {
         granted[i] = (struct mc_wire_granted){0};
         if (mc_core_counts(core))
@@ -643,11 +655,16 @@ static void start_items(struct mc_core *core, struct start *start, struct mc_buf
         granted[i].code = put_item(core, start, &items[i], i, &granted[i]);
         if (granted[i].code != 0)
             granted[i].replica_count = 0;
-        core->statistics.put_start_failures += granted[i].code != 0 && granted[i].code != MC_ERR_OBJECT_ALREADY_EXISTS;
+        refused += granted[i].code != 0 && granted[i].code != MC_ERR_OBJECT_ALREADY_EXISTS;
         start->put->codes[i] = granted[i].code == 0 ? MC_PUT_OPEN : granted[i].code;
         if (granted[i].code != 0)
             mc_miss_refused(core, items[i].key, granted[i].code);
     }
+    core->statistics.put_start_failures += refused;
+    core->statistics.put_start_none += refused == count && count > 0;
+    core->statistics.put_start_some += refused > 0 && refused < count;
+    core->statistics.copy_starts += start->expected != 0 ? count : 0;
+    core->statistics.copy_start_failures += start->expected != 0 ? refused : 0;
     if (mc_core_counts(core))
         mc_account_puts(core, mc_span(NULL, 0));
     for (uint32_t i = 0; i < picks.count && start->expected == 0; i++)
@@ -780,7 +797,10 @@ void mc_put_revoke(struct mc_core *core, struct mc_connection *connection, const
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_wire_none head;
     mc_wire_none_read(&reader, &head);
-    for (uint32_t count = mc_list_read(&reader); count > 0; count--) {
+    uint32_t count = mc_list_read(&reader);
+    core->statistics.put_revoke_requests++;
+    core->statistics.put_revoke_failures += count; /* until it is seen that one is open */
+    for (; count > 0; count--) {
         struct mc_wire_grant item;
         mc_wire_grant_read(&reader, &item);
         struct mc_segment *segment = mc_segment_find(core, item.segment);
@@ -795,6 +815,8 @@ void mc_put_revoke(struct mc_core *core, struct mc_connection *connection, const
         if (put->writer != connection->member->writer)
             continue;
         core->statistics.put_revokes++;
+        core->statistics.put_revoke_failures--;
+        core->statistics.copy_revokes += put->expected != 0;
         grant_end(core, segment, item.slot, GRANT_CLEAR);
     }
 }

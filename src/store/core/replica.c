@@ -197,6 +197,7 @@ static void leave_cuts(struct mc_core *core, struct mc_segment *segment, uint32_
         segment->cut_unsent = node->list_next;
     mc_list_remove(segment, &segment->cuts, slot);
     segment->quarantine -= node->size;
+    core->statistics.cuts_done++;
     mc_writer_release((struct mc_writer *)(uintptr_t)node->pointer);
     mc_node_free(core, segment, slot);
 }

@@ -204,10 +204,13 @@ static void count_gets(struct mc_core *core, const struct mc_span *keys, uint32_
     uint32_t hits = 0, waits = 0;
     for (uint32_t i = 0; i < count; i++) {
         hits += found[i].code == 0;
+        core->statistics.get_hit_bytes += found[i].code == 0 ? found[i].length : 0;
         waits += found[i].code == MC_ERR_PUT_IN_PROGRESS;
     }
     core->statistics.get_hits += hits;
     core->statistics.get_misses += count - hits;
+    core->statistics.get_none += hits + waits == 0 && count > 0;
+    core->statistics.get_some += hits + waits > 0 && hits + waits < count;
     core->statistics.get_waits += waits;
     mc_reuse_ask(&core->reuse, count - waits, hits, false);
     for (uint32_t i = 0; i < picks->count; i++) {

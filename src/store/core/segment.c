@@ -614,6 +614,9 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
                                          .contact_at_ms = mount->contact_at_ms};
         code = mount_unknown(core, &mounting);
     }
+    bool is_remount = mount->epoch != 0 && !progress; /* another master had it, or it was lent before */
+    core->statistics.remounts += is_remount;
+    core->statistics.remount_failures += is_remount && code != 0;
     if (code != 0) {
         mount_reply(core, connection, frame->request_id, code, 0, 0, false);
         return;
@@ -692,6 +695,7 @@ void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, 
     else if (code == 0)
         mc_segment_gone(core, segment);
     core->has_unmounted |= code == 0;
+    core->statistics.unmount_failures += code != 0;
     mc_core_reply_code(core, connection->number, MC_MESSAGE_UNMOUNT_REPLY, frame->request_id, code);
 }
 
