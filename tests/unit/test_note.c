@@ -28,7 +28,8 @@
 
 static char folder[64], path[128], error[2048]; /* path: of the note */
 
-static atomic_bool disk_hangs;
+static atomic_bool disk_hangs, file_hangs;
+static atomic_uint writes; /* that have begun */
 
 /* Instead of the C library's. */
 int fdatasync(int fd)
@@ -36,6 +37,14 @@ int fdatasync(int fd)
     while (atomic_load(&disk_hangs))
         usleep(1000);
     return (int)syscall(SYS_fdatasync, fd);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t size, off_t offset)
+{
+    atomic_fetch_add(&writes, 1);
+    while (atomic_load(&file_hangs))
+        usleep(1000);
+    return (ssize_t)syscall(SYS_pwrite64, fd, data, size, offset);
 }
 
 static int folder_make(void **state)
@@ -73,10 +82,31 @@ static uint64_t assert_stands(uint64_t taken, uint64_t epoch)
     return until_ms;
 }
 
+/* As the master's loop does: asks until it is done. */
+static int take(struct mc_note *note, uint64_t epoch)
+{
+    int rc = mc_note_take(note, epoch);
+    for (unsigned i = 0; rc == 1 && i < 10000; i++) {
+        usleep(1000);
+        rc = mc_note_take(note, epoch);
+    }
+    return rc;
+}
+
+static int keep(struct mc_note *note, uint64_t epoch, bool is_whole, uint64_t boot_ms)
+{
+    int rc = mc_note_keep(note, epoch, is_whole, boot_ms, boot_ms);
+    for (unsigned i = 0; rc == 1 && i < 10000; i++) {
+        usleep(1000);
+        rc = mc_note_keep(note, epoch, is_whole, boot_ms, boot_ms);
+    }
+    return rc;
+}
+
 static struct mc_note taken(uint64_t epoch)
 {
     struct mc_note note = opened();
-    assert_int_equal(mc_note_take(&note, epoch), 0);
+    assert_int_equal(take(&note, epoch), 0);
     return note;
 }
 
@@ -87,17 +117,17 @@ static void test_what_one_wrote_the_next_one_reads(void **state)
     uint64_t start_ms = mc_clock_boot_ms();
     assert_int_equal(note.taken, 0);
     assert_int_equal(note.epoch, 0);
-    assert_int_equal(mc_note_take(&note, 7), 0);
+    assert_int_equal(take(&note, 7), 0);
     mc_note_close(&note);
     note = opened();
     assert_int_equal(note.taken, 7);
     assert_int_equal(note.epoch, 0); /* it has not acted */
-    assert_int_equal(mc_note_keep(&note, 8, true, start_ms - 5000), 0);
+    assert_int_equal(keep(&note, 8, true, start_ms - 5000), 0);
     uint64_t until_ms = note.until_ms;
     assert_true(until_ms > start_ms - 5000 && until_ms < start_ms);
-    assert_int_equal(mc_note_keep(&note, 8, true, start_ms - 4999), 0); /* said already */
+    assert_int_equal(keep(&note, 8, true, start_ms - 4999), 0); /* said already */
     assert_int_equal(note.until_ms, until_ms);
-    assert_int_equal(mc_note_keep(&note, 8, true, until_ms), 0); /* not any more */
+    assert_int_equal(keep(&note, 8, true, until_ms), 0); /* not any more */
     assert_true(note.until_ms > until_ms);
     until_ms = note.until_ms;
     mc_note_close(&note);
@@ -105,7 +135,7 @@ static void test_what_one_wrote_the_next_one_reads(void **state)
     assert_int_equal(note.epoch, 8);
     assert_int_equal(note.until_ms, until_ms);
     /* It was written ahead; who reads it knows that its writer has ended. */
-    assert_int_equal(mc_note_keep(&note, 9, true, mc_clock_boot_ms() + 100000), 0);
+    assert_int_equal(keep(&note, 9, true, mc_clock_boot_ms() + 100000), 0);
     mc_note_close(&note);
     note = opened();
     assert_true(note.until_ms <= mc_clock_boot_ms());
@@ -143,16 +173,16 @@ static void test_who_gave_up_nobody(void **state)
     mc_note_close(&note);
     for (uint64_t epoch = 7; epoch <= 8; epoch++) {
         note = taken(epoch);
-        assert_int_equal(mc_note_keep(&note, epoch, true, now_ms), 0);
+        assert_int_equal(keep(&note, epoch, true, now_ms), 0);
         mc_note_close(&note);
         note = opened();
         assert_true(note.is_whole);
-        assert_int_equal(mc_note_take(&note, epoch), 0);
+        assert_int_equal(take(&note, epoch), 0);
         mc_note_close(&note);
         note = opened();
         assert_true(note.is_whole);
         note.until_ms = now_ms + 20; /* as its writer knows it, whose clock has not moved on */
-        assert_int_equal(mc_note_keep(&note, epoch, false, now_ms), 0);
+        assert_int_equal(keep(&note, epoch, false, now_ms), 0);
         mc_note_close(&note);
         note = opened();
         assert_int_equal(note.epoch, epoch);
@@ -161,7 +191,7 @@ static void test_who_gave_up_nobody(void **state)
     }
     /* A release that does not know the word writes 0 there, and its checksum is right. */
     note = opened();
-    assert_int_equal(mc_note_keep(&note, 8, true, now_ms + 100), 0);
+    assert_int_equal(keep(&note, 8, true, now_ms + 100), 0);
     mc_note_close(&note);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     const uint32_t none = 0;
@@ -172,7 +202,7 @@ static void test_who_gave_up_nobody(void **state)
     assert_int_equal(note.epoch, 8);
     assert_false(note.is_whole);
     /* A record of another boot is not believed, word and all. */
-    assert_int_equal(mc_note_keep(&note, 8, true, now_ms + 200), 0);
+    assert_int_equal(keep(&note, 8, true, now_ms + 200), 0);
     mc_note_close(&note);
     boot_again();
     note = opened();
@@ -188,7 +218,7 @@ static void test_one_heartbeat_at_a_time(void **state)
     assert_true(mc_note_open(&second, folder, PORT, error, sizeof(error)) < 0);
     assert_non_null(strstr(error, "another master"));
     assert_int_equal(second.fd, -1);
-    assert_int_equal(mc_note_keep(&second, 1, true, 1), 0); /* keeps nothing, and says nothing */
+    assert_int_equal(keep(&second, 1, true, 1), 0); /* keeps nothing, and says nothing */
     mc_note_close(&first);
     second = opened();
     mc_note_close(&second);
@@ -211,7 +241,7 @@ static void test_without_descriptors(void **state)
     while (count < 64 && (held[count] = dup(note.fd)) >= 0)
         count++;
     assert_true(count < 64);
-    int rc = mc_note_keep(&note, 7, true, 1000);
+    int rc = keep(&note, 7, true, 1000);
     struct mc_note next;
     int next_rc = mc_note_open(&next, folder, PORT, error, sizeof(error));
     while (count > 0)
@@ -233,7 +263,7 @@ static void test_bad_notes(void **state)
     (void)state;
     for (off_t at = -1; at < 56; at += 4) {
         struct mc_note note = opened();
-        assert_int_equal(mc_note_keep(&note, 8, true, 1000), 0);
+        assert_int_equal(keep(&note, 8, true, 1000), 0);
         mc_note_close(&note);
         int fd = open(path, O_RDWR | O_CLOEXEC);
         assert_true(fd >= 0 && read(fd, text, sizeof(text)) == 56);
@@ -267,13 +297,12 @@ static void test_another_boot(void **state)
 {
     (void)state;
     struct mc_note note = taken(EPOCH);
-    assert_int_equal(mc_note_keep(&note, 7, true, mc_clock_boot_ms()), 0);
+    assert_int_equal(keep(&note, 7, true, mc_clock_boot_ms()), 0);
     mc_note_close(&note);
     boot_again();
     assert_int_equal(assert_stands(7, 0), 0);
 }
 
-/* As the master's loop does: asks until it is done. */
 static int name_to_the_end(struct mc_note *note, struct mc_id cluster)
 {
     int rc = mc_note_name(note, cluster);
@@ -303,7 +332,7 @@ static void test_who_came_of_age(void **state)
     assert_int_equal(mc_note_age(&note, 7), 1); /* the disk is not waited for */
     assert_int_equal(come_of_age(&note, 7), 0);
     assert_int_equal(mc_note_age(&note, 7), 0); /* said already */
-    assert_int_equal(mc_note_keep(&note, 7, true, mc_clock_boot_ms()), 0);
+    assert_int_equal(keep(&note, 7, true, mc_clock_boot_ms()), 0);
     mc_note_close(&note);
     assert_true(assert_stands(7, 7) > 0);
     assert_aged(7);
@@ -312,7 +341,7 @@ static void test_who_came_of_age(void **state)
     assert_aged(7);
     note = opened();
     /* One that takes an epoch and does nothing changes nothing of it, whatever becomes of it. */
-    assert_int_equal(mc_note_take(&note, 9), 0);
+    assert_int_equal(take(&note, 9), 0);
     mc_note_close(&note);
     assert_int_equal(assert_stands(9, 0), 0);
     boot_again();
@@ -332,7 +361,7 @@ static void test_age_that_is_torn(void **state)
     (void)state;
     struct mc_note note = opened();
     for (uint64_t epoch = 7; epoch <= 9; epoch++) {
-        assert_int_equal(mc_note_take(&note, epoch), 0);
+        assert_int_equal(take(&note, epoch), 0);
         assert_int_equal(come_of_age(&note, epoch), 0);
     }
     mc_note_close(&note);
@@ -485,7 +514,7 @@ static void test_the_name_of_the_cluster(void **state)
     struct mc_note note = opened();
     assert_true(mc_id_is_zero(note.cluster));
     assert_int_equal(name_to_the_end(&note, cluster), 0);
-    assert_int_equal(mc_note_take(&note, 7), 0);
+    assert_int_equal(take(&note, 7), 0);
     mc_note_close(&note);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     assert_true(fd >= 0);
@@ -524,7 +553,7 @@ static void test_a_disk_that_hangs(void **state)
     assert_int_equal(mc_note_age(&note, 7), 1);
     assert_int_equal(mc_note_name(&note, cluster), 1);
     assert_true(mc_id_is_zero(note.cluster));
-    assert_int_equal(mc_note_keep(&note, 7, true, mc_clock_boot_ms()), 0);
+    assert_int_equal(keep(&note, 7, true, mc_clock_boot_ms()), 0);
     mc_note_close(&note);
     note = opened();
     assert_int_equal(note.epoch, 7);
@@ -538,6 +567,110 @@ static void test_a_disk_that_hangs(void **state)
     assert_true(mc_id_equal(note.cluster, (struct mc_id){5, 6}));
     assert_int_equal(note.aged, 9);
     mc_note_close(&note);
+}
+
+/* While it writes that it takes that epoch. */
+static void hang(struct mc_note *note, uint64_t epoch)
+{
+    unsigned before = atomic_load(&writes);
+    atomic_store(&file_hangs, true);
+    assert_int_equal(mc_note_take(note, epoch), 1);
+    while (atomic_load(&writes) == before)
+        usleep(1000);
+}
+
+/* Nobody waits for a file that hangs. Nothing stands there meanwhile; of several records the last one is written. */
+static void test_a_file_that_hangs(void **state)
+{
+    const struct mc_id cluster = {3, 4};
+    uint64_t now_ms = mc_clock_boot_ms();
+    (void)state;
+    struct mc_note note = taken(EPOCH);
+    assert_int_equal(keep(&note, EPOCH, true, now_ms), 0);
+    hang(&note, 8);
+    assert_int_equal(mc_note_name(&note, cluster), 1);
+    assert_int_equal(mc_note_age(&note, 8), 1);
+    assert_int_equal(mc_note_depart(&note, 8, 5), 1);
+    for (unsigned i = 0; i < 1000; i++)
+        assert_int_equal(mc_note_keep(&note, 8, i < 500, now_ms + 10 * i, now_ms + 10 * i), 1);
+    assert_int_equal(mc_note_take(&note, 8), 1);
+    struct mc_note next;
+    assert_true(mc_note_open(&next, folder, PORT, error, sizeof(error)) < 0);
+    unsigned before = atomic_load(&writes);
+    atomic_store(&file_hangs, false);
+    assert_int_equal(keep(&note, 8, false, now_ms + 9990), 0);
+    assert_int_equal(take(&note, 8), 0);
+    assert_int_equal(name_to_the_end(&note, cluster), 0);
+    assert_int_equal(come_of_age(&note, 8), 0);
+    assert_int_equal(depart(&note, 8, 5), 0);
+    assert_int_equal(atomic_load(&writes) - before, 4); /* one record, and three other places */
+    assert_true(mc_note_close(&note));
+    note = opened();
+    assert_int_equal(note.epoch, 8);
+    assert_false(note.is_whole);
+    assert_int_equal(note.aged, 8);
+    assert_true(mc_id_equal(note.cluster, cluster));
+    mc_note_close(&note);
+}
+
+/* What stands there is enough as long as it says so: whose time need not be said any more goes on. */
+static void test_what_stands_there_is_enough(void **state)
+{
+    (void)state;
+    uint64_t now_ms = mc_clock_boot_ms();
+    struct mc_note note = taken(EPOCH);
+    assert_int_equal(keep(&note, EPOCH, true, now_ms), 0);
+    atomic_store(&file_hangs, true);
+    assert_int_equal(mc_note_keep(&note, EPOCH, true, now_ms + 50, now_ms + 50), 0);
+    assert_int_equal(mc_note_keep(&note, EPOCH, true, now_ms + 5000, now_ms + 5000), 1);
+    assert_int_equal(mc_note_keep(&note, EPOCH, true, now_ms + 5000, 0), 0);
+    assert_int_equal(mc_note_keep(&note, EPOCH, false, now_ms + 5000, 0), 1); /* it has given somebody up */
+    atomic_store(&file_hangs, false);
+    assert_int_equal(keep(&note, EPOCH, false, now_ms + 5000), 0);
+    mc_note_close(&note);
+}
+
+/* Whose write hangs keeps the lock until it has ended, and does not begin another: nothing is written into a note that
+ * the next master has read. */
+static void test_the_end_of_one_whose_file_hangs(void **state)
+{
+    (void)state;
+    struct mc_note note = taken(EPOCH), next;
+    hang(&note, 8);
+    assert_int_equal(mc_note_age(&note, 8), 1);
+    assert_false(mc_note_close(&note));
+    assert_true(mc_note_open(&next, folder, PORT, error, sizeof(error)) < 0);
+    assert_non_null(strstr(error, "another master"));
+    unsigned before = atomic_load(&writes);
+    atomic_store(&file_hangs, false);
+    int rc = MC_ERR_INTERNAL_ERROR;
+    for (unsigned i = 0; rc != 0 && i < 10000; i++) {
+        rc = mc_note_open(&next, folder, PORT, error, sizeof(error));
+        usleep(1000);
+    }
+    assert_int_equal(rc, 0);
+    assert_int_equal(next.taken, 8);
+    assert_int_equal(next.aged, 0);
+    assert_int_equal(atomic_load(&writes), before);
+    mc_note_close(&next);
+}
+
+/* A record that cannot be written is no last word of anybody. */
+static void test_record_without_room(void **state)
+{
+    struct rlimit before, small = {16, 16};
+    (void)state;
+    struct mc_note note = taken(EPOCH);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small.rlim_max = before.rlim_max;
+    assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    int rc = keep(&note, EPOCH, true, mc_clock_boot_ms());
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_true(rc < 0);
+    assert_int_equal(note.fd, -1);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(keep(&note, EPOCH, true, mc_clock_boot_ms()), 0); /* there is none */
 }
 
 /* A master whose clock is behind that of the one before it does not take an epoch a second time. */
@@ -561,7 +694,7 @@ static void test_no_epoch_is_taken_twice(void **state)
         assert_int_equal(mc_note_open(&note, folder, config.rpc_port, error, sizeof(error)), 0);
         assert_int_equal(note.taken, epoch);
         last = epoch + (i == 0 ? 360000 : 0);
-        assert_int_equal(mc_note_take(&note, i < 2 ? last : UINT64_MAX >> 28), 0);
+        assert_int_equal(take(&note, i < 2 ? last : UINT64_MAX >> 28), 0);
         mc_note_close(&note);
         if (i >= 2)
             last = 0; /* an epoch that cannot be is not topped */
@@ -585,6 +718,10 @@ int main(void)
         TEST(test_horizons),
         TEST(test_horizons_and_a_bad_disk),
         TEST(test_a_disk_that_hangs),
+        TEST(test_a_file_that_hangs),
+        TEST(test_what_stands_there_is_enough),
+        TEST(test_the_end_of_one_whose_file_hangs),
+        TEST(test_record_without_room),
         TEST(test_no_epoch_is_taken_twice),
         TEST(test_the_name_of_the_cluster),
     };

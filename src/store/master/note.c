@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,11 @@
 #include <unistd.h>
 
 #define MAGIC 0x65746f6e2d636d01ull
-#define AHEAD_MS 20u /* how far it is written ahead; the next master takes us for alive so much too long at most */
+#define AHEAD_MS 200u     /* how far it is written ahead; the next master takes us for alive so much too long at most */
+#define QUICK_NS 2000000u /* a write takes less, unless the file hangs: so long it is waited for, once */
+#define CLOSE_NS 1000000000u
+#define HANGS_NS 2000000000u
+#define PLACE_MAX 128u
 
 struct record {
     uint64_t magic;
@@ -57,6 +60,7 @@ struct horizons {
     uint32_t crc, zero;
 };
 _Static_assert(sizeof(struct horizons) <= 512, "one sector, which is never torn");
+_Static_assert(sizeof(struct horizons) <= PLACE_MAX && sizeof(struct record) <= PLACE_MAX, "each fits a place");
 
 static uint32_t name_crc(const struct cluster_name *name)
 {
@@ -138,73 +142,197 @@ static void read_back(struct mc_note *note)
     note->is_whole = record.whole == whole_crc(&record);
 }
 
-/* ---- the disk, which can take seconds, or for ever: the master's loop goes on meanwhile ---- */
+/* ---- the file, which can take seconds, or for ever: the master's loop goes on meanwhile ---- */
 
-struct mc_note_sync {
-    atomic_int rc;   /* 1 as long as it runs, else 0 or an errno, negative */
-    atomic_int held; /* by the note and by the thread */
-    int fd;
-    bool closes; /* the note was closed first: whoever is last closes the file */
-    uint64_t writes;
+enum { RECORD, NAME, AGED, HORIZONS, PLACES };
+
+/* What is to stand somewhere in the file, and how far that has come, in numbers of what was asked for there. */
+struct note_spot {
+    uint8_t bytes[PLACE_MAX];
+    size_t length;
+    off_t at;
+    uint64_t asked, written, synced, failed;
+    uint64_t syncing; /* as is_syncing began */
+    int why;          /* it failed: an errno */
 };
 
-static void sync_release(struct mc_note_sync *sync)
+/* What the note shares with its threads, all of it under the lock. */
+struct mc_note_pen {
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    unsigned held; /* by the note and by the threads: the last one closes the file */
+    int fd;
+    bool is_running, is_writing, is_syncing, is_closed; /* the first two: the thread that writes */
+    uint64_t begun_ns;                                  /* is_writing */
+    int gone;                                           /* the record could not be written: an errno */
+    struct note_spot places[PLACES];
+    struct note_word {
+        uint64_t taken, epoch, until_ms;
+        bool is_whole;
+    } stands; /* in the record */
+    char path[MC_NOTE_PATH_MAX];
+};
+
+/* With the lock, which it gives back. */
+static void pen_release(struct mc_note_pen *pen)
 {
-    if (atomic_fetch_sub(&sync->held, 1) != 1)
+    bool is_last = --pen->held == 0;
+    pthread_mutex_unlock(&pen->lock);
+    if (!is_last)
         return;
-    if (sync->closes)
-        close(sync->fd);
-    free(sync);
+    close(pen->fd);
+    pthread_cond_destroy(&pen->work);
+    mc_monitor_destroy(&pen->lock, &pen->done);
+    free(pen);
+}
+
+/* With the lock. */
+static struct note_spot *next_asked(struct mc_note_pen *pen)
+{
+    for (unsigned i = 0; i < PLACES; i++)
+        if (pen->places[i].written < pen->places[i].asked && pen->places[i].failed < pen->places[i].asked)
+            return &pen->places[i];
+    return NULL;
+}
+
+/* With the lock, but for the write. */
+static void write_one(struct mc_note_pen *pen, struct note_spot *place)
+{
+    const struct note_spot copy = *place;
+    struct record record;
+    bool is_record = place == &pen->places[RECORD];
+    pen->is_writing = true;
+    pen->begun_ns = mc_clock_ns();
+    pthread_mutex_unlock(&pen->lock);
+    errno = EIO; /* of a write that is short */
+    int why = pwrite(pen->fd, copy.bytes, copy.length, copy.at) == (ssize_t)copy.length ? 0 : errno;
+    if (why != 0 && is_record)
+        (void)unlink(pen->path); /* what stands there would be taken for the last word by the next one */
+    pthread_mutex_lock(&pen->lock);
+    pen->is_writing = false;
+    if (why != 0) {
+        place->failed = copy.asked;
+        place->why = why;
+        pen->gone = is_record ? why : pen->gone;
+    } else {
+        place->written = copy.asked;
+    }
+    if (why == 0 && is_record) {
+        memcpy(&record, copy.bytes, sizeof(record));
+        pen->stands = (struct note_word){record.taken, record.epoch, record.until_ms, record.whole != 0};
+    }
+    pthread_cond_broadcast(&pen->done);
+}
+
+static void *pen_run(void *argument)
+{
+    struct mc_note_pen *pen = argument;
+    pthread_mutex_lock(&pen->lock);
+    while (!pen->is_closed) {
+        struct note_spot *place = next_asked(pen);
+        if (place == NULL) {
+            pthread_cond_wait(&pen->work, &pen->lock);
+            continue;
+        }
+        write_one(pen, place);
+    }
+    /* Not before: the next master reads what we have written last. A child that was forked meanwhile has the same
+     * description, as has a sync. */
+    (void)flock(pen->fd, LOCK_UN);
+    pen->is_running = false;
+    pthread_cond_broadcast(&pen->done);
+    pen_release(pen);
+    return NULL;
+}
+
+static int pen_open(struct mc_note *note)
+{
+    struct mc_note_pen *pen = calloc(1, sizeof(*pen));
+    if (pen == NULL)
+        return -1;
+    mc_monitor_init(&pen->lock, &pen->done);
+    mc_condition_init(&pen->work);
+    pen->held = 2;
+    pen->is_running = true;
+    pen->fd = note->fd;
+    pen->stands = (struct note_word){note->taken, note->epoch, note->until_ms, note->is_whole};
+    memcpy(pen->path, note->path, sizeof(pen->path));
+    if (mc_thread_start(NULL, "mc-note", pen_run, pen) != 0) {
+        pthread_cond_destroy(&pen->work);
+        mc_monitor_destroy(&pen->lock, &pen->done);
+        free(pen);
+        errno = ENOMEM;
+        return -1;
+    }
+    note->pen = pen;
+    return 0;
+}
+
+/* To be written there, in place of what was asked for before and is not written yet. Its number. */
+static uint64_t ask(struct mc_note *note, unsigned at, const void *bytes, size_t length, off_t offset)
+{
+    struct note_spot *place = &note->pen->places[at];
+    pthread_mutex_lock(&note->pen->lock);
+    memcpy(place->bytes, bytes, length);
+    place->length = length;
+    place->at = offset;
+    uint64_t number = ++place->asked;
+    pthread_cond_signal(&note->pen->work);
+    pthread_mutex_unlock(&note->pen->lock);
+    return number;
 }
 
 static void *sync_run(void *argument)
 {
-    struct mc_note_sync *sync = argument;
-    atomic_store(&sync->rc, fdatasync(sync->fd) == 0 ? 0 : -errno);
-    sync_release(sync);
+    struct mc_note_pen *pen = argument;
+    int why = fdatasync(pen->fd) == 0 ? 0 : errno;
+    pthread_mutex_lock(&pen->lock);
+    pen->is_syncing = false;
+    for (struct note_spot *place = pen->places; place < pen->places + PLACES; place++) {
+        uint64_t *moved = why == 0 ? &place->synced : &place->failed;
+        if (place->syncing <= place->synced)
+            continue;
+        *moved = place->syncing > *moved ? place->syncing : *moved;
+        place->why = why != 0 ? why : place->why;
+    }
+    pen_release(pen);
     return NULL;
 }
 
-static int sync_start(struct mc_note *note)
+/* With the lock. */
+static int sync_start(struct mc_note_pen *pen)
 {
-    struct mc_note_sync *sync = calloc(1, sizeof(*sync));
-    if (sync == NULL)
-        return MC_ERR_INTERNAL_ERROR;
-    sync->fd = note->fd;
-    sync->writes = note->writes;
-    atomic_store(&sync->rc, 1);
-    atomic_store(&sync->held, 2);
-    if (mc_thread_start(NULL, "mc-note", sync_run, sync) != 0) {
-        free(sync);
+    for (struct note_spot *place = pen->places; place < pen->places + PLACES; place++)
+        place->syncing = place->written;
+    if (mc_thread_start(NULL, "mc-note-disk", sync_run, pen) != 0) {
         errno = EAGAIN;
         return MC_ERR_INTERNAL_ERROR;
     }
-    note->sync = sync;
+    pen->held++;
+    pen->is_syncing = true;
     return 1;
 }
 
-/* Is that write on the disk? 0, 1: asked again, or negative: it cannot be said, errno says why. */
-static int synced(struct mc_note *note, uint64_t write)
+/* Is that on the disk? 0, 1: asked again, or negative: it cannot be said, errno says why. */
+static int on_disk(const struct mc_note *note, unsigned at, uint64_t number)
 {
-    int rc = note->sync == NULL ? 0 : atomic_load(&note->sync->rc);
-    if (rc == 1)
-        return 1;
-    if (note->sync != NULL) {
-        if (rc == 0) {
-            note->synced = note->sync->writes;
-        } else {
-            note->failed = note->sync->writes;
-            note->why = -rc;
-        }
-        sync_release(note->sync);
-        note->sync = NULL;
+    struct mc_note_pen *pen = note->pen;
+    int rc = 1;
+    pthread_mutex_lock(&pen->lock);
+    const struct note_spot *place = &pen->places[at];
+    if (place->synced >= number) {
+        rc = 0;
+    } else if (place->failed >= number) {
+        errno = place->why;
+        rc = MC_ERR_INTERNAL_ERROR;
+    } else if (place->written >= number && !pen->is_syncing) {
+        rc = sync_start(pen);
     }
-    if (write <= note->failed) {
-        errno = note->why;
-        return MC_ERR_INTERNAL_ERROR;
-    }
-    return write <= note->synced ? 0 : sync_start(note);
+    pthread_mutex_unlock(&pen->lock);
+    return rc;
 }
+
+/* ---- the note ---- */
 
 int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, char *error, size_t error_size)
 {
@@ -234,47 +362,76 @@ int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, cha
         goto fail;
     }
     read_back(note);
+    if (pen_open(note) != 0)
+        goto fail;
     return 0;
 fail:
     rc = reason == NULL && (errno == EMFILE || errno == ENFILE || errno == ENOMEM) ? MC_ERR_NO_MEMORY
                                                                                    : MC_ERR_INTERNAL_ERROR;
     snprintf(error, error_size, "no note can be kept in %s: %s", note->path, reason != NULL ? reason : strerror(errno));
-    mc_note_close(note);
+    (void)mc_note_close(note);
     return rc;
 }
 
-void mc_note_close(struct mc_note *note)
+bool mc_note_close(struct mc_note *note)
 {
-    if (note->fd < 0)
-        return;
-    (void)flock(note->fd, LOCK_UN); /* a child that was forked meanwhile has the same description, as has a sync */
-    if (note->sync != NULL) {
-        note->sync->closes = true;
-        sync_release(note->sync);
-        note->sync = NULL;
-    } else {
-        close(note->fd);
-    }
+    struct mc_note_pen *pen = note->pen;
+    int fd = note->fd;
     note->fd = -1;
+    note->pen = NULL;
+    if (pen == NULL) {
+        if (fd >= 0)
+            close(fd);
+        return true;
+    }
+    uint64_t until_ns = mc_clock_ns() + CLOSE_NS;
+    pthread_mutex_lock(&pen->lock);
+    while ((pen->is_writing || next_asked(pen) != NULL) && mc_monitor_wait(&pen->lock, &pen->done, until_ns) == 0)
+        ;
+    pen->is_closed = true;
+    pthread_cond_signal(&pen->work);
+    while (pen->is_running && mc_monitor_wait(&pen->lock, &pen->done, until_ns) == 0)
+        ;
+    bool is_done = !pen->is_running;
+    pen_release(pen);
+    return is_done;
 }
 
-static int write_out(struct mc_note *note, uint64_t taken, uint64_t epoch, uint64_t until_ms, bool is_whole)
+static uint64_t tell(struct mc_note *note, uint64_t taken, uint64_t epoch, uint64_t until_ms, bool is_whole)
 {
     struct record record = {.magic = MAGIC, .boot = mc_host_id(), .taken = taken, .epoch = epoch, .until_ms = until_ms};
     record.crc = record_crc(&record);
     record.whole = is_whole ? whole_crc(&record) : 0;
-    if (pwrite(note->fd, &record, sizeof(record), 0) == (ssize_t)sizeof(record)) {
-        note->taken = taken;
-        note->epoch = epoch;
-        note->until_ms = until_ms;
-        note->is_whole = is_whole;
-        return 0;
+    note->taken = taken;
+    note->epoch = epoch;
+    note->until_ms = until_ms;
+    note->is_whole = is_whole;
+    return ask(note, RECORD, &record, sizeof(record), 0);
+}
+
+static bool says(const struct note_word *stands, const struct note_word *needed)
+{
+    return stands->taken == needed->taken && stands->epoch == needed->epoch && stands->until_ms >= needed->until_ms &&
+           (needed->is_whole || !stands->is_whole);
+}
+
+/* Does the record say that, at least? 0, 1: asked again, or negative: it cannot be written, and the note is closed. */
+static int standing(struct mc_note *note, struct note_word needed)
+{
+    struct mc_note_pen *pen = note->pen;
+    uint64_t until_ns = 0;
+    pthread_mutex_lock(&pen->lock);
+    while (!says(&pen->stands, &needed) && pen->gone == 0 && !note->is_late) {
+        until_ns = until_ns != 0 ? until_ns : mc_clock_ns() + QUICK_NS;
+        note->is_late = mc_monitor_wait(&pen->lock, &pen->done, until_ns) != 0;
     }
-    /* What stands there would be taken for the last word by the next one. */
-    int reason = errno;
-    (void)unlink(note->path);
-    mc_note_close(note);
-    errno = reason;
+    note->is_late = !says(&pen->stands, &needed);
+    int why = pen->gone;
+    pthread_mutex_unlock(&pen->lock);
+    if (why == 0)
+        return note->is_late ? 1 : 0;
+    (void)mc_note_close(note);
+    errno = why;
     return MC_ERR_INTERNAL_ERROR;
 }
 
@@ -285,31 +442,44 @@ int mc_note_name(struct mc_note *note, struct mc_id cluster)
     if (note->fd < 0 || mc_id_equal(note->cluster, cluster))
         return 0;
     if (!mc_id_equal(note->naming, cluster)) {
-        if (pwrite(note->fd, &name, sizeof(name), NAME_AT) != (ssize_t)sizeof(name))
-            return MC_ERR_INTERNAL_ERROR; /* the half of it has no checksum */
         note->naming = cluster;
-        note->naming_write = ++note->writes;
+        note->naming_write = ask(note, NAME, &name, sizeof(name), NAME_AT);
     }
-    if (synced(note, note->naming_write) == 1)
-        return 1;
-    note->cluster = cluster; /* if the disk refused it, the next boot asks who is here, as without a note */
-    return 0;
+    int rc = on_disk(note, NAME, note->naming_write);
+    if (rc < 0)
+        note->naming = (struct mc_id){0, 0}; /* the half of it has no checksum */
+    if (rc == 0)
+        note->cluster = cluster;
+    return rc;
 }
 
 int mc_note_take(struct mc_note *note, uint64_t epoch)
 {
-    int rc = note->fd < 0 ? 0 : write_out(note, epoch, note->epoch, note->until_ms, note->is_whole);
-    if (rc == 0 && note->fd >= 0)
-        (void)fsync(note->fd); /* if it cannot: then the next boot does not know, as without a note */
-    return rc;
+    if (note->fd < 0)
+        return 0;
+    if (note->taken != epoch)
+        note->taking_write = tell(note, epoch, note->epoch, note->until_ms, note->is_whole);
+    int rc = standing(note, (struct note_word){epoch, note->epoch, 0, true});
+    return rc != 0 ? rc : on_disk(note, RECORD, note->taking_write);
 }
 
-int mc_note_keep(struct mc_note *note, uint64_t epoch, bool is_whole, uint64_t boot_ms)
+int mc_note_keep(struct mc_note *note, uint64_t epoch, bool is_whole, uint64_t boot_ms, uint64_t needed_ms)
 {
-    if (note->fd < 0 ||
-        (note->epoch == epoch && note->is_whole == is_whole && boot_ms + AHEAD_MS / 2 <= note->until_ms))
+    if (note->fd < 0)
         return 0;
-    return write_out(note, note->taken, epoch, boot_ms + AHEAD_MS, is_whole);
+    if (note->epoch != epoch || note->is_whole != is_whole || boot_ms + AHEAD_MS / 2 > note->until_ms)
+        (void)tell(note, note->taken, epoch, boot_ms + AHEAD_MS, is_whole);
+    return standing(note, (struct note_word){note->taken, epoch, needed_ms, is_whole});
+}
+
+bool mc_note_hangs(const struct mc_note *note)
+{
+    if (note->fd < 0)
+        return false;
+    pthread_mutex_lock(&note->pen->lock);
+    bool hangs = note->pen->is_writing && mc_clock_ns() - note->pen->begun_ns > HANGS_NS;
+    pthread_mutex_unlock(&note->pen->lock);
+    return hangs;
 }
 
 int mc_note_age(struct mc_note *note, uint64_t epoch)
@@ -319,14 +489,10 @@ int mc_note_age(struct mc_note *note, uint64_t epoch)
     if (note->aging != epoch) { /* one of a core before this one is as good as never written */
         struct aged aged = {.magic = AGED_MAGIC, .epoch = epoch};
         aged.crc = aged_crc(&aged);
-        errno = EIO; /* of a write that is short */
-        if (pwrite(note->fd, &aged, sizeof(aged), (off_t)AGED_AT * (1 + (1 - (off_t)note->aged_place))) !=
-            (ssize_t)sizeof(aged))
-            return MC_ERR_INTERNAL_ERROR;
         note->aging = epoch;
-        note->aging_write = ++note->writes;
+        note->aging_write = ask(note, AGED, &aged, sizeof(aged), (off_t)AGED_AT * (1 + (1 - (off_t)note->aged_place)));
     }
-    int rc = synced(note, note->aging_write);
+    int rc = on_disk(note, AGED, note->aging_write);
     if (rc < 0)
         note->aging = 0;
     if (rc != 0)
@@ -349,14 +515,11 @@ int mc_note_depart(struct mc_note *note, uint64_t epoch, uint64_t at_ms)
             if (note->horizons[i].epoch >= note->aged && note->horizons[i].epoch != epoch)
                 horizons.list[count++] = note->horizons[i];
         horizons.crc = horizons_crc(&horizons);
-        errno = EIO; /* of a write that is short */
-        if (pwrite(note->fd, &horizons, sizeof(horizons), (off_t)(HORIZONS_AT + 512 * (1 - note->horizons_place))) !=
-            (ssize_t)sizeof(horizons))
-            return MC_ERR_INTERNAL_ERROR;
         memcpy(note->going, horizons.list, sizeof(note->going));
-        note->going_write = ++note->writes;
+        note->going_write =
+            ask(note, HORIZONS, &horizons, sizeof(horizons), (off_t)(HORIZONS_AT + 512 * (1 - note->horizons_place)));
     }
-    int rc = synced(note, note->going_write);
+    int rc = on_disk(note, HORIZONS, note->going_write);
     if (rc < 0)
         note->going[0].epoch = 0;
     if (rc != 0)

@@ -22,7 +22,7 @@
 
 struct mc_note {
     int fd;                          /* -1: there is none */
-    uint64_t taken, epoch, until_ms; /* as written; epoch 0: nobody has acted yet. CLOCK_BOOTTIME */
+    uint64_t taken, epoch, until_ms; /* as told last, and written soon; epoch 0: nobody has acted yet. CLOCK_BOOTTIME */
     bool is_whole;                   /* that one had given up nobody of those that it had met */
     struct mc_id cluster;            /* as written; zero: none was. Of any boot */
     uint64_t aged;                   /* of the last that came of age, as far as it is on the disk; 0: none */
@@ -32,11 +32,9 @@ struct mc_note {
     unsigned horizons_place;                     /* as aged_place */
     struct mc_horizon going[MC_HORIZONS_MAX];    /* as written, but perhaps not on the disk; epoch 0: none was */
     struct mc_id naming;                         /* cluster, as written, but perhaps not on the disk */
-    uint64_t writes;                             /* so many were to go to the disk; which of them those three were, */
-    uint64_t aging_write, naming_write, going_write;
-    uint64_t synced, failed;   /* and up to which one the disk has taken them, or has refused them */
-    int why;                   /* it refused: an errno */
-    struct mc_note_sync *sync; /* a thread waits for the disk; NULL: none does */
+    uint64_t aging_write, naming_write, going_write, taking_write; /* the numbers of those three, and of `taken` */
+    bool is_late;            /* the thread that writes is behind: no more is it waited for */
+    struct mc_note_pen *pen; /* what it shares with its threads; NULL: there is no note */
     char path[MC_NOTE_PATH_MAX];
 };
 
@@ -44,23 +42,29 @@ struct mc_note {
  * it does with an empty directory: MC_ERR_NO_MEMORY for want of memory or descriptors, so that one which is there was
  * not looked at. The directory is made, its parents are not. */
 int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, char *error, size_t error_size);
-/* The note stays for the next master. Does not wait for the disk: nobody has acted on what that does not have. */
-void mc_note_close(struct mc_note *note);
-/* A master of that epoch begins; no later one is to have it again, also after the machine went down. 0 or negative, as
- * mc_note_keep. */
+/* The note stays for the next master. What was not begun within a second is not written, and the disk is not waited
+ * for: nobody has acted on what that does not have. False: a write hangs. The file stays locked until that ends, or the
+ * process, which is to keep its port for so long. */
+bool mc_note_close(struct mc_note *note);
+
+/* What follows is written by a thread of its own ("mc-note"), and what has to be on the disk is waited for by another
+ * one: each is asked again until the answer is not 1. */
+
+/* A master of that epoch begins; no later one is to have it again, also after the machine went down: on the disk. 0, or
+ * negative: as mc_note_keep, or (there is still a note) the disk has not taken it. */
 int mc_note_take(struct mc_note *note, uint64_t epoch);
-/* Which cluster this is, for all masters to come. Written to the disk, which a thread of its own ("mc-note") waits for:
- * asked again until the answer is not 1. 0 or negative: it could not be written. */
+/* Which cluster this is, for all masters to come: on the disk. 0 or negative: it could not be written. */
 int mc_note_name(struct mc_note *note, struct mc_id cluster);
 /* The master of that epoch may act from now on, at boot_ms (CLOCK_BOOTTIME), for a moment; is_whole: it has given up
- * nobody of those that it has met. Cheap when it was said already. 0, or negative: it cannot be written, and is
- * gone. */
-int mc_note_keep(struct mc_note *note, uint64_t epoch, bool is_whole, uint64_t boot_ms);
+ * nobody of those that it has met. 0: that stands there, with a time that is not before needed_ms. Cheap when it was
+ * said already. Negative: it cannot be written, and is gone. */
+int mc_note_keep(struct mc_note *note, uint64_t epoch, bool is_whole, uint64_t boot_ms, uint64_t needed_ms);
+/* A write has been under way for seconds. */
+bool mc_note_hangs(const struct mc_note *note);
 
 /* The master of that epoch has lived so long that it would act on the absence of owners that it has not met: that is
- * written to the disk first, by that thread, too. Asked again until the answer is not 1: it is under
- * way. 0: done, or there is no note. Negative: it could not be written, errno says why, and a later boot will not know.
- */
+ * written to the disk first. 0: done, or there is no note. Negative: it could not be written, errno says why, and a
+ * later boot will not know. */
 int mc_note_age(struct mc_note *note, uint64_t epoch);
 /* The master of that epoch would act on the departure of who had the last contact at its age at_ms (not 0), or before:
  * that is written to the disk first, in the same way. */

@@ -25,6 +25,7 @@
 #define IDLE_AFTER_MS 5000u
 #define IDLE_TICK_MS 200u
 #define TICK_MAX_MS 60000u
+#define NOTE_PATIENCE_MS 2000u   /* nothing is said for so long while the note hangs: less than owners may be silent */
 #define AGING_TICK_MS 5u         /* while the disk is waited for, */
 #define AGING_PATIENCE_MS 10000u /* so long: a disk that hangs is not to end all removals */
 #define REPORT_MS 10000u         /* between two lines of metrics */
@@ -66,6 +67,14 @@ static void core_medium(void *context, struct mc_span key, enum mc_core_medium m
 
 /* ---- timers, mail, signals ---- */
 
+static void note_hangs(const struct mc_server *server)
+{
+    mc_log_limited(WARNING,
+                   "writing the note %s takes too long; should this master end now, the next one may not know all that "
+                   "it did",
+                   server->note.path);
+}
+
 static void on_report(evutil_socket_t fd, short events, void *argument)
 {
     struct mc_server *server = argument;
@@ -75,6 +84,8 @@ static void on_report(evutil_socket_t fd, short events, void *argument)
                           atomic_exchange_explicit(&server->longest_turn_ns[0], 0, memory_order_relaxed),
                           memory_order_relaxed);
     mc_server_sweep(server);
+    if (mc_note_hangs(&server->note)) /* one of age goes on without a word */
+        note_hangs(server);
     if (server->core == NULL || (!server->report_metrics && server->sampler.history == NULL))
         return;
     struct mc_core_statistics statistics;
@@ -131,12 +142,39 @@ static void on_signal(evutil_socket_t fd, short events, void *argument)
     server->is_stopping = true;
 }
 
+static void note_failed(const struct mc_server *server)
+{
+    mc_log(WARNING, "the note %s cannot be written: %s; the next master will not know of this one", server->note.path,
+           strerror(errno));
+}
+
+/* As mc_note_keep. needs_time: what stands there has to say that we may act until now, at least. */
+static int note_keep(struct mc_server *server, bool needs_time)
+{
+    uint64_t boot_ms = mc_clock_boot_ms();
+    int rc = mc_note_keep(&server->note, atomic_load(&server->epoch), !mc_core_has_given_up(server->core), boot_ms,
+                          needs_time ? boot_ms : 0);
+    if (rc < 0)
+        note_failed(server);
+    return rc;
+}
+
 static void age_is_unknown(const struct mc_server *server, int rc)
 {
     mc_log_limited(WARNING,
                    "the note %s cannot be written to the disk: %s; should this machine reboot, the next master will "
                    "not know that this one acted, and what was removed may be back with an owner that is away now",
                    server->note.path, rc > 0 ? "it takes too long" : strerror(errno));
+}
+
+static void note_take(struct mc_server *server, uint64_t epoch)
+{
+    int rc = mc_note_take(&server->note, epoch);
+    server->is_taking = rc > 0;
+    if (rc < 0 && server->note.fd < 0)
+        note_failed(server);
+    else if (rc < 0)
+        age_is_unknown(server, rc);
 }
 
 /* Before the core acts on the absence of who never came to it, the election or the note on the disk says so. True: that
@@ -177,6 +215,8 @@ static bool keep_horizon(struct mc_server *server, bool *lets)
         return false;
     }
     int rc = mc_note_depart(&server->note, atomic_load(&server->epoch), at_ms);
+    if (rc == 0 && note_keep(server, true) > 0) /* of owners that tell no age at their contact it says the time only */
+        rc = 1;
     server->departing_since_ms = server->departing_since_ms != 0 ? server->departing_since_ms : server->now_ms;
     if (rc > 0 && server->now_ms - server->departing_since_ms < AGING_PATIENCE_MS)
         return true;
@@ -224,12 +264,6 @@ static void say_role(const struct mc_server *server)
 {
     if (server->pod_lead != NULL)
         server->pod_lead(server->pod, server->core != NULL);
-}
-
-static void note_failed(const struct mc_server *server)
-{
-    mc_log(WARNING, "the note %s cannot be written: %s; the next master will not know of this one", server->note.path,
-           strerror(errno));
 }
 
 /* What is known of the cluster: the operator's word, what stands beside the election or in the note, what the core
@@ -299,8 +333,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
         config.known_is_whole = server->noted_is_whole;
         config.known_age_ms = (int64_t)age_ms < 0 ? 0 : age_ms; /* our own, of a core before: it lies ahead */
     }
-    if (mc_note_take(&server->note, epoch) < 0)
-        note_failed(server);
+    note_take(server, epoch);
     mc_server_drop_connections(server); /* the core was not told of them; they come again */
     mc_kv_events_lead(server->kv_events, epoch);
     server->core = mc_core_create(&config, &server->output, server->node, epoch, mc_random_u64(), server->now_ms);
@@ -351,13 +384,33 @@ static void cluster_keep(struct mc_server *server)
     }
 }
 
-/* Before anything goes out: what it speaks of was decided while the note said so. */
-static void note_keep(struct mc_server *server)
+/* Does something that we may say depend on what the note does not say yet? */
+static bool note_is_late(struct mc_server *server)
 {
-    if (server->note.fd >= 0 && server->core != NULL && mc_core_acts(server->core) &&
-        mc_note_keep(&server->note, atomic_load(&server->epoch), !mc_core_has_given_up(server->core),
-                     mc_clock_boot_ms()) < 0)
-        note_failed(server);
+    if (server->note.fd < 0 || server->core == NULL)
+        return false;
+    if (server->is_taking)
+        note_take(server, atomic_load(&server->epoch));
+    /* Of age it acts on nothing that the time has to say, but for what keep_horizon waits for. */
+    if (mc_core_acts(server->core) && note_keep(server, !mc_core_is_of_age(server->core)) > 0)
+        return true;
+    return server->is_taking;
+}
+
+/* Before anything goes out: what it speaks of was decided while the note said so. Sets is_held. */
+static void note_tell(struct mc_server *server)
+{
+    server->is_held = false;
+    if (!note_is_late(server)) {
+        server->held_since_ms = 0;
+        return;
+    }
+    server->held_since_ms = server->held_since_ms != 0 ? server->held_since_ms : server->now_ms;
+    server->is_held = server->now_ms - server->held_since_ms < NOTE_PATIENCE_MS;
+    if (server->is_held)
+        tick_set(server, AGING_TICK_MS);
+    else
+        note_hangs(server);
 }
 
 /* wanted: an epoch that somebody has seen and ours must reach; 0: none. */
@@ -449,8 +502,8 @@ uint64_t mc_server_longest_turn_ns(const struct mc_server *server)
 /* Is there something to be done at the turn's end? A frame that is no activity may have left some. */
 static bool is_pending(const struct mc_server *server)
 {
-    return server->ready.first != NULL || server->bulk.first != NULL || server->dirty.first != NULL ||
-           server->is_role_due;
+    return server->ready.first != NULL || server->bulk.first != NULL ||
+           (server->dirty.first != NULL && !server->is_held) || server->is_role_due;
 }
 
 /* Looks without waiting; true when something happened. */
@@ -506,9 +559,9 @@ int mc_server_run(struct mc_server *server)
             break;
         mc_server_run_ready(server);
         is_busy = tick(server);
-        note_keep(server);
+        note_tell(server);
         cluster_keep(server);
-        if (server->core == NULL || mc_server_may_serve(server))
+        if (!server->is_held && (server->core == NULL || mc_server_may_serve(server)))
             mc_server_flush(server);
         mc_server_turn_end(server);
         is_busy = is_busy || is_pending(server);
@@ -612,7 +665,14 @@ static int begin_alone(struct mc_server *server, const struct mc_master_config *
         return rc;
     uint64_t taken = server->note.taken;
     bool is_late = now <= taken && mc_epoch_can_be(taken + MC_EPOCH_CARRY); /* our clock is, or was early then */
-    return core_begin(server, is_late ? epoch_above(taken + MC_EPOCH_CARRY) : now, NULL);
+    rc = core_begin(server, is_late ? epoch_above(taken + MC_EPOCH_CARRY) : now, NULL);
+    /* Nobody is served yet, so we may wait here, and what is written next (our cluster's name) comes to the disk soon
+     * enough for those who come first. */
+    for (unsigned waited_ms = 0; rc == 0 && server->is_taking && waited_ms < NOTE_PATIENCE_MS; waited_ms++) {
+        (void)poll(NULL, 0, 1);
+        note_take(server, atomic_load(&server->epoch));
+    }
+    return rc;
 }
 
 /* Everything but the listener. */
@@ -710,6 +770,8 @@ int mc_server_listen(const char *host, uint16_t *port, const char *flag, char *e
 void mc_server_destroy(struct mc_server *server)
 {
     mc_server_drop_connections(server);
+    if (!mc_note_close(&server->note))
+        server->listener = -1; /* open for as long as the process: the next master is not to begin before that */
     mc_election_destroy(server->election); /* after the last word to anybody: now another may lead */
     if (server->core != NULL)
         mc_core_destroy(server->core);
@@ -723,7 +785,6 @@ void mc_server_destroy(struct mc_server *server)
     mc_fd_close(server->unix_listener);
     mc_fd_close(server->crowd);
     mc_fd_close(server->listener);
-    mc_note_close(&server->note);
     free(server);
 }
 
