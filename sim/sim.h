@@ -50,6 +50,7 @@ enum sim_stream {
     SIM_DATA,
     SIM_FIRM,
     SIM_TOLD,
+    SIM_WRITE,
     SIM_STREAMS
 };
 
