@@ -1,0 +1,174 @@
+"""The file system of the master's note hangs: writes into the page cache, and the waits for the disk. Nobody waits for it."""
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import cluster
+import secured
+from cluster import wait_until
+from python_cluster import MISSING, joined
+from store_process import StoreProcess
+from wire import HELLO, ROLE_CALL, data, frame, hello, record
+
+if cluster.SANITIZED:
+    pytest.skip("a sanitizer's runtime comes first", allow_module_level=True)
+
+LATE_S = 20  # for what takes milliseconds, or for ever
+
+REMOVER = """
+import os, sys
+sys.path.insert(0, os.environ["MC_PYTHONPATH"])
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", sys.argv[1]) == 0
+for key in sys.stdin:
+    print(store.remove(key.strip(), True), flush=True)
+"""
+
+
+class Hanging:
+    """A master whose note hangs as long as the flag is there."""
+
+    def __init__(self, folder):
+        self.flag = folder / "hangs"
+        shim = cluster.BUILD / "tests" / "libhung_note.so"
+        self.master = cluster.Master(environment={"LD_PRELOAD": str(shim), "MC_TEST_HANGS": str(self.flag)})
+
+
+@pytest.fixture
+def hanging(tmp_path):
+    made = Hanging(tmp_path)
+    with made.master:
+        yield made
+        made.flag.unlink(missing_ok=True)
+
+
+def in_time(function, *arguments):
+    """What it returns, where it does: it may be called into a master that stands still for ever."""
+    result = []
+    thread = threading.Thread(target=lambda: result.append(function(*arguments)), daemon=True)
+    thread.start()
+    thread.join(LATE_S)
+    assert result, f"{function.__name__} has not returned in {LATE_S} s"
+    return result[0]
+
+
+def says_late(master, node, seen):
+    """One hello of a node that has met a master of that epoch."""
+    said = struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, ROLE_CALL, 0, node, 1, 0) + data(b"t") + data(b"") + struct.pack("<QI", seen, 10)
+    try:
+        with secured.connection("127.0.0.1", master.port, 5) as stranger:
+            stranger.sendall(frame(HELLO, 1, record(said)))
+            stranger.recv(1)
+    except OSError:
+        pass
+
+
+def epoch_of(master):
+    return (hello(master.port, 5) or (1, 0))[1]
+
+
+def test_nobody_waits_for_a_note_that_hangs(hanging):
+    master = hanging.master
+    with StoreProcess(master.address):
+        client = joined(master, 0)
+        wait_until(lambda: client.put("before", b"before") == 0)
+        wait_until(lambda: client.remove("nothing", True) == MISSING, 30)  # it is of age
+        hanging.flag.touch()
+        end = time.monotonic() + 4  # what was written ahead is over long before
+        count = 0
+        while time.monotonic() < end:
+            assert in_time(client.put, f"key-{count}", b"value") == 0
+            assert in_time(client.get, f"key-{count}") == b"value"
+            assert in_time(client.get, "before") == b"before"
+            assert master.get("/health", timeout_s=LATE_S)[0] == 200
+            count += 1
+        assert in_time(client.remove, "before", True) == 0
+        assert in_time(client.get_size, "before") == MISSING
+        hanging.flag.unlink()
+        client.close()
+
+
+def test_it_begins_again_while_its_note_hangs(hanging):
+    master = hanging.master
+    with StoreProcess(master.address):
+        client = joined(master, 0)
+        wait_until(lambda: client.put("before", b"before") == 0)
+        first = epoch_of(master)
+        hanging.flag.touch()
+        nodes = [os.urandom(16), os.urandom(16)]
+
+        def begun_again():
+            for node in nodes:
+                says_late(master, node, first + 100000)
+            time.sleep(0.3)
+            return epoch_of(master) > first + 100000
+        wait_until(begun_again, 2 * LATE_S, "a later epoch")
+        assert master.get("/health", timeout_s=LATE_S)[0] == 200
+        wait_until(lambda: in_time(client.put, "after", b"after") == 0, LATE_S)
+        wait_until(lambda: in_time(client.get, "after") == b"after" and in_time(client.get, "before") == b"before", LATE_S)
+        wait_until(lambda: "takes too long" in master.log(), LATE_S)
+        last = epoch_of(master)
+        hanging.flag.unlink()
+        wait_until(lambda: in_time(client.remove, "before", True) == 0, 2 * LATE_S)
+        master.kill()
+        master.start()
+        wait_until(lambda: client.get("after") == b"after", 2 * LATE_S)
+        assert epoch_of(master) > last and client.get_size("before") == MISSING
+        client.close()
+
+
+def test_it_is_killed_while_its_note_is_behind(hanging):
+    """What was acknowledged meanwhile is neither forgotten nor back, with an owner that was away for the master's whole life."""
+    master = hanging.master
+    with StoreProcess(master.address) as away, StoreProcess(master.address) as there:
+        client = joined(master, 0)
+        for number in range(40):
+            wait_until(lambda number=number: client.put(f"key-{number}", b"value") == 0)
+        client.close()
+        cluster.hold_still(away.process.pid)
+        master.kill()
+        master.start()
+        with subprocess.Popen([sys.executable, "-c", REMOVER, master.address], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as remover:
+
+            def remove(number):
+                remover.stdin.write(f"key-{number}\n".encode())
+                remover.stdin.flush()
+                return int(remover.stdout.readline())
+            assert remove(0) in (0, MISSING)  # once the master has lived for three seconds
+            hanging.flag.touch()
+            time.sleep(1)  # longer than it writes ahead
+            assert all(in_time(remove, number) in (0, MISSING) for number in range(1, 20))
+            client = joined(master, 0)
+            assert in_time(client.put, "new", b"new") == 0
+            client.close()
+            master.kill()
+            remover.kill()
+        hanging.flag.unlink()
+        master.start()
+        away.process.send_signal(signal.SIGCONT)
+        client = joined(master, 0)
+        wait_until(lambda: client.get("new") == b"new", LATE_S)
+        time.sleep(1.5)  # a master trusts contents after a second
+        assert all(client.get_size(f"key-{number}") == MISSING for number in range(20))
+        assert sum(client.get(f"key-{number}") == b"value" for number in range(20, 40)) > 0  # those of who was there
+        assert there.process.poll() is None
+        client.close()
+
+
+def test_it_ends_while_its_note_hangs(hanging):
+    """It does, whatever does not come to an end, and the next one begins."""
+    master = hanging.master
+    wait_until(lambda: epoch_of(master) > 0)
+    hanging.flag.touch()
+    wait_until(lambda: in_time(epoch_of, master) > 0)
+    master.stop()
+    hanging.flag.unlink()
+    master.start()
+    assert epoch_of(master) > 0
