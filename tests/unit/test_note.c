@@ -13,10 +13,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
@@ -28,7 +30,7 @@
 
 static char folder[64], path[128], error[2048]; /* path: of the note */
 
-static atomic_bool disk_hangs, file_hangs;
+static atomic_bool disk_hangs, file_hangs, end_hangs;
 static atomic_uint writes; /* that have begun */
 
 /* Instead of the C library's. */
@@ -45,6 +47,24 @@ ssize_t pwrite(int fd, const void *data, size_t size, off_t offset)
     while (atomic_load(&file_hangs))
         usleep(1000);
     return (ssize_t)syscall(SYS_pwrite64, fd, data, size, offset);
+}
+
+int flock(int fd, int operation)
+{
+    while ((operation & LOCK_UN) != 0 && atomic_load(&end_hangs))
+        usleep(1000);
+    return (int)syscall(SYS_flock, fd, operation);
+}
+
+int close(int fd)
+{
+    char name[64], link[256];
+    snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(name, link, sizeof(link) - 1);
+    link[length < 0 ? 0 : length] = 0;
+    while (strstr(link, ".note") != NULL && atomic_load(&end_hangs))
+        usleep(1000);
+    return (int)syscall(SYS_close, fd);
 }
 
 static int folder_make(void **state)
@@ -655,6 +675,68 @@ static void test_the_end_of_one_whose_file_hangs(void **state)
     mc_note_close(&next);
 }
 
+/* In one turn one thing stands there and another does not: the thread is waited for once until it has caught up. */
+static void test_needs_that_differ(void **state)
+{
+    (void)state;
+    uint64_t now_ms = mc_clock_boot_ms();
+    struct mc_note note = taken(EPOCH);
+    assert_int_equal(keep(&note, EPOCH, true, now_ms), 0);
+    atomic_store(&file_hangs, true);
+    uint64_t start_ns = mc_clock_ns();
+    for (unsigned i = 0; i < 400; i++) {
+        assert_int_equal(mc_note_keep(&note, EPOCH, true, now_ms + 5000, now_ms + 5000), 1);
+        assert_int_equal(mc_note_keep(&note, EPOCH, true, now_ms + 5000, 0), 0);
+    }
+    assert_true(mc_clock_ns() - start_ns < 400000000);
+    atomic_store(&file_hangs, false);
+    assert_int_equal(keep(&note, EPOCH, true, now_ms + 5000), 0);
+    mc_note_close(&note);
+}
+
+static void *end_later(void *argument)
+{
+    sleep(4);
+    atomic_store(&end_hangs, false);
+    return argument;
+}
+
+/* Unlocking and closing the file may hang as well. Who ends waits a second for it, with a sync or without; whose record
+ * could not be written does not wait, in the loop. */
+static void test_an_end_that_hangs(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        pthread_t thread;
+        struct rlimit before, small = {16, 16};
+        struct mc_note note = taken(EPOCH + i);
+        if (i == 1) {
+            atomic_store(&disk_hangs, true);
+            assert_int_equal(mc_note_age(&note, EPOCH + i), 1);
+        }
+        atomic_store(&end_hangs, true);
+        assert_int_equal(pthread_create(&thread, NULL, end_later, NULL), 0);
+        uint64_t start_ns = mc_clock_ns();
+        if (i < 2) {
+            assert_false(mc_note_close(&note));
+            assert_true(mc_clock_ns() - start_ns < 3000000000);
+        } else {
+            assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+            small.rlim_max = before.rlim_max;
+            assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+            assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+            int rc = keep(&note, EPOCH + i, true, mc_clock_boot_ms());
+            assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+            assert_true(rc < 0);
+            assert_int_equal(note.fd, -1);
+            assert_true(mc_clock_ns() - start_ns < 800000000);
+        }
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        atomic_store(&disk_hangs, false);
+        usleep(100000);
+    }
+}
+
 /* A record that cannot be written is no last word of anybody. */
 static void test_record_without_room(void **state)
 {
@@ -721,6 +803,8 @@ int main(void)
         TEST(test_a_file_that_hangs),
         TEST(test_what_stands_there_is_enough),
         TEST(test_the_end_of_one_whose_file_hangs),
+        TEST(test_an_end_that_hangs),
+        TEST(test_needs_that_differ),
         TEST(test_record_without_room),
         TEST(test_no_epoch_is_taken_twice),
         TEST(test_the_name_of_the_cluster),

@@ -160,7 +160,7 @@ struct note_spot {
 struct mc_note_pen {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
-    unsigned held; /* by the note and by the threads: the last one closes the file */
+    unsigned held; /* by the note and by the threads */
     int fd;
     bool is_running, is_writing, is_syncing, is_closed; /* the first two: the thread that writes */
     uint64_t begun_ns;                                  /* is_writing */
@@ -180,7 +180,6 @@ static void pen_release(struct mc_note_pen *pen)
     pthread_mutex_unlock(&pen->lock);
     if (!is_last)
         return;
-    close(pen->fd);
     pthread_cond_destroy(&pen->work);
     mc_monitor_destroy(&pen->lock, &pen->done);
     free(pen);
@@ -224,6 +223,14 @@ static void write_one(struct mc_note_pen *pen, struct note_spot *place)
     pthread_cond_broadcast(&pen->done);
 }
 
+/* With the lock, but for the close. */
+static void file_close(struct mc_note_pen *pen)
+{
+    pthread_mutex_unlock(&pen->lock);
+    close(pen->fd);
+    pthread_mutex_lock(&pen->lock);
+}
+
 static void *pen_run(void *argument)
 {
     struct mc_note_pen *pen = argument;
@@ -237,8 +244,12 @@ static void *pen_run(void *argument)
         write_one(pen, place);
     }
     /* Not before: the next master reads what we have written last. A child that was forked meanwhile has the same
-     * description, as has a sync. */
+     * description, as has a sync. Both may wait for the file system: without the lock, for which main waits. */
+    pthread_mutex_unlock(&pen->lock);
     (void)flock(pen->fd, LOCK_UN);
+    pthread_mutex_lock(&pen->lock);
+    if (!pen->is_syncing) /* else the sync does */
+        file_close(pen);
     pen->is_running = false;
     pthread_cond_broadcast(&pen->done);
     pen_release(pen);
@@ -295,6 +306,8 @@ static void *sync_run(void *argument)
         *moved = place->syncing > *moved ? place->syncing : *moved;
         place->why = why != 0 ? why : place->why;
     }
+    if (!pen->is_running)
+        file_close(pen);
     pen_release(pen);
     return NULL;
 }
@@ -425,12 +438,19 @@ static int standing(struct mc_note *note, struct note_word needed)
         until_ns = until_ns != 0 ? until_ns : mc_clock_ns() + QUICK_NS;
         note->is_late = mc_monitor_wait(&pen->lock, &pen->done, until_ns) != 0;
     }
-    note->is_late = !says(&pen->stands, &needed);
+    bool is_there = says(&pen->stands, &needed);
+    if (pen->places[RECORD].written == pen->places[RECORD].asked) /* not where this need was met, and another is not */
+        note->is_late = false;
     int why = pen->gone;
-    pthread_mutex_unlock(&pen->lock);
-    if (why == 0)
-        return note->is_late ? 1 : 0;
-    (void)mc_note_close(note);
+    if (why == 0) {
+        pthread_mutex_unlock(&pen->lock);
+        return is_there ? 0 : 1;
+    }
+    note->fd = -1;
+    note->pen = NULL;
+    pen->is_closed = true; /* its thread does the rest */
+    pthread_cond_signal(&pen->work);
+    pen_release(pen);
     errno = why;
     return MC_ERR_INTERNAL_ERROR;
 }
