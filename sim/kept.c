@@ -31,6 +31,7 @@ static struct guard guards[SIM_PROCESSES_MAX][SIM_KEY_NAMES_MAX];
 static uint64_t gone_group;              /* a member of it has just been evicted; 0: none was */
 static uint64_t evicted_before;          /* the master's counter at the last look */
 static uint64_t held[SIM_KEY_NAMES_MAX]; /* the last master under which the key was held without a value */
+static uint64_t left[SIM_KEY_NAMES_MAX]; /* the master that has evicted the last replica of it that it knew; 0: none */
 static struct budget {                   /* of firm pins, at the last look */
     uint64_t epoch, lent;
     bool is_void; /* it may be less than what is there */
@@ -40,6 +41,7 @@ void oracle_kept_reset(void)
 {
     memset(guards, 0, sizeof(guards));
     memset(held, 0, sizeof(held));
+    memset(left, 0, sizeof(left));
     gone_group = 0;
     evicted_before = 0;
     budget = (struct budget){.epoch = 0};
@@ -250,8 +252,21 @@ void sim_object_lose_replica(struct mc_core *core, struct mc_object *object, str
         oracle_placements_evict(key, mc_node_generation(core, mc_segment_node(segment, slot)));
         on_evicted(core, object, segment, slot);
         oracle_quota_evicts(core, object, segment->kind == MC_SEGMENT_MEMORY ? 1 : 0);
+        left[key] = object->live == 1 ? core->epoch : left[key];
     }
     mc_object_lose_replica(core, object, segment, slot);
+}
+
+/* There are too many tombstones for one of its own: a replica that the master had not met is refused, and it has said
+ * that such keys will be missing. */
+static void look_what_is_left(const struct mc_core *core, uint32_t key)
+{
+    const struct mc_object *object = mc_objects_find(&core->objects, sim_key_full(key));
+    if (object != NULL && object->tombstone != 0 && object->clearing > 0)
+        return; /* not decided yet */
+    if (object == NULL && left[key] == core->epoch && mc_tombstone_may_be(core, sim_key_full(key)))
+        oracle_placements_evict(key, 0);
+    left[key] = 0;
 }
 
 void oracle_evictions_begin(void)
@@ -271,6 +286,9 @@ void oracle_core_rests(const struct mc_core *core)
         }
     }
     gone_group = core->groups.going == NULL ? 0 : gone_group;
+    for (uint32_t key = 0; key < sim_plan->keys; key++)
+        if (left[key] != 0)
+            look_what_is_left(core, key);
     for (uint32_t key = 0; key < sim_plan->keys && sim_plan->has_groups; key++) {
         const struct mc_object *cell = mc_objects_find(&core->objects, sim_key_full(key));
         if (cell != NULL && cell->tombstone != 0 && cell->clearing > 0)
