@@ -87,17 +87,6 @@ void mc_server_turn_end(struct mc_server *server)
     server->turn_ns = 0;
 }
 
-void mc_server_role(struct mc_server *server, struct mc_election_role *role)
-{
-    if (server->election != NULL) {
-        mc_election_describe(server->election, role);
-        return;
-    }
-    *role = (struct mc_election_role){.phase = MC_LEADERSHIP_LEADER, .epoch = atomic_load(&server->epoch)};
-    role->leader_epoch = role->epoch;
-    snprintf(role->leader, sizeof(role->leader), "%s", server->address);
-}
-
 /* ---- connections ---- */
 
 static void list_append(struct connection_list *list, struct connection **next, struct connection *connection)
@@ -323,7 +312,9 @@ static void settle(struct connection *connection)
         connection->out_sent = 0;
     }
     int rc = 0;
-    if (is_wait && !connection->is_waiting) {
+    if (server->is_held) {
+        is_wait = connection->is_waiting; /* whether it takes anything is not asked meanwhile */
+    } else if (is_wait && !connection->is_waiting) {
         rc |= event_add(&connection->write_event, NULL);
         connection->taken_ms = server->now_ms;
     } else if (!is_wait && connection->is_waiting) {
@@ -340,8 +331,18 @@ static void settle(struct connection *connection)
         mark_ready(connection, &server->ready);
         mc_stored_count(connection, false);
     }
-    if (rc != 0 || (connection->is_closing && !is_wait))
+    if (rc != 0 || (connection->is_closing && backlog == 0))
         connection->is_dead = true;
+}
+
+/* The core has forgotten it, or never knew it; nothing but the table points to it. */
+static void end(struct connection *connection)
+{
+    struct mc_server *server = connection->server;
+    if (server->core != NULL)
+        mc_core_disconnected(server->core, server->now_ms, connection->number);
+    mc_assert(!connection->is_dirty);
+    destroy(connection);
 }
 
 /* Sends what turns have made, and ends what shall end, the first in the list first, for as long as FLUSH_NS: a send
@@ -370,10 +371,28 @@ void mc_server_flush(struct mc_server *server)
             continue;
         if (connection->is_ready)
             continue; /* the ready list still points to it; run_ready sends it here again */
-        if (server->core != NULL)
-            mc_core_disconnected(server->core, server->now_ms, connection->number);
-        mc_assert(!connection->is_dirty);
-        destroy(connection);
+        end(connection);
+    }
+}
+
+/* Instead of that, in a turn that may send nothing: what waits is counted, who has too much of it is not read, and who
+ * is dead goes. All others keep their places in the list. */
+void mc_server_hold(struct mc_server *server)
+{
+    struct connection **at = &server->dirty.first, *connection;
+    while ((connection = *at) != NULL) {
+        if (!connection->is_dead)
+            settle(connection);
+        if (!connection->is_dead) {
+            at = &connection->next_dirty;
+            continue;
+        }
+        *at = connection->next_dirty;
+        if (*at == NULL)
+            server->dirty.last = at;
+        connection->is_dirty = false;
+        if (!connection->is_ready) /* else as in a turn that sends */
+            end(connection);
     }
 }
 
@@ -382,8 +401,13 @@ static void on_writable(evutil_socket_t fd, short events, void *argument)
     struct connection *connection = argument;
     (void)fd, (void)events;
     mc_server_turn_enter(connection->server);
-    connection->server->has_activity = true;
     mark_dirty(connection);
+    if (connection->server->is_held) { /* asked again when something may be sent */
+        (void)event_del(&connection->write_event);
+        connection->is_waiting = false;
+    } else {
+        connection->server->has_activity = true;
+    }
 }
 
 /* ---- input ---- */
@@ -798,7 +822,8 @@ static bool make_room(struct mc_server *server)
 {
     struct resting list[ROOM_AT_ONCE] = {{0}};
     size_t count = 0;
-    if (server->core == NULL || (server->crowded_ms != 0 && server->now_ms - server->crowded_ms < ACCEPT_PAUSE_MS))
+    if (server->core == NULL || server->is_held || /* nobody is closed before what it waits for is sent */
+        (server->crowded_ms != 0 && server->now_ms - server->crowded_ms < ACCEPT_PAUSE_MS))
         return false;
     for (size_t i = 0; i < server->indices_used; i++) {
         struct connection *connection = server->connections[i];

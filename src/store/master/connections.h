@@ -164,6 +164,8 @@ void mc_server_turn_end(struct mc_server *server);
 void mc_server_run_ready(struct mc_server *server);
 /* Sends what turns have made, and ends what shall end, within its share of the turn: the rest stays for the next. */
 void mc_server_flush(struct mc_server *server);
+/* Or, while nothing may be sent, only counts what waits, and ends what is dead. */
+void mc_server_hold(struct mc_server *server);
 /* Closes connections that do not get on, so that nobody collects memory and descriptors by sitting still. */
 void mc_server_sweep(struct mc_server *server);
 /* Ends all connections; the core is not told. */

@@ -485,6 +485,17 @@ static int keep_role(struct mc_server *server)
     return core_begin(server, role.epoch, &role);
 }
 
+void mc_server_role(struct mc_server *server, struct mc_election_role *role)
+{
+    if (server->election != NULL) {
+        mc_election_describe(server->election, role);
+        return;
+    }
+    *role = (struct mc_election_role){.phase = MC_LEADERSHIP_LEADER, .epoch = atomic_load(&server->epoch)};
+    role->leader_epoch = role->epoch;
+    snprintf(role->leader, sizeof(role->leader), "%s", server->address);
+}
+
 void mc_server_describe(struct mc_server *server, struct mc_election_role *role)
 {
     mc_server_role(server, role);
@@ -561,7 +572,9 @@ int mc_server_run(struct mc_server *server)
         is_busy = tick(server);
         note_tell(server);
         cluster_keep(server);
-        if (!server->is_held && (server->core == NULL || mc_server_may_serve(server)))
+        if (server->is_held)
+            mc_server_hold(server);
+        else if (server->core == NULL || mc_server_may_serve(server))
             mc_server_flush(server);
         mc_server_turn_end(server);
         is_busy = is_busy || is_pending(server);
