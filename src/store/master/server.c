@@ -191,6 +191,8 @@ static bool keep_age(struct mc_server *server)
         return false;
     }
     int rc = mc_note_age(&server->note, atomic_load(&server->epoch));
+    if (rc == 0 && mc_core_acts(server->core) && note_keep(server, true) > 0) /* the last time that it has to say so */
+        rc = 1;
     server->aging_since_ms = server->aging_since_ms != 0 ? server->aging_since_ms : server->now_ms;
     bool is_late = server->now_ms - server->aging_since_ms >= AGING_PATIENCE_MS;
     if (rc > 0 && !is_late)
@@ -680,7 +682,8 @@ static int begin_alone(struct mc_server *server, const struct mc_master_config *
     bool is_late = now <= taken && mc_epoch_can_be(taken + MC_EPOCH_CARRY); /* our clock is, or was early then */
     rc = core_begin(server, is_late ? epoch_above(taken + MC_EPOCH_CARRY) : now, NULL);
     /* Nobody is served yet, so we may wait here, and what is written next (our cluster's name) comes to the disk soon
-     * enough for those who come first. */
+     * enough for those who come first. It is a part of the time in which nothing is said. */
+    server->held_since_ms = server->is_taking ? server->now_ms : 0;
     for (unsigned waited_ms = 0; rc == 0 && server->is_taking && waited_ms < NOTE_PATIENCE_MS; waited_ms++) {
         (void)poll(NULL, 0, 1);
         note_take(server, atomic_load(&server->epoch));
