@@ -37,6 +37,7 @@ class Hanging:
 
     def __init__(self, folder):
         self.flag = folder / "hangs"
+        self.disk_flag = folder / "hangs.disk"
         shim = cluster.BUILD / "tests" / "libhung_note.so"
         self.master = cluster.Master(environment={"LD_PRELOAD": str(shim), "MC_TEST_HANGS": str(self.flag)})
 
@@ -47,6 +48,7 @@ def hanging(tmp_path):
     with made.master:
         yield made
         made.flag.unlink(missing_ok=True)
+        made.disk_flag.unlink(missing_ok=True)
 
 
 def in_time(function, *arguments):
@@ -160,6 +162,54 @@ def test_it_is_killed_while_its_note_is_behind(hanging):
         assert sum(client.get(f"key-{number}") == b"value" for number in range(20, 40)) > 0  # those of who was there
         assert there.process.poll() is None
         client.close()
+
+
+class Held:
+    """A young master of which somebody wants a put that it may not answer yet."""
+
+    def __init__(self, hanging):
+        self.client = joined(hanging.master, 0)
+        wait_until(lambda: self.client.put("before", b"before") == 0)
+        before = epoch_of(hanging.master)
+        hanging.master.kill()
+        hanging.master.start()
+        wait_until(lambda: epoch_of(hanging.master) > before)
+        hanging.disk_flag.touch()  # it does not come of age
+        self.client.close()
+        self.client = joined(hanging.master, 0)
+        wait_until(lambda: self.client.get_size("before") > 0, LATE_S)
+        hanging.flag.touch()
+        self.results = []
+        self.thread = threading.Thread(target=lambda: self.results.append(self.client.put("key", b"value")), daemon=True)
+        self.thread.start()
+
+
+def test_what_the_note_does_not_say_is_not_answered(hanging):
+    with StoreProcess(hanging.master.address):
+        held = Held(hanging)
+        held.thread.join(1.5)
+        assert held.results == []
+        hanging.flag.unlink()
+        held.thread.join(LATE_S)
+        assert held.results == [0]
+        assert held.client.get("key") == b"value"
+        hanging.disk_flag.unlink()
+        held.client.close()
+
+
+def test_it_is_killed_before_it_answers(hanging):
+    with StoreProcess(hanging.master.address):
+        held = Held(hanging)
+        time.sleep(1)
+        hanging.master.kill()
+        held.thread.join(1)
+        assert 0 not in held.results
+        hanging.flag.unlink()
+        hanging.disk_flag.unlink()
+        hanging.master.start()
+        held.thread.join(4 * LATE_S)
+        wait_until(lambda: held.client.get("before") == b"before", LATE_S)
+        held.client.close()
 
 
 def test_it_ends_while_its_note_hangs(hanging):
