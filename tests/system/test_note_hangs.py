@@ -212,6 +212,17 @@ def test_it_is_killed_before_it_answers(hanging):
         held.client.close()
 
 
+def test_it_begins_while_its_note_hangs(hanging):
+    """Two seconds in all, whether its process waits or its loop."""
+    wait_until(lambda: epoch_of(hanging.master) > 0)
+    hanging.master.kill()
+    hanging.flag.touch()
+    start = time.monotonic()
+    hanging.master.start()
+    assert in_time(epoch_of, hanging.master) > 0
+    assert 1.5 < time.monotonic() - start < 3.5
+
+
 def test_it_ends_while_its_note_hangs(hanging):
     """It does, whatever does not come to an end, and the next one begins."""
     master = hanging.master
