@@ -1,5 +1,7 @@
 """The file system of the master's note hangs: writes into the page cache, and the waits for the disk. Nobody waits for it."""
+import contextlib
 import os
+import pathlib
 import signal
 import struct
 import subprocess
@@ -14,7 +16,7 @@ import secured
 from cluster import wait_until
 from python_cluster import MISSING, joined
 from store_process import StoreProcess
-from wire import HELLO, ROLE_CALL, data, frame, hello, record
+from wire import GET, HELLO, ROLE_CALL, Connection, data, frame, hello, record, records
 
 if cluster.SANITIZED:
     pytest.skip("a sanitizer's runtime comes first", allow_module_level=True)
@@ -167,7 +169,7 @@ def test_it_is_killed_while_its_note_is_behind(hanging):
 class Held:
     """A young master of which somebody wants a put that it may not answer yet."""
 
-    def __init__(self, hanging):
+    def __init__(self, hanging, prepare=lambda: None):
         self.client = joined(hanging.master, 0)
         wait_until(lambda: self.client.put("before", b"before") == 0)
         before = epoch_of(hanging.master)
@@ -178,6 +180,7 @@ class Held:
         self.client.close()
         self.client = joined(hanging.master, 0)
         wait_until(lambda: self.client.get_size("before") > 0, LATE_S)
+        self.prepared = prepare()
         hanging.flag.touch()
         self.results = []
         self.thread = threading.Thread(target=lambda: self.results.append(self.client.put("key", b"value")), daemon=True)
@@ -194,6 +197,36 @@ def test_what_the_note_does_not_say_is_not_answered(hanging):
         assert held.results == [0]
         assert held.client.get("key") == b"value"
         hanging.disk_flag.unlink()
+        held.client.close()
+
+
+def processor_s(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_who_asks_for_much_meanwhile_is_not_read(hanging):
+    """More than 8 MiB of answers wait for it; the master rests."""
+    master = hanging.master
+    with StoreProcess(master.address):
+        held = Held(hanging, lambda: Connection(master.port, ROLE_CALL, os.urandom(16)))
+        asked = frame(GET, 9, record(struct.pack("<I", 0)) + records([data(b"before")] * 1024))
+
+        def ask():
+            with contextlib.suppress(OSError):  # closed below
+                held.prepared.socket.sendall(asked * 600)
+        threading.Thread(target=ask, daemon=True).start()
+        time.sleep(0.8)
+        before = processor_s(master.process.pid)
+        time.sleep(0.5)
+        used = processor_s(master.process.pid) - before
+        assert held.results == []
+        assert used < 0.2, used
+        hanging.flag.unlink()
+        hanging.disk_flag.unlink()
+        held.thread.join(LATE_S)
+        assert held.results == [0]
+        held.prepared.close()
         held.client.close()
 
 
