@@ -202,7 +202,8 @@ static void count_take(struct hostile *hostile, const struct mc_frame *frame)
     static uint8_t ones[MC_BATCH_MAX];
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     bool has_list = frame->type == MC_MESSAGE_GET || frame->type == MC_MESSAGE_EXIST ||
-                    frame->type == MC_MESSAGE_REMOVE || frame->type == MC_MESSAGE_PUT_START;
+                    frame->type == MC_MESSAGE_REMOVE || frame->type == MC_MESSAGE_HINT ||
+                    frame->type == MC_MESSAGE_PUT_START;
     memset(ones, 1, sizeof(ones));
     (void)mc_reader_take(&reader, mc_reader_u16(&reader));
     hostile->count = has_list ? mc_list_read(&reader) : 1;
@@ -224,6 +225,7 @@ static bool answer(struct connection *connection, const struct mc_frame *frame)
                                          {MC_MESSAGE_GET, MC_MESSAGE_GET_FOUND},
                                          {MC_MESSAGE_EXIST, MC_MESSAGE_EXIST_REPLY},
                                          {MC_MESSAGE_REMOVE, MC_MESSAGE_REMOVE_REPLY},
+                                         {MC_MESSAGE_HINT, MC_MESSAGE_HINT_REPLY},
                                          {MC_MESSAGE_REMOVE_REGEX, MC_MESSAGE_COUNT_REPLY},
                                          {MC_MESSAGE_REMOVE_ALL, MC_MESSAGE_COUNT_REPLY},
                                          {MC_MESSAGE_PING, MC_MESSAGE_PONG},

@@ -284,15 +284,18 @@ static void step_place(struct game *game, unsigned at, bool revoke)
 
 static void step_keys(struct game *game, unsigned at)
 {
-    static const enum mc_message types[] = {MC_MESSAGE_GET, MC_MESSAGE_EXIST, MC_MESSAGE_REMOVE, MC_MESSAGE_GET};
+    static const enum mc_message types[] = {MC_MESSAGE_GET, MC_MESSAGE_EXIST, MC_MESSAGE_REMOVE, MC_MESSAGE_HINT};
     uint8_t shape = byte(game);
     struct mc_wire_get get = {.flags = shape >> 2 & 1};
     struct mc_wire_remove removal = {.force = shape >> 2 & 1};
+    struct mc_wire_hint hint = {.hint = (uint8_t)(1 + (shape >> 2 & 3))};
     struct mc_wire_none none = {0};
     if (types[shape & 3] == MC_MESSAGE_GET)
         mc_wire_get_write(&game->body, &get);
     else if (types[shape & 3] == MC_MESSAGE_REMOVE)
         mc_wire_remove_write(&game->body, &removal);
+    else if (types[shape & 3] == MC_MESSAGE_HINT)
+        mc_wire_hint_write(&game->body, &hint);
     else
         mc_wire_none_write(&game->body, &none);
     size_t list = mc_list_begin(&game->body);

@@ -86,7 +86,8 @@ extern "C" {
     X(NOT_PERMITTED, -1907,                                                                                            \
       "the peer wants a key, or one with more rights: MC_AUTH_FILE or MC_AUTH_TOKEN; see docs/security.md")            \
     X(FIRM_PIN_REFUSED, -1908,                                                                                         \
-      "no more may be pinned firmly (--max_firm_pin_ratio of the master), or a node is of an earlier release")
+      "no more may be pinned firmly (--max_firm_pin_ratio of the master), or a node is of an earlier release")         \
+    X(OBJECT_IS_PINNED, -1909, "it is pinned so that it is not evicted, and no hint ends that")
 
 enum mc_error {
     MC_OK = 0,
@@ -355,6 +356,24 @@ MC_API int mc_store_pin(struct mc_store *store, const struct mc_bytes *keys, siz
  * now, or the master is of an earlier release; or negative. Where it was moved to a node of an earlier release since no
  * other was left, that ends with the master. Returns 0 or the first error. Takes no lease. */
 MC_API int mc_store_firm_pin_left(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);
+/* What will become of values, as their user sees it: advice, which costs nobody else anything. What each promises, and
+ * what does not: docs/operations.md#hints. Any use of a value ends what DROP and PAUSE have said of it. */
+enum mc_hint {
+    MC_HINT_DROP = 1,     /* not needed any more: its soft pin ends, and it is the next to be evicted from memory */
+    MC_HINT_PAUSE = 2,    /* not needed for a while: stored on a disk soon, and once it is there the next to be evicted
+                             from memory */
+    MC_HINT_RESUME = 3,   /* needed soon, after a pause: as PREFETCH */
+    MC_HINT_PREFETCH = 4, /* needed soon: loaded into memory if it lies on a disk alone */
+};
+#define MC_HINT_BEGUN 1
+/* for_ms: of PAUSE, about how long it will last; 0 = that is not known; less than a second is not worth anything. Never
+ * waits for what it has begun. results[i] = 0: it is as was said (RESUME, PREFETCH: in memory; PAUSE: or there is no
+ * disk for it); MC_HINT_BEGUN: it is being loaded, or stored; MC_ERR_OBJECT_NOT_FOUND; MC_ERR_NO_AVAILABLE_HANDLE: no
+ * room to load it just now, or hints load so much already; MC_ERR_OBJECT_IS_PINNED: DROP of what is pinned firmly or
+ * hard; MC_ERR_REPLICA_IS_NOT_READY; MC_ERR_NOT_PERMITTED: DROP and PAUSE want the right to write;
+ * MC_ERR_NOT_SUPPORTED: the master is of an earlier release. Returns 0 or the error of the whole call. */
+MC_API int mc_store_hint(struct mc_store *store, const struct mc_bytes *keys, size_t count, enum mc_hint hint,
+                         uint64_t for_ms, int *results);
 /* results[i] = length in bytes or negative. */
 MC_API int mc_store_size(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);
 /* results[i] = 0, -704 absent, -706 leased (without force), -703 being written. Answered when no crash can bring the

@@ -1,6 +1,7 @@
 #include "core_check.h"
 
 #include "store/core/account.h"
+#include "store/core/hint.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/put.h"
@@ -171,11 +172,38 @@ static const char *check_policy(const struct mc_segment *segment)
     for (unsigned proven = 0; proven < 2; proven++)
         for (uint32_t slot = lists[proven]->head; slot != MC_NODE_NONE;) {
             const struct mc_node *node = mc_segment_node(segment, slot);
-            if (node->proven != proven || mc_node_object(node)->soft)
+            if (node->proven != proven || mc_node_object(node)->soft || mc_node_goes_first(node))
                 return "a list of the policy";
             slot = node->list_next;
         }
     return NULL;
+}
+
+/* What a hint has said of a node is known where it counts. */
+static const char *check_hints(const struct mc_segment *segment)
+{
+    uint64_t fetched = 0, fetching = 0;
+    uint64_t fetches = 0, first = 0;
+    for (uint32_t slot = 0; slot < segment->space.node_fresh; slot++) {
+        const struct mc_node *node = mc_segment_node(segment, slot);
+        bool may_be = node->state == MC_NODE_LIVE || node->state == MC_NODE_MOVING;
+        if (node->state == MC_NODE_UNUSED || node->state == MC_NODE_FREE)
+            continue;
+        if (node->listed && (!may_be || segment->kind != MC_SEGMENT_MEMORY))
+            return "a hint about what is no replica in memory";
+        bool is_fetched = mc_node_is_fetched(node), is_moving = node->state == MC_NODE_MOVING;
+        fetched += is_fetched ? node->size : 0;
+        fetching += is_fetched && is_moving ? node->size : 0;
+        fetches += is_fetched && is_moving;
+        first += mc_node_goes_first(node);
+    }
+    for (uint32_t slot = segment->first.head; slot != MC_NODE_NONE; slot = mc_segment_node(segment, slot)->list_next)
+        if (!mc_node_goes_first(mc_segment_node(segment, slot)))
+            return "one that goes first, and does not know it";
+    return fetched == segment->fetched && fetching == segment->fetching && fetches == segment->fetches &&
+                   first == segment->first.count
+               ? NULL
+               : "what hints have loaded, or let go first";
 }
 
 static bool check_place(const struct mc_segment_set *set, const struct mc_segment *segment)
@@ -206,12 +234,14 @@ static const char *check_segment(const struct mc_core *core, const struct mc_seg
     wrong = wrong != NULL ? wrong : check_list(segment, &segment->moves, MC_NODE_MOVING);
     if (segment->state == MC_SEGMENT_GONE || wrong != NULL)
         return wrong;
-    if (sums.aged != segment->normal.count + segment->proven.count + segment->soft.count)
+    if (sums.aged != segment->first.count + segment->normal.count + segment->proven.count + segment->soft.count)
         return "what may be evicted";
     wrong = check_list(segment, &segment->normal, MC_NODE_LIVE);
     wrong = wrong != NULL ? wrong : check_list(segment, &segment->proven, MC_NODE_LIVE);
     wrong = wrong != NULL ? wrong : check_policy(segment);
     wrong = wrong != NULL ? wrong : check_list(segment, &segment->soft, MC_NODE_LIVE);
+    wrong = wrong != NULL ? wrong : check_list(segment, &segment->first, MC_NODE_LIVE);
+    wrong = wrong != NULL ? wrong : check_hints(segment);
     wrong = wrong != NULL ? wrong : mc_space_check(&segment->space);
     bool is_placed_in = segment->state == MC_SEGMENT_OK && segment->kind == MC_SEGMENT_MEMORY;
     if (mc_set_has(&core->ok, segment) != is_placed_in || !check_place(&core->ok, segment))
@@ -349,7 +379,7 @@ static const char *check_accounts(const struct mc_core *core, uint64_t nodes)
 /* What only sums over all segments can tell. */
 static const char *check_sums(const struct mc_core *core)
 {
-    uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0, moving = 0, in_memory = 0, firm = 0;
+    uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0, moving = 0, in_memory = 0, firm = 0, pausing = 0;
     struct holding holding = {.core = core};
     mc_objects_visit(&core->objects, count_held, &holding);
     if (holding.lost)
@@ -364,6 +394,7 @@ static const char *check_sums(const struct mc_core *core)
             clearing += node->state == MC_NODE_CLEARING && mc_node_held(node) != NULL;
             remains += node->state == MC_NODE_CLEARING && (node->seen & MC_CLEARING_REMAINS) != 0;
             moving += node->state == MC_NODE_MOVING;
+            pausing += node->state == MC_NODE_MOVING ? node->uses : 0;
             if (node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED)
                 continue;
             const struct mc_object *object = mc_node_object(node);
@@ -387,6 +418,8 @@ static const char *check_sums(const struct mc_core *core)
         return wrong;
     if (firm != core->firm.bytes)
         return "what is pinned firmly";
+    if (pausing != core->pausing)
+        return "what is stored for those who pause";
     if (moving != core->moves.count || moving != holding.moving)
         return "the objects that are moved";
     if (clearing != holding.clearing || remains != holding.remains || core->held_count != holding.held)

@@ -133,6 +133,11 @@ class Client:
         self.store.batch_pin(keys, config)
         self.store.firm_pin_left(keys[0])
 
+    def hint(self):
+        keys = self.old()
+        self.store.hint(keys, "pause", 1000)
+        self.store.hint(keys, "resume")
+
     def remove(self):
         keys, values = self.new()
         self.store.put(keys[0], values[0])

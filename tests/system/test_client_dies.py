@@ -15,7 +15,7 @@ from python_cluster import SEGMENT, joined, wait_until, with_fields
 
 PROGRAM = pathlib.Path(__file__).with_name("dying_client.py")
 KINDS = ("put put_parts put_batch put_from batch_put_from batch_put_from_multi_buffers upsert upsert_batch batch_upsert_from put_session get get_batch "
-         "get_buffer batch_get_buffer get_into batch_get_into batch_get_into_multi_buffers get_session exist pin remove batch_remove remove_by_regex "
+         "get_buffer batch_get_buffer get_into batch_get_into batch_get_into_multi_buffers get_session exist pin hint remove batch_remove remove_by_regex "
          "copy_task move_task mount setup_and_close").split()
 KILLS = 40 if os.environ.get("MC_TEST_ALL") else 4
 LIVES_S = 0.02  # at most, from its first call on

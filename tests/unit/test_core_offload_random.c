@@ -274,6 +274,18 @@ static int32_t look(struct model *model, unsigned key)
     return code;
 }
 
+/* Whatever is said of it, it is there or not. */
+static void hint(struct model *model)
+{
+    unsigned key = (unsigned)model_random(model, KEYS);
+    unsigned kind = MC_HINT_DROP + (unsigned)model_random(model, MC_HINT_PREFETCH);
+    int32_t code = world_hint(&model->world, model->reader, kind, model_key(key), 0);
+    hear(model);
+    model_trace(model, "hint %u of %s: %d", kind, model_key(key), code);
+    if (code >= 0 && !anything_lives(model, key))
+        model_wrong(model, "a hint finds what is no more");
+}
+
 /* ---- clients ---- */
 
 static void connect_clients(struct model *model)
@@ -582,6 +594,8 @@ static void any_step(struct model *model)
         end_place(model, &model->writers[model_random(model, WRITERS)]);
         break;
     case 5:
+        hint(model);
+        break;
     case 6:
         (void)look(model, (unsigned)model_random(model, KEYS));
         break;

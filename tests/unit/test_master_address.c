@@ -115,6 +115,27 @@ static void the_leader_is_remembered_and_looked_up_again(void **state)
     finish();
 }
 
+/* It is of an earlier release, and would end the connection at a message that it does not know. */
+static void who_takes_no_hints_hears_none(void **state)
+{
+    const struct mc_bytes keys[] = {{"a", 1}, {"b", 1}};
+    int results[2] = {7, 7};
+    (void)state;
+    start(3000);
+    assert_int_equal(exist(), 1);
+    unsigned calls = FAKE_GET(&first, calls), hellos = FAKE_GET(&first, hellos);
+    for (enum mc_hint hint = MC_HINT_DROP; hint <= MC_HINT_PREFETCH; hint++)
+        assert_int_equal(mc_store_hint(store, keys, 2, hint, 0, results), MC_ERR_NOT_SUPPORTED);
+    assert_true(results[0] == MC_ERR_NOT_SUPPORTED && results[1] == MC_ERR_NOT_SUPPORTED);
+    assert_int_equal(FAKE_GET(&first, calls), calls);
+    assert_int_equal(mc_store_hint(store, keys, 2, (enum mc_hint)9, 0, results), MC_ERR_INVALID_PARAMS);
+    assert_true(results[0] == MC_ERR_INVALID_PARAMS && results[1] == MC_ERR_INVALID_PARAMS);
+    assert_int_equal(exist(), 1);
+    /* One hello a hint, and none for the one that is wrong: a link that was kept may be to a master that is no more. */
+    assert_int_equal(FAKE_GET(&first, hellos), hellos + 4);
+    finish();
+}
+
 static void a_leader_that_leads_no_more_is_left(void **state)
 {
     (void)state;
@@ -317,6 +338,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_leader_is_remembered_and_looked_up_again),
+        cmocka_unit_test(who_takes_no_hints_hears_none),
         cmocka_unit_test(a_leader_that_leads_no_more_is_left),
         cmocka_unit_test(a_stopped_leader_is_left_before_the_deadline),
         cmocka_unit_test(what_a_standby_says_is_remembered),

@@ -1,4 +1,4 @@
-/* The short calls: exist, size, describe, remove. Each is one request to the master per MC_BATCH_MAX keys. */
+/* The short calls: exist, size, describe, remove, hint. Each is one request to the master per MC_BATCH_MAX keys. */
 #include "env/log.h"
 #include "env/clock.h"
 #include "store/client/calls.h"
@@ -13,6 +13,7 @@ struct keys_request {
     const struct mc_bytes *keys;
     size_t count;
     bool force;
+    struct mc_wire_hint hint;
 };
 
 static void write_keys(struct mc_buffer *out, const struct keys_request *request)
@@ -60,6 +61,15 @@ static void build_remove(struct mc_buffer *out, uint64_t request_id, const void 
     mc_frame_end(out, frame);
 }
 
+static void build_hint(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    const struct keys_request *request = context;
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_HINT, request_id);
+    mc_wire_hint_write(out, &request->hint);
+    write_keys(out, request);
+    mc_frame_end(out, frame);
+}
+
 static void build_remove_all(struct mc_buffer *out, uint64_t request_id, const void *context)
 {
     mc_wire_remove_frame(out, mc_frame_begin(out, MC_MESSAGE_REMOVE_ALL, request_id),
@@ -71,7 +81,7 @@ static void build_remove_regex(struct mc_buffer *out, uint64_t request_id, const
     mc_wire_remove_regex_frame(out, mc_frame_begin(out, MC_MESSAGE_REMOVE_REGEX, request_id), context);
 }
 
-/* ---- exist, size, remove: a code for each key ---- */
+/* ---- exist, size, remove, hint: a code for each key ---- */
 
 typedef void put_result(void *results, size_t index, int64_t result);
 
@@ -153,13 +163,33 @@ static int read_remove(struct mc_reader *reader, const struct keys_request *requ
     return reader->bad || !is_good || count != request->count ? MC_ERR_PROTOCOL : 0;
 }
 
+static int read_hint(struct mc_reader *reader, const struct keys_request *request, bool repeated, void *results,
+                     size_t at)
+{
+    struct mc_wire_none head;
+    struct mc_wire_code code;
+    (void)repeated;
+    mc_wire_none_read(reader, &head);
+    size_t count = mc_list_read(reader);
+    bool is_good = true;
+    for (size_t i = 0; i < count && i < request->count; i++) {
+        mc_wire_code_read(reader, &code);
+        is_good = is_good && code.code <= MC_HINT_BEGUN;
+        put_int(results, at + i, code.code);
+    }
+    return reader->bad || !is_good || count != request->count ? MC_ERR_PROTOCOL : 0;
+}
+
 /* One slice of a batch: its keys are all well formed. */
 static int call_slice(struct mc_store *store, const struct keys_call *call, const struct keys_request *request,
                       uint64_t deadline_ns, void *results, size_t at)
 {
     struct mc_master_link *link;
     struct mc_reader reader;
-    int rc = mc_link_call(store, deadline_ns, call->build, request, call->reply, &link, &reader);
+    int rc =
+        call->reply == MC_MESSAGE_HINT_REPLY
+            ? mc_link_call_if(store, MC_FEATURE_HINTS, deadline_ns, call->build, request, call->reply, &link, &reader)
+            : mc_link_call(store, deadline_ns, call->build, request, call->reply, &link, &reader);
     if (rc == 0) {
         rc = call->read(&reader, request, link->repeated, results, at);
         mc_link_return(store, link);
@@ -169,15 +199,15 @@ static int call_slice(struct mc_store *store, const struct keys_call *call, cons
     return rc;
 }
 
-/* Runs slices of at most MC_BATCH_MAX well-formed keys; malformed ones get their code without a question. Returns the
- * first error of a whole slice. */
+/* Runs slices of at most MC_BATCH_MAX well-formed keys, with what else `wish` says; malformed ones get their code
+ * without a question. Returns the first error of a whole slice. */
 static int call_full_keys(struct mc_store *store, const struct keys_call *call, const struct mc_bytes *keys,
-                          size_t count, bool force, void *results)
+                          size_t count, const struct keys_request *wish, void *results)
 {
     int rc, first = 0;
     uint64_t deadline_ns = mc_store_deadline(store, 0);
     for (size_t at = 0; at < count;) {
-        struct keys_request slice = {.keys = keys + at, .force = force};
+        struct keys_request slice = {.keys = keys + at, .force = wish->force, .hint = wish->hint};
         rc = 0;
         while (slice.count < MC_BATCH_MAX && at + slice.count < count &&
                (rc = mc_key_check(keys[at + slice.count])) == 0)
@@ -193,9 +223,11 @@ static int call_full_keys(struct mc_store *store, const struct keys_call *call, 
     return first;
 }
 
+static const struct keys_request no_wish;
+
 /* As users name them. */
 static int call_keys(struct mc_store *store, const struct keys_call *call, const struct mc_bytes *keys, size_t count,
-                     bool force, void *results)
+                     const struct keys_request *wish, void *results)
 {
     struct mc_bytes *made = NULL;
     uint64_t since_ns = mc_clock_ns();
@@ -204,7 +236,7 @@ static int call_keys(struct mc_store *store, const struct keys_call *call, const
     for (size_t i = 0; rc < 0 && i < count; i++)
         call->put(results, i, rc);
     if (rc == 0)
-        rc = call_full_keys(store, call, keys, count, force, results);
+        rc = call_full_keys(store, call, keys, count, wish, results);
     free(made);
     if (entered == 0 && call->reply == MC_MESSAGE_EXIST_REPLY)
         mc_call_times_add(&store->exist_times, since_ns);
@@ -216,7 +248,7 @@ static int call_keys(struct mc_store *store, const struct keys_call *call, const
 int mc_store_exist(struct mc_store *store, const struct mc_bytes *keys, size_t count, int *results)
 {
     static const struct keys_call call = {build_exist, MC_MESSAGE_EXIST_REPLY, read_exist, put_int};
-    return call_keys(store, &call, keys, count, false, results);
+    return call_keys(store, &call, keys, count, &no_wish, results);
 }
 
 /* The master looks at no slice behind the first that has a gap. */
@@ -242,25 +274,36 @@ int64_t mc_store_longest_prefix(struct mc_store *store, const struct mc_bytes *k
 int mc_store_size(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results)
 {
     static const struct keys_call call = {build_size, MC_MESSAGE_GET_FOUND, read_size, put_int64};
-    return call_keys(store, &call, keys, count, false, results);
+    return call_keys(store, &call, keys, count, &no_wish, results);
 }
 
 int mc_store_firm_pin_left(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results)
 {
     static const struct keys_call call = {build_size, MC_MESSAGE_GET_FOUND, read_firm_pin, put_int64};
-    return call_keys(store, &call, keys, count, false, results);
+    return call_keys(store, &call, keys, count, &no_wish, results);
 }
 
 static const struct keys_call remove_call = {build_remove, MC_MESSAGE_REMOVE_REPLY, read_remove, put_int};
 
 int mc_store_remove(struct mc_store *store, const struct mc_bytes *keys, size_t count, bool force, int *results)
 {
-    return call_keys(store, &remove_call, keys, count, force, results);
+    return call_keys(store, &remove_call, keys, count, &(struct keys_request){.force = force}, results);
+}
+
+int mc_store_hint(struct mc_store *store, const struct mc_bytes *keys, size_t count, enum mc_hint hint, uint64_t for_ms,
+                  int *results)
+{
+    static const struct keys_call call = {build_hint, MC_MESSAGE_HINT_REPLY, read_hint, put_int};
+    struct keys_request wish = {.hint = {.hint = (uint8_t)hint, .for_ms = for_ms}};
+    bool is_known = hint >= MC_HINT_DROP && hint <= MC_HINT_PREFETCH;
+    for (size_t i = 0; !is_known && i < count; i++)
+        results[i] = MC_ERR_INVALID_PARAMS;
+    return is_known ? call_keys(store, &call, keys, count, &wish, results) : MC_ERR_INVALID_PARAMS;
 }
 
 int mc_call_remove(struct mc_store *store, struct mc_bytes key)
 {
-    int removed = 0, rc = call_full_keys(store, &remove_call, &key, 1, false, &removed);
+    int removed = 0, rc = call_full_keys(store, &remove_call, &key, 1, &no_wish, &removed);
     return rc < 0 ? rc : removed;
 }
 

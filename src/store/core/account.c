@@ -143,6 +143,18 @@ void mc_account_turn(struct mc_object *object)
     list_add(object);
 }
 
+void mc_account_goes_first(struct mc_object *object)
+{
+    struct mc_holding *holding = mc_object_holding(object);
+    struct mc_account *account = holding->account;
+    if (holding->previous == NULL) /* it is, or is not listed */
+        return;
+    list_remove(object);
+    holding->next = account->oldest;
+    mc_object_holding(account->oldest)->previous = object; /* there is another one: it was not the oldest */
+    account->oldest = object;
+}
+
 static uint32_t in_memory(const struct mc_core *core, const struct mc_object *object)
 {
     uint32_t count = 0;
@@ -324,6 +336,15 @@ void mc_account_make_room(struct mc_core *core, const struct mc_object *object)
     uint64_t objects = account->quota.objects == 0 ? UINT64_MAX : account->quota.objects;
     if (account->bytes + object->length > bytes || account->objects >= objects)
         (void)mc_evict_own(core, account, object, left_of(bytes, object->length), left_of(objects, 1));
+}
+
+bool mc_account_has_room(const struct mc_core *core, const struct mc_object *object)
+{
+    const struct mc_account *account = core->objects.accounts == NULL ? NULL : mc_object_holding(object)->account;
+    if (account == NULL || !account->has_quota)
+        return true;
+    bool is_one_more = account->quota.objects == 0 || account->objects < account->quota.objects;
+    return account->bytes + object->length <= mc_account_most_bytes(core, account) && is_one_more;
 }
 
 /* ---- for the admin shell ---- */

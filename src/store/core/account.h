@@ -44,6 +44,8 @@ void mc_account_succeeded(const struct mc_core *core, struct mc_object *object, 
 void mc_account_used(const struct mc_core *core, struct mc_object *object);
 /* As the youngest of its tenant's. */
 void mc_account_turn(struct mc_object *object);
+/* As the oldest, if it lies in memory. */
+void mc_account_goes_first(struct mc_object *object);
 
 /* May the value be put? 0, and room among the tenant's own was made if need be; TENANT_NOT_REGISTERED,
  * TENANT_QUOTA_EXCEEDED; SPACE_SOON: it is to come again. object: of the key, whose value it would replace; or NULL. */
@@ -51,6 +53,8 @@ int32_t mc_account_admit(struct mc_core *core, struct mc_span key, const struct 
                          uint32_t replicas);
 /* A value comes from a disk: room is made for it among its tenant's own, as far as that goes. */
 void mc_account_make_room(struct mc_core *core, const struct mc_object *object);
+/* May its tenant have as much more as one replica of it in memory? */
+bool mc_account_has_room(const struct mc_core *core, const struct mc_object *object);
 /* What its quota is by now. */
 uint64_t mc_account_most_bytes(const struct mc_core *core, const struct mc_account *account);
 /* Until the next call room is made for a key of that tenant; a key of no length: for nobody's. */

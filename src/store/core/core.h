@@ -276,6 +276,15 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(cuts_done) X(remove_regex_failures) X(remove_all_failures) X(remounts) X(remount_failures) X(unmount_failures)   \
     X(promotion_bytes) X(promotion_cancelled) X(promotion_no_room)
 /* clang-format on */
+#define MC_CORE_HINTS 5u /* enum mc_hint; 0 is none */
+#define MC_CORE_HINT_OUTCOMES 5u
+enum mc_core_hinted {
+    MC_CORE_HINT_DONE,
+    MC_CORE_HINT_BEGUN,
+    MC_CORE_HINT_ABSENT,
+    MC_CORE_HINT_NO_ROOM,
+    MC_CORE_HINT_REFUSED,
+};
 struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;
     MC_CORE_COUNTERS(MC_CORE_COUNTER)
@@ -283,9 +292,10 @@ struct mc_core_statistics {
     /* Keys that were looked for and found: an existence check and the get of what it has found are one look. Who checks
      * and who gets without that are told apart by their sums alone, so of the smaller of the two too little is seen. */
     uint64_t lookups, lookup_hits;
-    uint64_t misses[MC_GONE_COUNT];                /* by why; of those that were looked into (MC_MISSES_MS) */
-    uint64_t tenants_unknown;                      /* puts that were refused for they have no quota */
-    uint64_t firm_pinned, firm_bytes, firm_budget; /* objects; bytes that are, or are being put to be; may be */
+    uint64_t misses[MC_GONE_COUNT];                       /* by why; of those that were looked into (MC_MISSES_MS) */
+    uint64_t hints[MC_CORE_HINTS][MC_CORE_HINT_OUTCOMES]; /* keys, by hint and enum mc_core_hinted */
+    uint64_t tenants_unknown;                             /* puts that were refused for they have no quota */
+    uint64_t firm_pinned, firm_bytes, firm_budget;        /* objects; bytes that are, or are being put to be; may be */
     uint64_t objects, soft_pinned, members, segments, connections, recovering, tombstones, clusters_torn;
     uint64_t capacity, populated, used, clearing_bytes,
         quarantine_bytes;                                   /* bytes; used = of live and granted extents; of memory */

@@ -4,11 +4,12 @@
  * lower mark is reached, then as much as it takes; so space is free again (its slots cleared by the owner) before it is
  * needed. The marks keep a small reserve, or what the user's settings say. For: an allocation that found no hole evicts
  * what it misses, twice as much each time it fails again, so a large object finds its hole after few rounds. Both cost
- * O(evicted) and are bounded for one item and for one message.
+ * O(evicted) and are bounded for one item and for one message. Before all others go those of which a hint says so.
  *
  * The members of a group have one age, that of the youngest, and go together. A use is told only of the member that
  * was used: the others are when they are to go, so a group costs its users nothing. */
 #include "store/core/account.h"
+#include "store/core/hint.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/miss.h"
@@ -63,6 +64,20 @@ static void pass_soft(struct mc_segment *segment, uint32_t slot)
 
 static const struct mc_eviction_policy soft_policy = {.oldest = oldest_soft, .pass = pass_soft};
 
+/* Of which their users say that they are not wanted, in the order in which they say it. */
+static uint32_t oldest_first(struct mc_core *core, struct mc_segment *segment)
+{
+    (void)core;
+    return segment->first.head;
+}
+
+static void pass_first(struct mc_segment *segment, uint32_t slot)
+{
+    mc_eviction_turn(segment, slot);
+}
+
+static const struct mc_eviction_policy first_policy = {.oldest = oldest_first, .pass = pass_first};
+
 struct passing { /* how many may be passed over in this step */
     unsigned skips, spares, owed;
 };
@@ -91,6 +106,8 @@ static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, const s
 {
     while (count > 0) {
         uint32_t slot = policy->oldest(core, segment);
+        if (slot == MC_NODE_NONE)
+            break; /* what goes first does so no more when its group was used */
         const struct mc_node *node = mc_segment_node(segment, slot);
         if (!is_kept(core, node)) {
             if (is_turned(core, mc_node_object(node)))
@@ -133,13 +150,21 @@ static uint32_t any_that_may_go(const struct mc_core *core, const struct mc_segm
     return MC_NODE_NONE;
 }
 
+static bool may_go_soft(const struct mc_core *core)
+{
+    return core->config.allow_evict_soft_pinned && !core->spares_soft;
+}
+
 /* The slot to evict next, or MC_NODE_NONE. */
 static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, struct passing *passing)
 {
-    uint32_t slot = oldest(core, segment, core->config.policy, segment->normal.count + segment->proven.count, passing);
+    struct passing own = *passing; /* those that cannot go first do not keep others from going */
+    uint32_t slot = oldest(core, segment, &first_policy, segment->first.count, &own);
+    if (slot == MC_NODE_NONE)
+        slot = oldest(core, segment, core->config.policy, segment->normal.count + segment->proven.count, passing);
     if (slot == MC_NODE_NONE)
         slot = any_that_may_go(core, segment, passing);
-    if (slot == MC_NODE_NONE && core->config.allow_evict_soft_pinned)
+    if (slot == MC_NODE_NONE && may_go_soft(core))
         slot = oldest(core, segment, &soft_policy, segment->soft.count, passing);
     return slot;
 }
@@ -176,7 +201,8 @@ static void note_evicted(struct mc_core *core, const struct mc_object *object, s
 {
     bool was_proven = !object->soft && mc_segment_node(last.segment, last.slot)->proven;
     core->statistics.evicted_objects++;
-    if (!is_on_disk && mc_offload_expects(core, last.segment->member))
+    bool is_wanted = !mc_node_goes_first(mc_segment_node(last.segment, last.slot));
+    if (!is_on_disk && is_wanted && mc_offload_expects(core, last.segment->member))
         core->statistics.offload_late++;
     mc_miss_evicted(core, object, was_proven);
 }
@@ -324,7 +350,7 @@ bool mc_evict_own(struct mc_core *core, struct mc_account *account, const struct
     core->evictions_left -= count;
     core->leaving = MC_GONE_EVICTED_QUOTA;
     mc_account_puts(core, mc_object_key(account->oldest)); /* it is not kept from itself */
-    for (int soft = 0; soft <= core->config.allow_evict_soft_pinned; soft++) {
+    for (int soft = 0; soft <= may_go_soft(core); soft++) {
         uint64_t left = account->objects < MC_EVICT_OWN_MAX ? account->objects : MC_EVICT_OWN_MAX;
         for (; left > 0 && count > 0 && is_above(account, bytes, objects); left--) {
             struct mc_object *object = account->oldest;
@@ -362,9 +388,9 @@ static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t
         const struct mc_node *node = mc_segment_node(segment, slot);
         struct mc_group *group = mc_object_group(mc_node_object(node));
         prefetch_next(core, segment, node->list_next);
-        if (group != NULL) {
+        if (group != NULL && !mc_node_goes_first(node)) {
             evicted += evict_group(core, group, segment, slot, count);
-        } else {
+        } else { /* of a member that goes first nothing is said of the others */
             evicted += drop_here(core, segment, slot);
             --*count;
         }
@@ -382,8 +408,8 @@ static uint64_t evict_now(struct mc_core *core, struct mc_segment *segment, uint
     uint64_t evicted = evict(core, segment, units, &count, is_owed);
     core->statistics.eviction_successes += evicted > 0;
     core->evictions_left += count;
-    if (count > 0 || evicted >= units)
-        return evicted; /* done, or nothing more is evictable */
+    if (count > 0 || evicted >= units || core->spares_soft)
+        return evicted; /* done, or nothing more is evictable; what a hint wants is asked for again */
     segment->debt = units - evicted;
     if (mc_link_alone(&segment->busy))
         mc_link_append(&core->busy, &segment->busy);
@@ -410,8 +436,7 @@ void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t u
 
 static bool anything_evictable(const struct mc_core *core, const struct mc_segment *segment)
 {
-    return segment->normal.count + segment->proven.count > 0 ||
-           (segment->soft.count > 0 && core->config.allow_evict_soft_pinned);
+    return mc_segment_ages(segment) || (segment->soft.count > 0 && core->config.allow_evict_soft_pinned);
 }
 
 bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t units)
@@ -439,6 +464,14 @@ bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t uni
         segment->want = want; /* nothing may go just now: that was no try */
     return (!is_owed && anything_evictable(core, segment)) || segment->clearing > 0 || segment->quarantine > 0 ||
            segment->granted > 0 || segment->moves.count > 0;
+}
+
+void mc_evict_for_hint(struct mc_core *core, struct mc_segment *segment, uint64_t units)
+{
+    bool is_owed = false;
+    uint64_t comes = segment->space.free + segment->clearing;
+    if (!mc_segment_is_populating(core, segment) && comes < units)
+        (void)evict_now(core, segment, units - comes, &is_owed);
 }
 
 bool mc_evict_debt(struct mc_core *core, struct mc_segment *segment)

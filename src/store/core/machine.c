@@ -1,5 +1,6 @@
 /* The core's life, the way of a frame to its handler, and the clockwork of ticks. */
 #include "store/core/account.h"
+#include "store/core/hint.h"
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
@@ -378,6 +379,7 @@ static const struct handler handlers[] = {
     [MC_MESSAGE_GET] = {mc_request_get, CALL, false, false},
     [MC_MESSAGE_RENEW] = {mc_request_renew, CALL, true, false},
     [MC_MESSAGE_EXIST] = {mc_request_exist, CALL, false, true},
+    [MC_MESSAGE_HINT] = {mc_request_hint, CALL, false, false},
     [MC_MESSAGE_REMOVE] = {mc_request_remove, CALL, false, false},
     [MC_MESSAGE_REMOVE_REGEX] = {mc_job_remove_regex, CALL, false, false},
     [MC_MESSAGE_REMOVE_ALL] = {mc_job_remove_all, CALL, false, false},

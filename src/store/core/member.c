@@ -6,6 +6,7 @@
  */
 #include "base/build.h"
 #include "base/checksum.h"
+#include "store/core/hint.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/member.h"
@@ -86,7 +87,8 @@ void mc_reading_end(struct mc_core *core, struct mc_connection *connection)
         object->readers--;
         if (group != NULL)
             group->readers--;
-        mc_object_touch(core, object);
+        if (!mc_hint_holds(core, object)) /* what was said since is newer */
+            mc_object_touch(core, object);
     }
     connection->reading_count = 0;
 }

@@ -1,5 +1,6 @@
 /* What is stored on disks, and loaded from them: see offload.h. */
 #include "store/core/account.h"
+#include "store/core/hint.h"
 #include "store/core/offload.h"
 
 #include "store/core/job.h"
@@ -31,6 +32,7 @@ static bool begin_move(struct mc_core *core, struct mc_object *object, struct mc
     mc_generation_next(core, node, replica);
     node->state = MC_NODE_MOVING;
     node->seen = 0;
+    node->uses = 0; /* of a store: its user pauses */
     node->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
     object->moving = 1;
     segment->used += node->size;
@@ -41,16 +43,24 @@ static bool begin_move(struct mc_core *core, struct mc_object *object, struct mc
     return true;
 }
 
+static void unpause(struct mc_core *core, struct mc_node *node)
+{
+    core->pausing -= node->uses;
+    node->uses = 0;
+}
+
 /* It is no move any more, and nothing else yet. */
 static struct mc_object *end_move(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
 {
-    const struct mc_node *node = mc_segment_node(segment, slot);
+    struct mc_node *node = mc_segment_node(segment, slot);
     struct mc_object *object = mc_node_object(node);
     mc_assert(node->state == MC_NODE_MOVING && object->moving);
     if (segment->move_unsent == slot)
         segment->move_unsent = node->list_next;
     segment->moves_sent -= node->seen;
     mc_list_remove(segment, &segment->moves, slot);
+    unpause(core, node);
+    mc_hint_load_ended(segment, node);
     object->moving = 0;
     (void)mc_map_remove(&core->moves, (uintptr_t)object);
     if (mc_offload_may_send(segment) && segment->state != MC_SEGMENT_GONE)
@@ -146,10 +156,16 @@ static void store_group(struct mc_core *core, struct mc_group *group, uint32_t l
     }
 }
 
-bool mc_offload_ahead(struct mc_core *core, const struct mc_member *member, struct mc_object *object)
+/* Of a disk's queue, what comes before its turn may fill so much. */
+static uint32_t limit_ahead(const struct mc_core *core)
 {
     double part = (double)core->config.offload_queue_limit * core->config.offload_cap_ratio;
-    uint32_t limit = part > 0 && part < 1 ? 1 : (uint32_t)part;
+    return part > 0 && part < 1 ? 1 : (uint32_t)part;
+}
+
+bool mc_offload_ahead(struct mc_core *core, const struct mc_member *member, struct mc_object *object)
+{
+    uint32_t limit = limit_ahead(core);
     struct mc_group *group = mc_object_group(object);
     if (least_busy_disk(member, limit) == NULL)
         return false;
@@ -158,6 +174,32 @@ bool mc_offload_ahead(struct mc_core *core, const struct mc_member *member, stru
     if (group != NULL)
         store_group(core, group, limit, has_begun ? MC_AHEAD_MEMBERS : MC_AHEAD_VAIN);
     return true;
+}
+
+bool mc_offload_pause(struct mc_core *core, struct mc_object *object)
+{
+    if (!object->moving && (core->config.offload == MC_OFFLOAD_NEVER || !store_within(core, object, limit_ahead(core))))
+        return false;
+    struct mc_replica at = moving_node(core, object);
+    if (at.segment->kind != MC_SEGMENT_DISK)
+        return false; /* it is being loaded, and so on a disk */
+    struct mc_node *node = mc_segment_node(at.segment, at.slot);
+    core->pausing += 1u - node->uses;
+    node->uses = 1;
+    return true;
+}
+
+bool mc_offload_is_paused(const struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica at = moving_node(core, object);
+    return mc_segment_node(at.segment, at.slot)->uses > 0;
+}
+
+void mc_offload_unpause(struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica at = moving_node(core, object);
+    if (at.segment->kind == MC_SEGMENT_DISK)
+        unpause(core, mc_segment_node(at.segment, at.slot));
 }
 
 bool mc_offload_is_full(const struct mc_core *core, const struct mc_member *member)
@@ -181,8 +223,9 @@ void mc_offload_appeared(struct mc_core *core, struct mc_object *object, bool wa
 
 /* ---- loading ---- */
 
-/* Room for the value in memory of that owner, or MC_NODE_NONE; is_hopeful: there will be some soon. */
-static uint32_t find_memory(struct mc_core *core, const struct mc_member *member, uint64_t units,
+/* Room for the value in memory of that owner, or MC_NODE_NONE; is_hopeful: there will be some soon. fetch: for a hint.
+ */
+static uint32_t find_memory(struct mc_core *core, const struct mc_member *member, uint64_t units, bool fetch,
                             struct mc_segment **memory, bool *is_hopeful)
 {
     const struct mc_link *link = member->segments.next;
@@ -191,7 +234,7 @@ static uint32_t find_memory(struct mc_core *core, const struct mc_member *member
         struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
         if (segment->kind != MC_SEGMENT_MEMORY || segment->state != MC_SEGMENT_OK || segment->leaving)
             continue;
-        if (segment->moves.count >= MC_LOADS_MAX) {
+        if (segment->moves.count >= MC_LOADS_MAX || (fetch && !mc_hint_fits(segment, units))) {
             *is_hopeful = true;
             continue;
         }
@@ -201,9 +244,19 @@ static uint32_t find_memory(struct mc_core *core, const struct mc_member *member
             segment->want = segment->want_size = 0; /* as with puts: the next one that fails begins small */
         if (slot != MC_NODE_NONE)
             return slot;
-        *is_hopeful |= mc_evict_for(core, segment, units);
+        if (fetch)
+            mc_evict_for_hint(core, segment, units);
+        else
+            *is_hopeful |= mc_evict_for(core, segment, units);
     }
     return MC_NODE_NONE;
+}
+
+/* Values that are being loaded, for whomever. */
+static uint64_t loads_open(const struct mc_core *core)
+{
+    const struct mc_core_statistics *counts = &core->statistics;
+    return counts->promotion_begun - counts->promotion_done - counts->promotion_failed;
 }
 
 /* Is the value, which is being loaded once more, to stay in memory like one that was put? Else it makes room first. */
@@ -216,8 +269,7 @@ static bool is_promoted(struct mc_core *core, struct mc_replica from)
     if (!core->config.promotion_on_hit)
         return false;
     bool is_rare = node->list_next < core->config.promotion_threshold;
-    bool is_over = counts->promotion_begun - counts->promotion_done - counts->promotion_failed >=
-                       core->config.promotion_queue_limit ||
+    bool is_over = loads_open(core) >= core->config.promotion_queue_limit ||
                    member->promoted >= core->config.promotion_per_heartbeat;
     counts->promotion_rare += is_rare;
     counts->promotion_capped += !is_rare && is_over;
@@ -234,7 +286,8 @@ static bool is_resting(const struct mc_core *core, struct mc_replica from)
            (from.slot == from.segment->rest_slot || from.segment->reads_failed == MC_DISK_VAIN);
 }
 
-int32_t mc_offload_load(struct mc_core *core, struct mc_object *object)
+/* fetch: for a hint. */
+static int32_t load(struct mc_core *core, struct mc_object *object, bool fetch)
 {
     struct mc_replica from = mc_object_on_disk(core, object);
     struct mc_segment *memory = NULL;
@@ -249,8 +302,10 @@ int32_t mc_offload_load(struct mc_core *core, struct mc_object *object)
         core->counter_end - core->counter <= MC_BATCH_MAX || mc_jobs_will_meet(core, object))
         return MC_ERR_OBJECT_NOT_FOUND;
     mc_account_make_room(core, object);
+    if (fetch && !mc_account_has_room(core, object))
+        return MC_ERR_OBJECT_NOT_FOUND;
     mc_account_puts(core, mc_object_key(object));
-    uint32_t slot = find_memory(core, from.segment->member, mc_extent_units(object->length, object->key_length),
+    uint32_t slot = find_memory(core, from.segment->member, mc_extent_units(object->length, object->key_length), fetch,
                                 &memory, &is_hopeful);
     mc_account_puts(core, mc_span(NULL, 0));
     core->statistics.promotion_no_room += slot == MC_NODE_NONE && !is_hopeful;
@@ -260,11 +315,33 @@ int32_t mc_offload_load(struct mc_core *core, struct mc_object *object)
         mc_node_free(core, memory, slot);
         return MC_ERR_OBJECT_NOT_FOUND;
     }
-    mc_segment_node(memory, slot)->awaited = !is_promoted(core, from);
+    struct mc_node *node = mc_segment_node(memory, slot);
+    if (fetch)
+        mc_hint_load_begun(memory, node);
+    else
+        node->awaited = !is_promoted(core, from);
     core->statistics.promotion_begun++;
     mc_segment_update_room(core, memory);
-    mc_evict_ahead(core, memory, mc_segment_node(memory, slot)->size);
+    mc_evict_ahead(core, memory, node->size);
     return MC_ERR_PUT_IN_PROGRESS;
+}
+
+int32_t mc_offload_load(struct mc_core *core, struct mc_object *object)
+{
+    return load(core, object, false);
+}
+
+int32_t mc_offload_fetch(struct mc_core *core, struct mc_object *object)
+{
+    struct mc_replica from = mc_object_on_disk(core, object);
+    if (from.segment == NULL || from.segment->state != MC_SEGMENT_OK || is_resting(core, from))
+        return MC_ERR_OBJECT_NOT_FOUND;
+    if (!object->moving && loads_open(core) >= core->config.promotion_queue_limit)
+        return MC_ERR_NO_AVAILABLE_HANDLE;
+    core->spares_soft = true;
+    (void)load(core, object, true);
+    core->spares_soft = false;
+    return object->moving ? MC_HINT_BEGUN : MC_ERR_NO_AVAILABLE_HANDLE;
 }
 
 /* ---- the end ---- */
@@ -318,6 +395,7 @@ static bool may_join(const struct mc_core *core, const struct mc_object *object,
 
 void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t slot, bool done)
 {
+    bool is_paused = mc_segment_node(segment, slot)->uses > 0;
     struct mc_object *object = end_move(core, segment, slot);
     bool is_store = segment->kind == MC_SEGMENT_DISK, was_told_read = mc_segment_node(segment, slot)->proven;
     if (done && may_join(core, object, segment)) {
@@ -325,6 +403,8 @@ void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t
         mc_object_join(core, object, segment, slot);
         if (!is_store)
             wake_disk(core, object);
+        if (is_paused && !object->hard && !object->soft)
+            mc_hint_go_first(core, object);
         core->statistics.offload_done += is_store;
         core->statistics.promotion_done += !is_store;
         core->statistics.promotion_bytes += is_store ? 0 : object->length;

@@ -36,6 +36,16 @@ bool mc_offload_expects(const struct mc_core *core, const struct mc_member *memb
 /* Begins to load the value of a visible object that lies on a disk only, for a reader. PUT_IN_PROGRESS: it comes, ask
  * again. OBJECT_NOT_FOUND: it cannot be had in time. May evict. */
 int32_t mc_offload_load(struct mc_core *core, struct mc_object *object);
+/* The same for a hint (hint.h), as far as that may: never of what is pinned. MC_HINT_BEGUN: it comes; OBJECT_NOT_FOUND;
+ * NO_AVAILABLE_HANDLE: there is no room just now, or hints load enough. */
+int32_t mc_offload_fetch(struct mc_core *core, struct mc_object *object);
+/* Begins to store the value of a visible object, as long as evictions may, and once a disk has it the others go first,
+ * unless it is used by then. False: it is not being stored. */
+bool mc_offload_pause(struct mc_core *core, struct mc_object *object);
+/* Of one that is `moving`: is that so? */
+bool mc_offload_is_paused(const struct mc_core *core, const struct mc_object *object);
+/* It is used: it is stored, no more. */
+void mc_offload_unpause(struct mc_core *core, const struct mc_object *object);
 /* The owner has filled the MOVING node, or has not. */
 void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t slot, bool done);
 /* The value of the object goes. */

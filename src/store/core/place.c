@@ -176,7 +176,7 @@ static struct mc_segment *draw(struct mc_core *core, struct place_wish *wish, co
             wish->placement->hopeful |= mc_evict_for(core, segment, wish->units);
         } else {
             /* Not asked to make room, but it may have some by itself. */
-            wish->placement->hopeful |= segment->clearing > 0 || segment->normal.count + segment->proven.count > 0;
+            wish->placement->hopeful |= segment->clearing > 0 || mc_segment_ages(segment);
         }
     }
     return NULL;

@@ -39,6 +39,9 @@ struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement
 void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t units);
 /* After an allocation failed: makes room. True when it makes sense to try again later. */
 bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t units);
+/* The same for what a hint has loaded: as much as is missing, and no more, however often it fails as space is in
+ * pieces. */
+void mc_evict_for_hint(struct mc_core *core, struct mc_segment *segment, uint64_t units);
 /* Works off the debt; true when some is left. */
 bool mc_evict_debt(struct mc_core *core, struct mc_segment *segment);
 /* Goes on with groups that were too large for one message; true when some are left. */

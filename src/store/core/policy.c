@@ -1,6 +1,7 @@
 /* Which policies there are, and what they share. */
 #include "store/core/policy.h"
 
+#include "store/core/hint.h"
 #include "store/core/replica.h"
 
 #include <string.h>
@@ -22,7 +23,8 @@ const struct mc_eviction_policy *mc_eviction_default(void)
 
 struct mc_node_list *mc_eviction_list(struct mc_segment *segment, uint32_t slot)
 {
-    return mc_segment_node(segment, slot)->proven ? &segment->proven : &segment->normal;
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    return mc_node_goes_first(node) ? &segment->first : node->proven ? &segment->proven : &segment->normal;
 }
 
 void mc_eviction_append(struct mc_segment *segment, uint32_t slot, bool proven)

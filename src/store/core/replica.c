@@ -1,6 +1,7 @@
 /* Nodes and objects: how a replica comes, ages and goes, and what its owner is told about it (R1 to R3, P-cut of the
  * ordering page). */
 #include "store/core/account.h"
+#include "store/core/hint.h"
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
@@ -79,8 +80,8 @@ void mc_list_insert_ahead(struct mc_segment *segment, struct mc_node_list *list,
     list->ahead += node->size;
 }
 
-/* A live replica of the object ages there. The lists of a segment that is gone are no longer kept. */
-static bool ages(const struct mc_segment *segment, const struct mc_object *object)
+/* The lists of a segment that is gone are no longer kept. */
+bool mc_replica_ages(const struct mc_segment *segment, const struct mc_object *object)
 {
     /* What lies on a disk goes as its owner chooses. */
     return object->visible && !object->hard && segment->state != MC_SEGMENT_GONE && segment->kind == MC_SEGMENT_MEMORY;
@@ -106,6 +107,7 @@ void mc_segment_mark_dirty(struct mc_core *core, struct mc_segment *segment)
 void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
+    mc_hint_end(segment, slot);
     node->awaited = 0;
     segment->used -= node->size;
     if (segment->state == MC_SEGMENT_GONE) { /* nobody is left to be told, the sweep frees it all */
@@ -403,12 +405,14 @@ static void begin_to_age(struct mc_core *core, struct mc_segment *segment, const
                          uint32_t slot)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
-    if (ages(segment, object) && object->soft)
+    if (mc_replica_ages(segment, object) && object->soft)
         mc_list_append(segment, &segment->soft, slot);
-    else if (ages(segment, object) && node->awaited)
+    else if (mc_replica_ages(segment, object) && node->awaited && !mc_node_is_fetched(node))
         mc_eviction_enter_first(segment, slot);
-    else if (ages(segment, object))
+    else if (mc_replica_ages(segment, object))
         core->config.policy->enter(core, segment, slot);
+    else
+        mc_hint_end(segment, slot);
     if (object->hard)
         segment->hard += node->size;
     if (segment->kind == MC_SEGMENT_DISK)
@@ -450,7 +454,7 @@ void mc_object_unpin(struct mc_core *core, struct mc_object *object)
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
         if (was_firm)
             at.segment->hard -= mc_segment_node(at.segment, at.slot)->size;
-        if (!ages(at.segment, object))
+        if (!mc_replica_ages(at.segment, object))
             continue;
         if (!was_firm)
             mc_list_remove(at.segment, &at.segment->soft, at.slot);
@@ -475,9 +479,9 @@ void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_se
 static void part_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
 {
     mc_assert(segment != NULL);
-    if (ages(segment, object) && object->soft)
+    if (mc_replica_ages(segment, object) && object->soft)
         mc_list_remove(segment, &segment->soft, slot);
-    else if (ages(segment, object))
+    else if (mc_replica_ages(segment, object))
         mc_eviction_leave(segment, slot);
     if (object->hard && object->visible)
         segment->hard -= mc_segment_node(segment, slot)->size;
@@ -649,10 +653,14 @@ void mc_object_rejuvenate(struct mc_core *core, struct mc_object *object)
     const struct mc_group *group = mc_object_group(object);
     if (group != NULL)
         mc_object_membership(object)->touched = group->touched;
+    if (core->pausing > 0 && object->moving)
+        mc_offload_unpause(core, object);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
-        if (!ages(at.segment, object))
+        if (!mc_replica_ages(at.segment, object))
             continue;
         struct mc_node *node = mc_segment_node(at.segment, at.slot);
+        if (node->listed && mc_hint_used(core, at.segment, at.slot))
+            continue;
         bool was_awaited = node->awaited; /* then this is what it was loaded for, and no further use */
         if (was_awaited)
             node->awaited = object->readers > 0; /* the end of a read is a use, too */

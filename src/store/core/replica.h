@@ -96,6 +96,9 @@ static inline struct mc_replica mc_replica_next(const struct mc_core *core, stru
     return mc_replica_at(core, node->replica_next_segment, node->replica_next_slot);
 }
 
+/* A live replica of the object ages there, and is in one of the lists of what can be evicted. */
+bool mc_replica_ages(const struct mc_segment *segment, const struct mc_object *object);
+
 void mc_list_append(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot);
 void mc_list_remove(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot);
 /* The node at the mark, which must be there, is ahead of it. */

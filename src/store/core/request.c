@@ -15,9 +15,7 @@
 
 #define PREFETCH_GROUP 32u
 
-/* The keys of a list, those that the connection may not name without a length; how many. */
-static uint32_t read_keys(const struct mc_connection *connection, struct mc_reader *reader,
-                          struct mc_span keys[MC_BATCH_MAX])
+uint32_t mc_keys_read(const struct mc_connection *connection, struct mc_reader *reader, struct mc_span *keys)
 {
     uint32_t count = mc_list_read(reader);
     for (uint32_t i = 0; i < count; i++) {
@@ -235,7 +233,7 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
     struct mc_wire_get head;
     struct mc_wire_none none = {0};
     mc_wire_get_read(&reader, &head);
-    uint32_t count = read_keys(connection, &reader, keys), places = 0;
+    uint32_t count = mc_keys_read(connection, &reader, keys), places = 0;
     find_keys(core, keys, count, objects, &picks);
     core->statistics.get_requests++;
     core->statistics.get_items += count;
@@ -337,7 +335,7 @@ void mc_request_exist(struct mc_core *core, struct mc_connection *connection, co
     uint8_t results[MC_BATCH_MAX];
     struct mc_wire_none none;
     mc_wire_none_read(&reader, &none);
-    uint32_t count = read_keys(connection, &reader, keys);
+    uint32_t count = mc_keys_read(connection, &reader, keys);
     if (reader.bad || mc_reader_left(&reader) != 0) {
         mc_core_malformed(core, connection, "a malformed message");
         return;
@@ -408,7 +406,7 @@ void mc_request_remove(struct mc_core *core, struct mc_connection *connection, c
     struct mc_span keys[MC_BATCH_MAX];
     struct mc_wire_remove head;
     mc_wire_remove_read(&reader, &head);
-    uint32_t count = read_keys(connection, &reader, keys);
+    uint32_t count = mc_keys_read(connection, &reader, keys);
     if ((mc_recover_unsettled(core) || any_hides(core, keys, count)) && !all_stay(core, keys, count, head.force != 0)) {
         /* The key, a second replica or a value before it, may lie where we have not met it or do not reach it. */
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);

@@ -333,8 +333,8 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     copy_directory(segment, mount);
     for (unsigned i = 0; i < MC_SETS; i++)
         segment->places[i] = MC_SET_NOWHERE;
-    segment->normal = segment->proven = segment->soft = segment->clears = segment->cuts = segment->moves =
-        (struct mc_node_list){MC_NODE_NONE, MC_NODE_NONE, 0, MC_NODE_NONE, 0};
+    segment->normal = segment->proven = segment->soft = segment->first = segment->clears = segment->cuts =
+        segment->moves = (struct mc_node_list){MC_NODE_NONE, MC_NODE_NONE, 0, MC_NODE_NONE, 0};
     segment->clear_unsent = segment->cut_unsent = segment->move_unsent = segment->release = MC_NODE_NONE;
     segment->populated_ms = core->now_ms;
     mc_link_init(&segment->of_member);

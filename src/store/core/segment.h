@@ -88,6 +88,9 @@ struct mc_segment {
     uint32_t granted, live;              /* nodes */
     struct mc_node_list normal, proven;  /* live replicas that are not pinned, as the policy orders them */
     struct mc_node_list soft;            /* those that are pinned softly, by age of their last use */
+    struct mc_node_list first;           /* those that go before all others, as their users say: see hint.h */
+    uint64_t fetched, fetching;          /* units that hints have had loaded, and of them that are under way; */
+    uint32_t fetches;                    /* how many these are */
     struct mc_node_list clears, cuts;    /* what the owner has been or will be told */
     uint32_t clear_unsent, cut_unsent;   /* first node of the list that was not sent yet, MC_NODE_NONE = all were */
     uint32_t late; /* nodes of `clears` (MC_CLEARING_LATE) that something was acknowledged over while it was departed */
@@ -146,6 +149,12 @@ struct mc_segment {
 
     struct mc_job *job; /* made with it, so that its end needs no memory */
 };
+
+/* Something there can be evicted, and is not pinned softly. */
+static inline bool mc_segment_ages(const struct mc_segment *segment)
+{
+    return segment->first.count + segment->normal.count + segment->proven.count > 0;
+}
 
 void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);

@@ -37,7 +37,8 @@ struct mc_node {
     uint64_t state : 3;   /* enum mc_node_state */
     uint64_t generation_high : 8;
     uint64_t base : 8;             /* of the core: what the generation counts from */
-    uint64_t listed : 1;           /* UNUSED: the number has been in use and is in the list of those given back */
+    uint64_t listed : 1;           /* UNUSED: the number has been in use and is in the list of those given back; of the
+                                      core, while LIVE or MOVING: a hint concerns it, see hint.h */
     uint64_t uses : 2, proven : 1; /* of the core, while LIVE and not pinned: see policy.h; of MOVING: see offload.c;
                                       proven of what cannot be read yet: see mc_object_replace */
     uint64_t ahead : 1;            /* of the core, while in a list: it is before the list's mark */

@@ -6,11 +6,11 @@
  *
  * Invariants (proved by tests/core_check.c): an object is in the table from its first grant until its last replica
  * leaves; `visible` exactly when nothing granted is left, something is live and it does not wait; a live node is in its
- * segment's `normal`, `proven` or `soft` list exactly when its object is visible and not pinned hard; used, clearing
- * and quarantine of a segment are the sums over its nodes; the live replicas of an object have one version; a segment
- * that is recovering is not OK; a tombstone has no replica and no group; `clearing` of an object counts the CLEARING
- * nodes that hold its key; a successor is not in the table and never visible; an object waits (whole, not visible)
- * exactly while something of the value before it remains. */
+ * segment's `normal`, `proven`, `soft` or `first` list exactly when its object is visible and not pinned hard; used,
+ * clearing and quarantine of a segment are the sums over its nodes; the live replicas of an object have one version; a
+ * segment that is recovering is not OK; a tombstone has no replica and no group; `clearing` of an object counts the
+ * CLEARING nodes that hold its key; a successor is not in the table and never visible; an object waits (whole, not
+ * visible) exactly while something of the value before it remains. */
 #ifndef MC_CORE_STATE_H
 #define MC_CORE_STATE_H
 
@@ -84,6 +84,8 @@ struct mc_core {
     uint32_t stamp;
     uint32_t rotation;                   /* of replicas over gets */
     uint32_t evictions_left, turns_left; /* of this input */
+    bool spares_soft;                    /* room is made for what a hint has loaded: soft pins stay */
+    uint32_t pausing;                    /* values that are being stored, and are then to go first: see offload.h */
 
     struct mc_objects objects;
     uint64_t visible_count, soft_count;

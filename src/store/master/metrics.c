@@ -514,6 +514,17 @@ void mc_metrics_misses(struct mc_buffer *out, const struct mc_core_statistics *s
                   curve->span_s, MC_CORE_SPANS, curve->spans, curve->span_sum_s);
 }
 
+static void put_hints(struct mc_buffer *out, const struct mc_core_statistics *statistics)
+{
+    static const char *const hints[MC_CORE_HINTS] = {NULL, "drop", "pause", "resume", "prefetch"};
+    static const char *const outcomes[MC_CORE_HINT_OUTCOMES] = {"done", "begun", "absent", "no_room", "refused"};
+    put_head(out, "mooncake_hints_total", "counter", "Keys that hints were given of, by hint and what came of it.");
+    for (unsigned hint = 1; hint < MC_CORE_HINTS; hint++)
+        for (unsigned outcome = 0; outcome < MC_CORE_HINT_OUTCOMES; outcome++)
+            mc_buffer_printf(out, "mooncake_hints_total{hint=\"%s\",outcome=\"%s\"} %llu\n", hints[hint],
+                             outcomes[outcome], (unsigned long long)statistics->hints[hint][outcome]);
+}
+
 void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *statistics,
                      struct mc_core_segment *segments, size_t count, const struct mc_metrics_extra *extra)
 {
@@ -525,6 +536,7 @@ void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *sta
     put_histogram(out, "master_nof_heartbeat_probe_latency_ms", ABSENT, probe_bounds, LENGTH(probe_bounds), NULL, 0);
     put_segments(out, segments, merge_segments(segments, count));
     put_accusers(out, extra->accusers, extra->accuser_count);
+    put_hints(out, statistics);
     put_one(out, "mooncake_resident_bytes", GAUGE, "Resident memory of the master.", extra->resident_bytes);
     put_one(out, "mooncake_uptime_seconds", GAUGE, "Seconds since the master started.", extra->uptime_seconds);
     put_one(out, "mooncake_epoch", GAUGE, "Epoch of this leadership.", extra->epoch);

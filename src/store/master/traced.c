@@ -22,6 +22,8 @@ static const char *span_name(unsigned type)
         return "mooncake.master.get";
     case MC_MESSAGE_EXIST:
         return "mooncake.master.exist";
+    case MC_MESSAGE_HINT:
+        return "mooncake.master.hint";
     case MC_MESSAGE_REMOVE:
     case MC_MESSAGE_REMOVE_REGEX:
     case MC_MESSAGE_REMOVE_ALL:

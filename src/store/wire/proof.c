@@ -244,6 +244,7 @@ unsigned mc_right_needed(unsigned type)
         return MC_RIGHT_WRITE;
     case MC_MESSAGE_GET:
     case MC_MESSAGE_EXIST:
+    case MC_MESSAGE_HINT: /* what but loads is looked at there */
     case MC_MESSAGE_SEGMENT_KEYS:
     case MC_MESSAGE_READ:
     case MC_MESSAGE_ROTTEN: /* who says so has read it */

@@ -21,7 +21,8 @@
     X(PARTS, 5, "owners that take a value in parts, over several connections: skip and is_part in WRITE, WRITE_END")   \
     X(FIRM_PINS, 6,                                                                                                    \
       "masters that pin firmly or not at all, owners that write so: FIRM_PIN, OR_NOT in flags of PUT_START")           \
-    X(TRACES, 7, "who makes spans of requests, while it does: TRACE")
+    X(TRACES, 7, "who makes spans of requests, while it does: TRACE")                                                  \
+    X(HINTS, 8, "masters that take hints: HINT")
 
 enum mc_feature {
 #define MC_FEATURE_ENUM(name, bit, what) MC_FEATURE_##name = (bit),

@@ -1,0 +1,214 @@
+/* Hints: see the header. */
+#include "store/core/hint.h"
+
+#include "store/core/account.h"
+#include "store/core/limits.h"
+#include "store/core/member.h"
+#include "store/core/offload.h"
+#include "store/core/request.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
+#include "store/core/state.h"
+#include "store/wire/proof.h"
+
+_Static_assert(MC_CORE_HINTS == MC_HINT_PREFETCH + 1, "a row for each");
+
+/* ---- nodes ---- */
+
+bool mc_hint_fits(const struct mc_segment *segment, uint64_t units)
+{
+    uint64_t bytes = segment->populated < segment->capacity ? segment->populated : segment->capacity;
+    uint64_t most = bytes / MC_EXTENT_UNIT / MC_HINT_FETCHED_PART;
+    bool is_alone = segment->fetches == 0;
+    return segment->fetched + units <= most && segment->fetches < MC_HINT_LOADS_MAX &&
+           (is_alone || segment->fetching + units <= MC_HINT_LOADS_BYTES / MC_EXTENT_UNIT);
+}
+
+void mc_hint_load_begun(struct mc_segment *segment, struct mc_node *node)
+{
+    node->awaited = node->listed = 1;
+    segment->fetched += node->size;
+    segment->fetching += node->size;
+    segment->fetches++;
+}
+
+void mc_hint_load_ended(struct mc_segment *segment, const struct mc_node *node)
+{
+    if (!mc_node_is_fetched(node))
+        return;
+    segment->fetching -= node->size;
+    segment->fetches--;
+}
+
+void mc_hint_end(struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    if (mc_node_is_fetched(node))
+        segment->fetched -= node->size;
+    node->listed = 0;
+}
+
+bool mc_hint_used(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    bool was_first = mc_node_goes_first(node);
+    if (was_first)
+        mc_list_remove(segment, &segment->first, slot);
+    mc_hint_end(segment, slot);
+    if (was_first)
+        core->config.policy->enter(core, segment, slot);
+    return was_first;
+}
+
+/* Not any more as young as its group: what is used of that from now on makes it so. */
+static void part_from_group(struct mc_object *object)
+{
+    const struct mc_group *group = mc_object_group(object);
+    if (group != NULL)
+        mc_object_membership(object)->touched = group->touched;
+}
+
+void mc_hint_go_first(struct mc_core *core, struct mc_object *object)
+{
+    mc_assert(object->visible && !object->soft);
+    part_from_group(object);
+    if (mc_core_counts(core))
+        mc_account_goes_first(object);
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        struct mc_node *node = mc_segment_node(at.segment, at.slot);
+        if (!mc_replica_ages(at.segment, object) || mc_node_goes_first(node))
+            continue;
+        mc_eviction_leave(at.segment, at.slot);
+        mc_hint_end(at.segment, at.slot);
+        node->awaited = 0;
+        node->listed = 1;
+        mc_list_append(at.segment, &at.segment->first, at.slot);
+    }
+}
+
+bool mc_hint_holds(const struct mc_core *core, const struct mc_object *object)
+{
+    return mc_hint_is_first(core, object) ||
+           (core->pausing > 0 && object->moving && mc_offload_is_paused(core, object));
+}
+
+bool mc_hint_is_first(const struct mc_core *core, const struct mc_object *object)
+{
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        if (at.segment->kind == MC_SEGMENT_MEMORY && mc_node_goes_first(mc_segment_node(at.segment, at.slot)))
+            return true;
+    return false;
+}
+
+/* ---- what is said ---- */
+
+static int32_t drop(struct mc_core *core, struct mc_object *object)
+{
+    if (object->hard)
+        return MC_ERR_OBJECT_IS_PINNED;
+    if (object->soft)
+        mc_object_unpin(core, object);
+    mc_hint_go_first(core, object);
+    return 0;
+}
+
+/* A pin holds whoever pauses: only the disk is to have it. */
+static int32_t pause(struct mc_core *core, struct mc_object *object, uint64_t for_ms)
+{
+    struct mc_replica disk = mc_object_on_disk(core, object);
+    if (for_ms > 0 && for_ms < MC_HINT_PAUSE_LEAST_MS)
+        return 0;
+    if (disk.segment == NULL || disk.segment->state != MC_SEGMENT_OK)
+        return mc_offload_pause(core, object) ? MC_HINT_BEGUN : 0;
+    if (!object->hard && !object->soft)
+        mc_hint_go_first(core, object);
+    return 0;
+}
+
+/* Was it loaded for a hint, and nobody has asked for it since? */
+static bool is_fetched(const struct mc_core *core, const struct mc_object *object)
+{
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        if (mc_node_is_fetched(mc_segment_node(at.segment, at.slot)))
+            return true;
+    return false;
+}
+
+static int32_t prefetch(struct mc_core *core, struct mc_object *object)
+{
+    struct mc_replica replica;
+    if (mc_object_readable(core, object, &replica, 1) == 0)
+        return mc_offload_fetch(core, object);
+    if (!is_fetched(core, object)) /* by hints alone nobody makes room for more */
+        mc_object_touch(core, object);
+    return 0;
+}
+
+static bool may_write(const struct mc_connection *connection)
+{
+    return connection->key == 0 || (connection->rights & MC_RIGHT_WRITE) != 0;
+}
+
+static int32_t hint_one(struct mc_core *core, const struct mc_connection *connection, struct mc_span key,
+                        const struct mc_wire_hint *hint)
+{
+    bool is_fetch = hint->hint == MC_HINT_RESUME || hint->hint == MC_HINT_PREFETCH;
+    if (key.length == 0 || key.length > MC_KEY_LENGTH_MAX)
+        return MC_ERR_INVALID_KEY;
+    if (!is_fetch && !may_write(connection))
+        return MC_ERR_NOT_PERMITTED;
+    struct mc_object *object = mc_object_find(core, key);
+    if (object == NULL)
+        return MC_ERR_OBJECT_NOT_FOUND;
+    if (!object->visible)
+        return MC_ERR_REPLICA_IS_NOT_READY;
+    if (!is_fetch && !mc_object_stored(core, object))
+        return MC_ERR_OBJECT_NOT_FOUND; /* nobody that has it answers just now */
+    return is_fetch                     ? prefetch(core, object)
+           : hint->hint == MC_HINT_DROP ? drop(core, object)
+                                        : pause(core, object, hint->for_ms);
+}
+
+static enum mc_core_hinted outcome_of(int32_t code)
+{
+    switch (code) {
+    case 0:
+        return MC_CORE_HINT_DONE;
+    case MC_HINT_BEGUN:
+        return MC_CORE_HINT_BEGUN;
+    case MC_ERR_OBJECT_NOT_FOUND:
+        return MC_CORE_HINT_ABSENT;
+    case MC_ERR_NO_AVAILABLE_HANDLE:
+        return MC_CORE_HINT_NO_ROOM;
+    default:
+        return MC_CORE_HINT_REFUSED;
+    }
+}
+
+void mc_request_hint(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_span keys[MC_BATCH_MAX];
+    int32_t codes[MC_BATCH_MAX];
+    struct mc_wire_hint hint;
+    struct mc_wire_none none = {0};
+    mc_wire_hint_read(&reader, &hint);
+    uint32_t count = mc_keys_read(connection, &reader, keys);
+    bool is_known = hint.hint >= MC_HINT_DROP && hint.hint < MC_CORE_HINTS; /* else of a later release */
+    for (uint32_t i = 0; i < count; i++) {
+        /* Looked for one by one: what comes into memory may evict what was found before. */
+        codes[i] = is_known ? hint_one(core, connection, keys[i], &hint) : MC_ERR_NOT_SUPPORTED;
+        if (is_known)
+            core->statistics.hints[hint.hint][outcome_of(codes[i])]++;
+    }
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    if (out == NULL)
+        return;
+    size_t at = mc_core_frame(core, out, MC_MESSAGE_HINT_REPLY, frame->request_id);
+    size_t list = mc_wire_none_head(out, &none);
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_wire_code code = {.code = codes[i]};
+        mc_wire_code_write(out, &code);
+    }
+    mc_frame_end_list(out, at, list, count);
+}

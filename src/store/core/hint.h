@@ -1,0 +1,62 @@
+/* What users say will become of values (mooncake.h, docs/operations.md has what each hint promises): drop, pause,
+ * resume and prefetch. Hints are advice. They change what is evicted first and what is loaded or stored ahead, and
+ * nothing that can be read; and they have bounds:
+ *
+ * - what goes first is in a list of its segment (`first`), before all that its policy orders. Any use takes it out
+ * - what hints have loaded, and nobody has asked for since, is `fetched`: no more than a part of a segment, of which
+ *   some may be under way. Room for it is made like that for a reader, but never of what is pinned
+ * - what is to be stored since its user pauses takes of the queue of a disk what evictions may
+ *
+ * All of this is the order in which values age, which no master tells the next: that one begins anew. What was stored
+ * or loaded by then is where it is.
+ *
+ * A node says it by `listed`, which its space does not need while it is in use. */
+#ifndef MC_CORE_HINT_H
+#define MC_CORE_HINT_H
+
+#include "store/core/space.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MC_HINT_FETCHED_PART 16u       /* this part of a segment's memory, */
+#define MC_HINT_LOADS_MAX 256u         /* of it so many loads under way, */
+#define MC_HINT_LOADS_BYTES (1u << 30) /* and so many bytes of them, or one load */
+#define MC_HINT_PAUSE_LEAST_MS 1000u   /* what is wanted again before is left as it is */
+
+struct mc_connection;
+struct mc_core;
+struct mc_frame;
+struct mc_object;
+struct mc_segment;
+
+/* The LIVE node is in `first` of its segment. */
+static inline bool mc_node_goes_first(const struct mc_node *node)
+{
+    return node->listed && !node->awaited;
+}
+/* It is, or is being, loaded for a hint. */
+static inline bool mc_node_is_fetched(const struct mc_node *node)
+{
+    return node->listed && node->awaited;
+}
+
+void mc_request_hint(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+
+/* May so many units more be loaded there for hints? */
+bool mc_hint_fits(const struct mc_segment *segment, uint64_t units);
+/* The MOVING node is loaded for a hint; it has come, or failed. */
+void mc_hint_load_begun(struct mc_segment *segment, struct mc_node *node);
+void mc_hint_load_ended(struct mc_segment *segment, const struct mc_node *node);
+/* The node is as any other from now on, and in no list if it was in `first`. */
+void mc_hint_end(struct mc_segment *segment, uint32_t slot);
+/* The node, which a hint concerns, is used. True: it was among those that go first, and begins to age. */
+bool mc_hint_used(struct mc_core *core, struct mc_segment *segment, uint32_t slot);
+/* Those of its replicas that age are the next to go, behind those of which that was said before. */
+void mc_hint_go_first(struct mc_core *core, struct mc_object *object);
+/* Is it to go first, now or once it is stored? */
+bool mc_hint_holds(const struct mc_core *core, const struct mc_object *object);
+/* Is one of its replicas among those that go first? */
+bool mc_hint_is_first(const struct mc_core *core, const struct mc_object *object);
+
+#endif

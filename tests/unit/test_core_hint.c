@@ -1,0 +1,521 @@
+/* Hints: what they let go first, store and load ahead, and what they cannot do: evict what is pinned, take more than
+ * their share, or change what can be read. */
+#include "core_moves.h"
+
+#include "store/core/hint.h"
+
+#include "store/wire/proof.h"
+
+#define FILL 900u /* of OBJECT in 4 MiB: nothing is evicted yet */
+
+static int32_t say_for(struct world *world, uint64_t connection, unsigned hint, const char *key, uint64_t for_ms)
+{
+    int32_t code = world_hint(world, connection, hint, key, for_ms);
+    world_check(world);
+    return code;
+}
+
+static int32_t say(struct world *world, uint64_t connection, enum mc_hint hint, const char *key)
+{
+    return say_for(world, connection, hint, key, 0);
+}
+
+/* By a look that is no use. */
+static bool is_there(struct world *world, const struct world_store *store, const char *key)
+{
+    return world_get(world, store->call, key, MC_GET_NO_LEASE, NULL, NULL) == 0;
+}
+
+static bool goes_first(const struct world *world, const char *key)
+{
+    const struct mc_object *object = mc_object_find(world->core, mc_span_string(key));
+    return object != NULL && mc_hint_is_first(world->core, object);
+}
+
+static uint64_t said(const struct world *world, enum mc_hint hint, enum mc_core_hinted outcome)
+{
+    return statistics_of(world).hints[hint][outcome];
+}
+
+static void fill(struct world *world, const struct world_store *store, const char *prefix, unsigned count)
+{
+    char key[32];
+    for (unsigned i = 0; i < count; i++)
+        assert_int_equal(world_put_hard(world, store, world_name(key, prefix, i), OBJECT, NULL), 0);
+}
+
+/* Puts more until so many were evicted since. */
+static void press(struct world *world, const struct world_store *store, uint64_t evicted)
+{
+    static unsigned number;
+    char key[32];
+    uint64_t until = statistics_of(world).evicted_objects + evicted;
+    for (unsigned i = 0; i < 2000 && statistics_of(world).evicted_objects < until; i++)
+        assert_int_equal(world_put_hard(world, store, world_name(key, "more", number++), OBJECT, NULL), 0);
+    world_check(world);
+    assert_true(statistics_of(world).evicted_objects >= until);
+}
+
+static struct world_store open_policy(struct world *world, const char *policy)
+{
+    struct mc_core_config config = mc_core_config_default();
+    config.policy = mc_eviction_find(policy);
+    world_open_with(world, &config);
+    return world_store(world, NODE_A, 4 * MIB, "a");
+}
+
+/* ---- drop ---- */
+
+static void test_dropped_goes_first(void **state)
+{
+    static const char *const policies[] = {"s3fifo", "clock", "lru"};
+    const struct world_wish soft = {.flags = MC_PUT_SOFT_PIN, .pin_ms = 600000};
+    struct world world;
+    (void)state;
+    for (unsigned p = 0; p < 3; p++) {
+        struct world_store store = open_policy(&world, policies[p]);
+        assert_int_equal(world_put_hard(&world, &store, "soft", OBJECT, &soft), 0);
+        fill(&world, &store, "k", FILL);
+        for (unsigned i = 0; i < 3; i++) /* used ones are passed over */
+            assert_int_equal(world_exist(&world, store.call, "k899"), 1);
+        assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k899"), 0);
+        assert_int_equal(say(&world, store.call, MC_HINT_DROP, "soft"), 0);
+        assert_int_equal(say(&world, store.call, MC_HINT_DROP, "soft"), 0);
+        assert_true(is_there(&world, &store, "k899") && is_there(&world, &store, "soft")); /* until room is needed */
+        assert_int_equal(statistics_of(&world).soft_pinned, 0);
+        assert_int_equal(statistics_of(&world).evicted_objects, 0);
+        press(&world, &store, 2);
+        assert_false(is_there(&world, &store, "k899") || is_there(&world, &store, "soft"));
+        assert_int_equal(said(&world, MC_HINT_DROP, MC_CORE_HINT_DONE), 3);
+        world_close_all(&world);
+    }
+}
+
+/* Any use makes it ordinary again; the end of a read that was under way is none. */
+static void test_used_again(void **state)
+{
+    static const char *const dropped[] = {"k1", "k2", "k3"};
+    struct world world;
+    (void)state;
+    struct world_store store = open_policy(&world, "lru");
+    uint64_t reader = world_client(&world, CLIENT);
+    fill(&world, &store, "k", FILL);
+    assert_int_equal(world_get(&world, reader, "k4", 0, NULL, NULL), 0);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(say(&world, store.call, MC_HINT_DROP, dropped[i]), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k4"), 0);
+    assert_int_equal(world_get(&world, store.call, "k1", 0, NULL, NULL), 0);
+    assert_int_equal(world_exist(&world, store.call, "k2"), 1);
+    assert_int_equal(say(&world, store.call, MC_HINT_RESUME, "k3"), 0);
+    assert_int_equal(world_exist(&world, reader, "k0"), 1); /* its read of k4 is over */
+    for (unsigned i = 0; i < 3; i++)
+        assert_false(goes_first(&world, dropped[i]));
+    assert_true(goes_first(&world, "k4"));
+    world.now += mc_core_config_default().lease_ttl_ms + 1;
+    press(&world, &store, 20);
+    assert_false(is_there(&world, &store, "k4"));
+    for (unsigned i = 0; i < 3; i++)
+        assert_true(is_there(&world, &store, dropped[i]));
+    world_close_all(&world);
+}
+
+/* What is read, or dropped and read again, stays as long as any that is read. */
+static void test_what_is_read_stays(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = open_policy(&world, "s3fifo");
+    uint64_t reader = world_client(&world, CLIENT);
+    fill(&world, &store, "k", FILL);
+    assert_int_equal(world_get(&world, reader, "k5", 0, NULL, NULL), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k5"), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k6"), 0);
+    press(&world, &store, 2);
+    assert_true(is_there(&world, &store, "k5"));
+    assert_false(is_there(&world, &store, "k6"));
+    world_close_all(&world);
+}
+
+static void test_refused(void **state)
+{
+    const struct world_wish firm = {.flags = MC_PUT_SOFT_PIN | MC_PUT_FIRM_PIN, .pin_ms = 5000},
+                            hard = {.flags = MC_PUT_HARD_PIN};
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    assert_int_equal(world_put_hard(&world, &store, "firm", OBJECT, &firm), 0);
+    assert_int_equal(world_put_hard(&world, &store, "hard", OBJECT, &hard), 0);
+    assert_int_equal(world_put_hard(&world, &store, "k", OBJECT, NULL), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "firm"), MC_ERR_OBJECT_IS_PINNED);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "hard"), MC_ERR_OBJECT_IS_PINNED);
+    assert_int_equal(statistics_of(&world).firm_pinned, 1);
+    assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "firm"), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "none"), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "none"), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, ""), MC_ERR_INVALID_KEY);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "coming", OBJECT, NULL, &place), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "coming"), MC_ERR_REPLICA_IS_NOT_READY);
+    assert_int_equal(say_for(&world, store.call, 200, "k", 0), MC_ERR_NOT_SUPPORTED); /* of a later release */
+    assert_int_equal(said(&world, MC_HINT_DROP, MC_CORE_HINT_REFUSED), 4);
+    assert_int_equal(said(&world, MC_HINT_DROP, MC_CORE_HINT_ABSENT), 1);
+    uint64_t reader = world_connect(&world);
+    mc_core_permitted(world.core, world.now, reader, MC_RIGHT_READ, 77, "");
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, CLIENT, FIRST_LIFE);
+    assert_int_equal(world_greet(&world, reader, &hello).code, 0);
+    assert_int_equal(say(&world, reader, MC_HINT_DROP, "k"), MC_ERR_NOT_PERMITTED);
+    assert_int_equal(say(&world, reader, MC_HINT_PREFETCH, "k"), 0);
+    assert_false(goes_first(&world, "k"));
+    world_close_all(&world);
+}
+
+/* One of a group goes alone, and with the others while it is as young as they. */
+static void test_group(void **state)
+{
+    const struct world_wish in_group = {.group = 7};
+    struct world world;
+    (void)state;
+    struct world_store store = open_policy(&world, "lru");
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(world_put_hard(&world, &store, (const char *[]){"g0", "g1", "g2"}[i], OBJECT, &in_group), 0);
+    fill(&world, &store, "k", FILL);
+    world.now += 2000;
+    assert_int_equal(world_exist(&world, store.call, "g1"), 1); /* g0 is to be moved for that */
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "g0"), 0);
+    press(&world, &store, 1);
+    assert_false(is_there(&world, &store, "g0"));
+    assert_true(is_there(&world, &store, "g1") && is_there(&world, &store, "g2"));
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "g2"), 0);
+    world.now += 2000;
+    assert_int_equal(world_exist(&world, store.call, "g1"), 1);
+    press(&world, &store, 5);
+    assert_true(is_there(&world, &store, "g1") && is_there(&world, &store, "g2"));
+    world_close_all(&world);
+}
+
+/* The next master knows ages of nobody, and a soft pin by its slot. */
+static void test_masters_end(void **state)
+{
+    struct world world;
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world);
+    assert_int_equal(fake_put(&world, a, "k", OBJECT, MC_PUT_SOFT_PIN), 0);
+    assert_int_equal(say(&world, a->call, MC_HINT_DROP, "k"), 0);
+    assert_int_equal(statistics_of(&world).soft_pinned, 0);
+    assert_true(goes_first(&world, "k"));
+    master_stop(&world);
+    world.now += 500;
+    master_start(&world, NEXT_EPOCH, NULL);
+    come_back(&world, a);
+    assert_false(goes_first(&world, "k"));
+    assert_int_equal(statistics_of(&world).soft_pinned, 1);
+    assert_int_equal(found(&world, a, "k"), OBJECT);
+    finish(&world, a, NULL);
+}
+
+/* ---- pause ---- */
+
+/* A node with a disk, where values go before they are evicted. */
+static void open_with_lazy_disk(struct world *world, struct world_store *store)
+{
+    struct mc_core_config config = mc_core_config_default();
+    config.offload = MC_OFFLOAD_ON_EVICT;
+    world_open_with(world, &config);
+    *store = world_store(world, NODE_A, 4 * MIB, "a");
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    assert_int_equal(world_mount(world, store->owner, &mount).code, 0);
+}
+
+static void told_nothing(struct world *world, const struct world_store *store)
+{
+    static struct moves moves;
+    told_moves(world, store->owner, &moves);
+    assert_int_equal(moves.type, 0);
+}
+
+static void test_paused_is_stored_and_goes_first(void **state)
+{
+    static struct moves moves;
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_with_lazy_disk(&world, &store);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+    assert_int_equal(say_for(&world, store.call, MC_HINT_PAUSE, "k", 999), 0); /* not worth it */
+    told_nothing(&world, &store);
+    assert_int_equal(say_for(&world, store.call, MC_HINT_PAUSE, "k", 60000), MC_HINT_BEGUN);
+    assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "k"), MC_HINT_BEGUN);
+    told_moves(&world, store.owner, &moves);
+    assert_int_equal(moves.type, MC_MESSAGE_STORE);
+    assert_int_equal(moves.count, 1);
+    assert_false(goes_first(&world, "k")); /* or it would be lost */
+    owner_did(&world, store.owner, &moves, 0);
+    assert_true(goes_first(&world, "k"));
+    assert_int_equal(on_disk(&world, "k"), 1);
+    assert_int_equal(say(&world, store.call, MC_HINT_RESUME, "k"), 0);
+    assert_false(goes_first(&world, "k"));
+    assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "k"), 0);
+    assert_true(goes_first(&world, "k"));
+    told_nothing(&world, &store);
+    world_close_all(&world);
+}
+
+/* The end of a read that was under way is no use of it. */
+static void test_paused_while_it_is_read(void **state)
+{
+    static struct moves moves;
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_with_lazy_disk(&world, &store);
+    uint64_t reader = world_client(&world, CLIENT);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+    assert_int_equal(world_get(&world, reader, "k", 0, NULL, NULL), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "k"), MC_HINT_BEGUN);
+    assert_int_equal(world_exist(&world, reader, "other"), 0);
+    told_moves(&world, store.owner, &moves);
+    owner_did(&world, store.owner, &moves, 0);
+    assert_true(goes_first(&world, "k"));
+    world_close_all(&world);
+}
+
+/* By then it is used; or it could not be stored; or it is removed. */
+static void test_paused_and_then(void **state)
+{
+    static struct moves moves;
+    struct world world;
+    struct world_store store;
+    (void)state;
+    for (unsigned what = 0; what < 3; what++) {
+        open_with_lazy_disk(&world, &store);
+        assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+        assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "k"), MC_HINT_BEGUN);
+        told_moves(&world, store.owner, &moves);
+        if (what == 0)
+            assert_int_equal(world_exist(&world, store.call, "k"), 1);
+        if (what == 2)
+            world_remove_one_send(&world, store.call, "k");
+        owner_did(&world, store.owner, &moves, what == 1 ? MC_ERR_FILE_WRITE_FAIL : 0);
+        assert_false(goes_first(&world, "k"));
+        assert_int_equal(world.core->pausing, 0);
+        world_close_all(&world);
+    }
+}
+
+/* Pins hold, nothing is stored where no disk is, or none may take it. */
+static void test_pause_changes_nothing(void **state)
+{
+    const struct world_wish soft = {.flags = MC_PUT_SOFT_PIN, .pin_ms = 600000};
+    static struct moves moves;
+    struct world world;
+    struct world_store store;
+    (void)state;
+    store = world_open_one(&world);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "k"), 0);
+    assert_false(goes_first(&world, "k"));
+    world_close_all(&world);
+    open_with_lazy_disk(&world, &store);
+    assert_int_equal(world_put_hard(&world, &store, "soft", OBJECT, &soft), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "soft"), MC_HINT_BEGUN);
+    told_moves(&world, store.owner, &moves);
+    owner_did(&world, store.owner, &moves, 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "soft"), 0);
+    assert_false(goes_first(&world, "soft"));
+    assert_int_equal(statistics_of(&world).soft_pinned, 1);
+    world.core->config.offload_queue_limit = 2; /* half of it for what comes before its turn */
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(world_put(&world, store.call, store.owner, i == 0 ? "a" : "b", OBJECT), 0);
+        assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, i == 0 ? "a" : "b"), i == 0 ? MC_HINT_BEGUN : 0);
+    }
+    world_close_all(&world);
+}
+
+/* ---- prefetch ---- */
+
+static void test_prefetch(void **state)
+{
+    static struct moves moves;
+    struct world world;
+    struct world_store store;
+    (void)state;
+    (void)open_with_disk(&world, &store);
+    put_and_store(&world, &store, "k");
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k"), 0);
+    forget_in_memory(&world, &store, "k");
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k"), MC_HINT_BEGUN);
+    assert_int_equal(say(&world, store.call, MC_HINT_RESUME, "k"), MC_HINT_BEGUN);
+    told_moves(&world, store.owner, &moves);
+    assert_int_equal(moves.type, MC_MESSAGE_LOAD);
+    assert_int_equal(moves.count, 1);
+    owner_did(&world, store.owner, &moves, 0);
+    const struct mc_segment *memory = mc_segment_find(world.core, store.segment);
+    assert_true(memory->fetched > 0 && memory->fetches == 0);
+    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), 0);
+    world_check(&world);
+    assert_int_equal(memory->fetched, 0); /* it was come for */
+    told_nothing(&world, &store);
+    assert_int_equal(said(&world, MC_HINT_PREFETCH, MC_CORE_HINT_BEGUN), 1);
+    assert_int_equal(said(&world, MC_HINT_RESUME, MC_CORE_HINT_BEGUN), 1);
+    /* What cannot be read is not there. */
+    forget_in_memory(&world, &store, "k");
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k"), MC_HINT_BEGUN);
+    told_moves(&world, store.owner, &moves);
+    owner_did(&world, store.owner, &moves, MC_ERR_FILE_READ_FAIL);
+    assert_int_equal(memory->fetched, 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k"), MC_ERR_OBJECT_NOT_FOUND);
+    world_close_all(&world);
+}
+
+/* k0 to k[count - 1] lie on the disk alone. */
+static void put_on_disk(struct world *world, const struct world_store *store, unsigned count)
+{
+    char key[32];
+    for (unsigned i = 0; i < count; i++) {
+        put_and_store(world, store, world_name(key, "k", i));
+        forget_in_memory(world, store, key);
+    }
+}
+
+/* A sixteenth of 1 MiB; what somebody has come for does not count any more. */
+static void test_share(void **state)
+{
+    static struct moves moves;
+    struct world world;
+    struct world_store store;
+    char key[32];
+    unsigned begun = 0;
+    (void)state;
+    (void)open_with_disk(&world, &store);
+    put_on_disk(&world, &store, 20);
+    while (begun < 20 && say(&world, store.call, MC_HINT_PREFETCH, world_name(key, "k", begun)) == MC_HINT_BEGUN)
+        begun++;
+    assert_int_equal(begun, 16);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, key), MC_ERR_NO_AVAILABLE_HANDLE);
+    for (unsigned i = 0; i < begun; i++) {
+        told_moves(&world, store.owner, &moves);
+        assert_int_equal(moves.type, MC_MESSAGE_LOAD);
+        owner_did(&world, store.owner, &moves, 0);
+    }
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, key), MC_ERR_NO_AVAILABLE_HANDLE);
+    for (unsigned again = 0; again < 2; again++) /* that is no use of it */
+        assert_int_equal(say(&world, store.call, MC_HINT_RESUME, "k0"), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, key), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_int_equal(said(&world, MC_HINT_PREFETCH, MC_CORE_HINT_NO_ROOM), 4);
+    assert_int_equal(world_get(&world, store.call, "k0", 0, NULL, NULL), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, key), MC_HINT_BEGUN);
+    assert_int_equal(world_get(&world, store.call, "k19", 0, NULL, NULL), MC_ERR_PUT_IN_PROGRESS); /* gets go on */
+    world_check(&world);
+    assert_int_equal(statistics_of(&world).evicted_objects, 0);
+    world_close_all(&world);
+}
+
+/* Asks until it is being loaded, as often as owners have had time to clear something. */
+static int32_t prefetch_hard(struct world *world, const struct world_store *store, const char *key)
+{
+    int32_t code = MC_ERR_NO_AVAILABLE_HANDLE;
+    static struct moves moves;
+    for (unsigned i = 0; i < 20 && code == MC_ERR_NO_AVAILABLE_HANDLE; i++) {
+        code = say(world, store->call, MC_HINT_PREFETCH, key);
+        if (code == MC_HINT_BEGUN)
+            told_moves(world, store->owner, &moves);
+        (void)owner_clears(world, store->owner);
+    }
+    return code;
+}
+
+/* Room is made of what is not pinned; of soft pins a read would make some, a hint does not. */
+static void test_no_room_of_what_is_pinned(void **state)
+{
+    const struct world_wish soft = {.flags = MC_PUT_SOFT_PIN, .pin_ms = 600000};
+    struct world world;
+    struct world_store store;
+    char key[32];
+    (void)state;
+    for (unsigned pinned = 0; pinned < 2; pinned++) {
+        int32_t code = 0;
+        (void)open_with_disk(&world, &store);
+        put_on_disk(&world, &store, 10);
+        world.core->config.offload = MC_OFFLOAD_NEVER; /* the rest stays where it is */
+        world.core->config.allow_evict_soft_pinned = false;
+        for (unsigned i = 0; i < 400 && code == 0; i++)
+            code = world_put_hard(&world, &store, world_name(key, "f", i), OBJECT, pinned ? &soft : NULL);
+        assert_int_equal(code, pinned ? MC_ERR_NO_AVAILABLE_HANDLE : 0);
+        world.core->config.allow_evict_soft_pinned = true;
+        uint64_t before = statistics_of(&world).evicted_objects;
+        for (unsigned i = 0; i < 10; i++)
+            assert_int_equal(prefetch_hard(&world, &store, world_name(key, "k", i)),
+                             pinned ? MC_ERR_NO_AVAILABLE_HANDLE : MC_HINT_BEGUN);
+        assert_true(statistics_of(&world).evicted_objects == before || !pinned);
+        assert_true(statistics_of(&world).evicted_objects <= before + 20);
+        world_close_all(&world);
+    }
+}
+
+/* Within the quota, and among its tenant's own. */
+static void test_quota(void **state)
+{
+    const struct world_wish hard = {.flags = MC_PUT_HARD_PIN};
+    struct mc_core_config config = mc_core_config_default();
+    const struct mc_core_quota small = {.bytes = OBJECT + OBJECT / 2}, large = {.bytes = 3 * OBJECT};
+    struct mc_wire_place place;
+    struct world world;
+    (void)state;
+    config.offload = MC_OFFLOAD_ON_PUT;
+    config.tenants = config.quotas = true;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &small), 0);
+    put_on_disk(&world, &store, 1);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "hard", OBJECT, &hard, &place), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &large), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k0"), 0); /* while it comes */
+    world_check(&world);
+    world_close_all(&world);
+}
+
+/* Of a tenant's own what it has dropped makes room first. */
+static void test_own_that_is_dropped(void **state)
+{
+    struct mc_core_config config = mc_core_config_default();
+    const struct mc_core_quota quota = {.bytes = 3 * OBJECT};
+    struct world world;
+    (void)state;
+    config.tenants = config.quotas = true;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &quota), 0);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(world_put(&world, store.call, store.owner, (const char *[]){"a", "b", "c"}[i], OBJECT), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "c"), 0);
+    assert_int_equal(world_put(&world, store.call, store.owner, "d", OBJECT), 0);
+    assert_true(is_there(&world, &store, "a") && is_there(&world, &store, "b"));
+    assert_false(is_there(&world, &store, "c"));
+    world_close_all(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dropped_goes_first),
+        cmocka_unit_test(test_used_again),
+        cmocka_unit_test(test_what_is_read_stays),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_group),
+        cmocka_unit_test(test_masters_end),
+        cmocka_unit_test(test_paused_is_stored_and_goes_first),
+        cmocka_unit_test(test_paused_while_it_is_read),
+        cmocka_unit_test(test_paused_and_then),
+        cmocka_unit_test(test_pause_changes_nothing),
+        cmocka_unit_test(test_prefetch),
+        cmocka_unit_test(test_share),
+        cmocka_unit_test(test_no_room_of_what_is_pinned),
+        cmocka_unit_test(test_quota),
+        cmocka_unit_test(test_own_that_is_dropped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
