@@ -23,7 +23,7 @@
     X(batch_get_session_start) X(batch_get_into_multi_buffer_ranges) X(batch_get_session_end) \
     X(batch_put_session_start) X(batch_put_from_multi_buffer_ranges) X(batch_put_session_end) \
     X(batch_put_session_revoke) \
-    X(create_copy_task) X(create_move_task) X(query_task) X(batch_replica_clear) X(batch_pin) \
+    X(create_copy_task) X(create_move_task) X(query_task) X(batch_replica_clear) X(batch_pin) X(hint) \
     X(allocate_and_mount_segment) X(mount_segment) X(unmount_segment) X(unmount_and_free_segment) \
     X(unmount_local_disk_segment) \
     X(setup_dummy) X(alloc_from_mem_pool) \

@@ -177,6 +177,52 @@ MC_PY_STORE_CALL(batch_pin, 1, "keys, config=None", batch_pin(self, values),
                  "Returns a list of int: 0, or a negative code (-704: no such object; -1908: firm_pin_or_not, and no "
                  "more may be pinned\nfirmly).")
 
+static enum mc_hint hint_of(PyObject *kind)
+{
+    static const char *const names[] = {
+        [MC_HINT_DROP] = "drop",
+        [MC_HINT_PAUSE] = "pause",
+        [MC_HINT_RESUME] = "resume",
+        [MC_HINT_PREFETCH] = "prefetch",
+    };
+    const char *text = text_of(kind, "kind");
+    for (unsigned i = MC_HINT_DROP; text != NULL && i <= MC_HINT_PREFETCH; i++)
+        if (strcmp(text, names[i]) == 0)
+            return (enum mc_hint)i;
+    if (text != NULL)
+        PyErr_Format(PyExc_ValueError, "kind must be 'drop', 'pause', 'resume' or 'prefetch', not %R", kind);
+    return (enum mc_hint)0;
+}
+
+static PyObject *hint(struct mc_py_store *self, PyObject **values)
+{
+    struct mc_py_key_list list;
+    PyObject *answer = NULL;
+    uint64_t for_ms = 0;
+    int rc;
+    enum mc_hint kind = hint_of(values[1]);
+    if (kind == 0 || (values[2] != NULL && mc_py_u64(values[2], &for_ms) < 0))
+        return NULL;
+    if (mc_py_key_list_take(values[0], &list)) {
+        MC_PY_IN_STORE(self, store, rc,
+                       mc_store_hint(store, list.keys, (size_t)list.count, kind, for_ms, list.results));
+        for (Py_ssize_t i = 0; rc < 0 && i < list.count; i++)
+            list.results[i] = (int)mc_py_result(list.results[i], rc);
+        answer = mc_py_list_of_int(list.results, list.count);
+    }
+    mc_py_key_list_free(&list);
+    return answer;
+}
+
+MC_PY_STORE_CALL(
+    hint, 2, "keys, kind, for_ms=0", hint(self, values),
+    "Says what will become of the values; waits for nothing. kind: 'drop', they are not needed any more; "
+    "'pause', not for\nfor_ms (0: not known), they may leave memory once a disk has them; 'resume' and "
+    "'prefetch', they are needed soon, and\nwhat lies on a disk alone is loaded.\n\n"
+    "Returns a list of int: 0; 1: it is being loaded, or stored; or a negative code (-704: no such object; "
+    "-200: no room to\nload it now; -1909: drop of what is pinned firmly or hard; -1012: the master is of "
+    "an earlier release).")
+
 /* ---- mounts ---- */
 
 #define MOUNT_STEP ((uint64_t)16 << 20) /* as the original: sizes are rounded up to multiples of it */

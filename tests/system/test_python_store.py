@@ -72,6 +72,7 @@ REFUSED = [
     ("query_task", ((1, 2),), (None, -600)),
     ("batch_replica_clear", (KEYS,), []),
     ("batch_pin", (KEYS,), [-600] * 3),
+    ("hint", (KEYS, "drop"), [-600] * 3),
     ("allocate_and_mount_segment", (1 << 20,), {"ret": -600, "segment_ids": [], "allocated_size": 0}),
     ("mount_segment", ("/nowhere", 1 << 20), {"ret": -600, "segment_ids": []}),
     ("unmount_segment", (["1-2"],), -600),

@@ -185,6 +185,7 @@ def test_firm_pins(release, clients):
         assert user.put_firm("a", "a", 5000, new_node.name, True) == not_supported and user.exist(["a"]) == [0]
         assert user.put_firm("a", "a", 5000, new_node.name, False) == 0 and user.firm_left("a") == 0
         assert user.pin_firm("a") == [not_supported] and old_user.same("a", "a", 5000) is True
+        assert user.hint("a", "drop") == [not_supported] and user.same("a", "a", 5000) is True
         master.kill()
         master.program = release["new"].build / "mooncake_master"
         master.start()
@@ -193,6 +194,7 @@ def test_firm_pins(release, clients):
         assert user.put_firm("b", "b", 5000, old_node.name, True) == 0 and user.firm_left("b") > 0
         assert user.segments("b") == [new_node.name]
         assert user.put_firm("c", "c", 5000, new_node.name, True) == 0 and user.firm_left("c") > 0
+        assert user.hint("a", "drop") == [0] and old_user.same("a", "a", 5000) is True
         assert user.pin_firm("a") == [0] and user.firm_left("a") > 0 and old_user.same("a", "a", 5000) is True
         for version, count in (("old", 0), ("new", 2)):
             master.kill()

@@ -50,6 +50,9 @@ class Client:
         config.firm_pin_ms, config.firm_pin_or_not = 3_600_000, True
         return self.store.batch_pin([key], config)
 
+    def hint(self, key, kind):
+        return self.store.hint([key], kind)
+
     def firm_left(self, key):
         return self.store.firm_pin_left(key)
 
