@@ -445,6 +445,8 @@ static void do_one(struct sim_worker *worker)
         sim_session_do(worker);
     else if (sim_plan->has_jobs && sim_once_in(SIM_JOB, 6))
         sim_job_do(worker);
+    else if (sim_plan->has_hints && sim_once_in(SIM_HINT, 6))
+        sim_hint_do(worker);
     else if (sim_plan->is_rewritten && what >= 38)
         do_pieces(worker);
     else if (sim_plan->has_pieces && what >= 38 && what < 82 && sim_once_in(SIM_PIECES, 3))

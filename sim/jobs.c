@@ -1,4 +1,5 @@
-/* Copies, moves and replicas that are cleared, by clients; segments that are drained, as an operator wishes. */
+/* Copies, moves and replicas that are cleared, and hints, by clients; segments that are drained, as an operator wishes.
+ */
 #include "jobs.h"
 
 #include "members.h"
@@ -118,6 +119,31 @@ void sim_job_do(struct sim_worker *worker)
         sim_say("copy of key %u from %s to %s: %s", key, source == NULL ? "anywhere" : source, target,
                 mc_error_name(rc));
         sim_note((uint64_t)(uint32_t)rc << 8 | 13);
+    }
+}
+
+/* Whatever is said of a value, it is there or it is not: what is answered is judged as by who looks for it. */
+void sim_hint_do(struct sim_worker *worker)
+{
+    static const uint64_t waits_ms[] = {0, 500, 60000};
+    enum mc_hint hint = (enum mc_hint)(MC_HINT_DROP + sim_below(SIM_HINT, MC_HINT_PREFETCH));
+    uint32_t keys[SIM_BATCH_MAX], count = 1 + sim_below(SIM_HINT, sim_plan->batch_max);
+    struct mc_bytes names[SIM_BATCH_MAX];
+    int results[SIM_BATCH_MAX];
+    for (uint32_t i = 0; i < count; i++) {
+        keys[i] = sim_key_draw(SIM_HINT, worker->tenant);
+        names[i] = sim_key_name(keys[i]);
+        if (hint == MC_HINT_DROP)
+            oracle_dropped(keys[i]);
+    }
+    struct oracle_call call = oracle_begin();
+    (void)mc_store_hint(worker->store, names, count, hint, waits_ms[sim_below(SIM_HINT, 3)], results);
+    oracle_end(&call, sim_plan->timeout_ms, "hint");
+    for (uint32_t i = 0; i < count; i++) {
+        sim_say("hint %u of key %u: %d %s", (unsigned)hint, keys[i], results[i], mc_error_name(results[i]));
+        if (results[i] >= 0)
+            oracle_exists(&call, keys[i], 1);
+        sim_note((uint64_t)(uint32_t)results[i] << 8 | 15);
     }
 }
 

@@ -1,10 +1,11 @@
-/* Jobs of clients, and segments that are to be drained. */
+/* Jobs and hints of clients, and segments that are to be drained. */
 #ifndef SIM_JOBS_H
 #define SIM_JOBS_H
 
 #include "worker.h"
 
 void sim_job_do(struct sim_worker *worker);
+void sim_hint_do(struct sim_worker *worker);
 
 struct mc_core;
 void sim_drains_start(void);

@@ -8,6 +8,7 @@
 #include "worker.h"
 
 #include "store/core/group.h"
+#include "store/core/hint.h"
 #include "store/core/pin.h"
 #include "store/core/recover.h"
 #include "store/core/replica.h"
@@ -173,6 +174,19 @@ static void check_soft(const struct mc_core *core, const struct mc_object *objec
     }
 }
 
+/* What its users have dropped goes before all others: is there something of that in that segment? */
+static void check_first(const struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment,
+                        uint32_t slot)
+{
+    if (sim_plan->has_quotas || mc_object_group(object) != NULL || mc_node_goes_first(mc_segment_node(segment, slot)))
+        return;
+    for (uint32_t at = segment->first.head; at != MC_NODE_NONE; at = mc_segment_node(segment, at)->list_next) {
+        const struct mc_object *other = mc_node_object(mc_segment_node(segment, at));
+        if (mc_object_group(other) == NULL && !other->moving && may_go(core, other) && !is_read(core, other))
+            sim_fail("evicted: one that is wanted, and one that is not, in slot %u, was there", at);
+    }
+}
+
 /* A read of one member protects all. */
 static void check_members(const struct mc_core *core, const struct mc_group *group)
 {
@@ -211,8 +225,10 @@ static void on_evicted(const struct mc_core *core, const struct mc_object *objec
     if (!sim_key_of(object, &key))
         return;
     const struct mc_group *group = mc_object_group(object);
+    bool goes_alone = segment != NULL && mc_node_goes_first(mc_segment_node(segment, slot));
     if (segment != NULL) {
         check_soft(core, object, segment);
+        check_first(core, object, segment, slot);
         check_replica(key, mc_node_generation(core, mc_segment_node(segment, slot)));
     } else {
         for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
@@ -220,7 +236,7 @@ static void on_evicted(const struct mc_core *core, const struct mc_object *objec
     }
     if (group != NULL) {
         check_members(core, group);
-        gone_group = group->id;
+        gone_group = goes_alone ? gone_group : group->id;
     }
 }
 

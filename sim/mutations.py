@@ -289,6 +289,14 @@ MUTATIONS = [
     ("a_snapshot_is_of_the_moment_of_its_end", MASTER + "kv_snapshot.c", "    if (slice->cursor.epoch == 0)\n        slice->cursor = (struct mc_kv_cursor){.epoch = mark.epoch, .after = mark.last};",
      "    if (slice->cursor.epoch == 0 || slice->cursor.epoch == mark.epoch)\n        slice->cursor = (struct mc_kv_cursor){mark.epoch, mark.last, slice->cursor.at};"),
     ("a_snapshot_has_what_is_not_there_yet", CORE + "media.c", "    if (!object->visible)\n        return;\n", ""),
+    # Hints
+    ("what_is_dropped_goes_with_the_others", CORE + "evict.c", "oldest(core, segment, &first_policy, segment->first.count, &own);", "oldest(core, segment, &first_policy, 0, &own);"),
+    ("what_is_dropped_is_removed", CORE + "hint.c", "    mc_hint_go_first(core, object);\n    return 0;\n}\n\n/* A pin", "    mc_object_drop(core, object, NULL);\n    return 0;\n}\n\n/* A pin"),
+    ("firm_pins_end_when_they_are_dropped", CORE + "hint.c", "    if (object->hard)\n        return MC_ERR_OBJECT_IS_PINNED;", "    if (object->hard && !object->soft)\n        return MC_ERR_OBJECT_IS_PINNED;"),
+    ("who_goes_first_takes_the_group_along", CORE + "evict.c", "        if (group != NULL && !mc_node_goes_first(node)) {", "        if (group != NULL) {"),
+    ("what_pauses_goes_before_it_is_stored", CORE + "hint.c", "        return mc_offload_pause(core, object) ? MC_HINT_BEGUN : 0;", "        mc_hint_go_first(core, object);"),
+    ("hints_evict_what_is_pinned_softly", CORE + "offload.c", "    core->spares_soft = true;", ""),
+    ("hints_load_as_much_as_they_like", CORE + "hint.c", "    return segment->fetched + units <= most && ", "    return (segment->fetched + units <= most || true) && "),
     # Sessions
     ("sessions_are_not_renewed", STORE + "session.c", "        if (now_ms - hold->renewed_ms >= renew_ms) {", "        if (now_ms - hold->renewed_ms >= 100 * renew_ms) {"),
     ("sessions_protect_one_key", STORE + "session.c", "    if (--hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread", "    hold->link = --hold->key_count > 1 ? (link->broken = true, mc_link_return(store, link), NULL) : link;\n    if (hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread"),

@@ -56,6 +56,7 @@ static struct key_state {
     uint64_t doubt_ns;   /* a removal ended then that may still arrive at the master of that life; 0: none */
     uint32_t doubt_life;
     bool is_job_in_doubt;   /* it may have arrived, and wait there */
+    bool is_dropped;        /* a call has said that it is not needed any more */
     uint32_t pins, pinning; /* calls that give what is there another pin: begun, and under way */
     uint32_t firm_put;      /* once there was one: of which it is promised that it is kept, */
     uint64_t firm_until_ns; /* and so long */
@@ -221,7 +222,12 @@ bool oracle_put_pin(uint32_t put, struct oracle_pin *pin)
 {
     const struct oracle_put *of = &all_puts[put];
     *pin = (struct oracle_pin){of->pin_ms, of->start_ns, of->succeeded ? of->end_ns : SIM_NEVER, of->is_upsert};
-    return of->length >= AMBIGUOUS_BYTES && key_states[of->key].pins == 0;
+    return of->length >= AMBIGUOUS_BYTES && key_states[of->key].pins == 0 && !key_states[of->key].is_dropped;
+}
+
+void oracle_dropped(uint32_t key)
+{
+    key_states[key].is_dropped = true;
 }
 
 /* Of a short value it is not known: another put of the same bytes may be meant. */

@@ -39,6 +39,8 @@ uint64_t oracle_put_firm_until_ns(uint32_t put);
  * it is to be kept, as that call has promised; 0: it has not. */
 uint32_t oracle_pin_begin(uint32_t key);
 void oracle_pin_end(const struct oracle_call *call, uint32_t key, uint32_t number, uint32_t put, uint64_t firm_ms);
+/* Whoever put it, its soft pin may end from now on. */
+void oracle_dropped(uint32_t key);
 uint32_t oracle_put_length(uint32_t put);
 /* An owner has made it live: may it be, at that time? */
 void oracle_put_live(uint32_t put);

@@ -251,6 +251,7 @@ static void wide_draw(struct sim_plan *made)
     made->has_pins = sim_once_in(SIM_PIN, 2);
     made->has_firm = made->has_pins && sim_once_in(SIM_FIRM, 2);
     made->has_groups = sim_once_in(SIM_PIN, 2);
+    made->has_hints = sim_once_in(SIM_HINT, 2);
     made->has_jobs = sim_once_in(SIM_JOB, 2);
     made->has_drains = sim_once_in(SIM_JOB, 3) && made->owners > 1;
     made->has_old = sim_once_in(SIM_OLD, 4);

@@ -88,7 +88,8 @@ struct sim_plan {
     bool has_notes; /* departures are noted in a place that outlives masters, as with an election */
     /* wide: what clients ask beyond puts, gets and removals */
     bool has_sessions, has_pins, has_groups, has_jobs, has_drains;
-    bool has_firm; /* pins */
+    bool has_firm;  /* pins */
+    bool has_hints; /* of what will become of values */
     bool only_clients_want;
     bool has_old;                         /* half of the processes are of an earlier build */
     bool few_tombstones, few_generations; /* soon there are no more */

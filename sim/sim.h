@@ -51,6 +51,7 @@ enum sim_stream {
     SIM_FIRM,
     SIM_TOLD,
     SIM_WRITE,
+    SIM_HINT,
     SIM_STREAMS
 };
 
