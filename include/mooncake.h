@@ -185,7 +185,7 @@ struct mc_replicate_config {
                                (best effort) */
     uint32_t preferred_segment_count;
     const char *const *preferred_segments; /* names (mc_store_hostname of their owner), tried first in this order */
-    bool with_hard_pin;                    /* never evicted */
+    bool with_hard_pin;                    /* never evicted; not put beyond the master's --max_hard_pin_ratio */
     bool with_soft_pin;                    /* evicted only when nothing else can be, for soft_pin_ttl_ms */
     bool prefer_same_node;  /* after the preferred segments: all of the call in one segment, of the caller's machine if
                                there is room */

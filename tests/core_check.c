@@ -379,7 +379,8 @@ static const char *check_accounts(const struct mc_core *core, uint64_t nodes)
 /* What only sums over all segments can tell. */
 static const char *check_sums(const struct mc_core *core)
 {
-    uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0, moving = 0, in_memory = 0, firm = 0, pausing = 0;
+    uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0, moving = 0, in_memory = 0, firm = 0, pausing = 0,
+             hard = 0;
     struct holding holding = {.core = core};
     mc_objects_visit(&core->objects, count_held, &holding);
     if (holding.lost)
@@ -400,6 +401,7 @@ static const char *check_sums(const struct mc_core *core)
             const struct mc_object *object = mc_node_object(node);
             in_memory += segment->kind == MC_SEGMENT_MEMORY;
             firm += segment->kind == MC_SEGMENT_MEMORY ? mc_firm_bytes(object) : 0;
+            hard += segment->kind == MC_SEGMENT_MEMORY ? mc_hard_bytes(object) : 0;
             bool is_first = !object->successor && object->first_segment == index && object->first_slot == slot;
             objects += is_first;
             waiting += is_first && mc_object_waits(object) && node->list_previous != MC_NODE_NONE;
@@ -418,6 +420,8 @@ static const char *check_sums(const struct mc_core *core)
         return wrong;
     if (firm != core->firm.bytes)
         return "what is pinned firmly";
+    if (hard != core->firm.hard_bytes)
+        return "what is pinned for ever";
     if (pausing != core->pausing)
         return "what is stored for those who pause";
     if (moving != core->moves.count || moving != holding.moving)

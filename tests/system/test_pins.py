@@ -212,6 +212,23 @@ def test_no_more_than_the_budget_is_pinned_firmly():
             node.stop()
 
 
+def test_hard_pins_have_the_bound_that_is_set():
+    hard = ReplicateConfig()
+    hard.with_hard_pin = True
+    with Master("--max_hard_pin_ratio=0.25") as master, opened(master) as store:
+        node = StoreProcess(master.address).start()
+        try:
+            wait_until(lambda: store.put("probe", b"v") == 0)
+            for number in range(7):  # of a little more than a MiB each
+                assert store.put(f"k-{number}", bytes(MIB), hard) == 0
+            assert 7 * MIB < master.metrics()["mooncake_hard_pin_bytes"] < 8 * MIB
+            assert store.put("more", bytes(MIB), hard) == -200 and store.is_exist("more") == 0
+            fill(store, "a")  # there is room for others
+            assert store.remove("k-0", True) == 0 and store.put("more", bytes(MIB), hard) == 0
+        finally:
+            node.stop()
+
+
 def test_what_is_there_is_pinned_otherwise():
     with Master("--default_kv_soft_pin_ttl=1h") as master, opened(master) as store:
         node = StoreProcess(master.address).start()

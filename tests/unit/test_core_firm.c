@@ -620,6 +620,34 @@ static void test_loaded(void **state)
     world_close_all(&world);
 }
 
+/* Those for ever have a bound only if one is set; what is there, and what replaces it, stays. */
+static void test_hard_ones(void **state)
+{
+    const struct world_wish hard = {.flags = MC_PUT_HARD_PIN}, again = {.flags = MC_PUT_HARD_PIN | MC_PUT_REPLACE};
+    struct mc_core_config config = mc_core_config_default();
+    struct world world;
+    int32_t code;
+    (void)state;
+    for (unsigned is_set = 0; is_set < 2; is_set++) {
+        config.hard_pin_ratio = is_set ? 0.25 : 1;
+        world_open_with(&world, &config);
+        struct world_store store = world_store(&world, NODE_A, MIB, "a");
+        assert_int_equal(world_put_hard(&world, &store, "a", LARGE, &hard), 0);
+        assert_int_equal(world_put_hard(&world, &store, "b", LARGE, &hard), 0);
+        assert_int_equal(statistics_of(&world).hard_bytes, 2 * mc_extent_size(LARGE, 1));
+        assert_int_equal(world_put_hard(&world, &store, "c", LARGE, &hard), is_set ? MC_ERR_NO_AVAILABLE_HANDLE : 0);
+        assert_int_equal(world_put_hard(&world, &store, "d", LARGE, NULL), 0);
+        assert_int_equal(world_put_hard(&world, &store, "b", LARGE, &again), 0);
+        world_remove_one_send(&world, store.call, "a");
+        (void)world_owner_obeys(&world, store.owner);
+        assert_true(world_remove_answer(&world, store.call, &code, 1) && code == 0);
+        world_check(&world);
+        assert_int_equal(world_put_hard(&world, &store, "e", LARGE, &hard), 0);
+        assert_int_equal(statistics_of(&world).hard_bytes, (is_set ? 2 : 3) * mc_extent_size(LARGE, 1));
+        world_close_all(&world);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -645,6 +673,7 @@ int main(void)
         cmocka_unit_test(test_tenants),
         cmocka_unit_test(test_upserts_of_tenants),
         cmocka_unit_test(test_loaded),
+        cmocka_unit_test(test_hard_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

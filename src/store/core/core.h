@@ -63,6 +63,7 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
                               puts allocate; at least by the reserve */
     const struct mc_eviction_policy *policy; /* see policy.h */
     bool allow_evict_soft_pinned;            /* true */
+    double hard_pin_ratio;                   /* 1: part of all memory that may be pinned for ever; 1: any */
     enum mc_offload offload;                 /* never */
     char disk_path[MC_CORE_DISK_PATH_MAX];   /* who has no disk is told to have one there; empty: nowhere */
     uint64_t disk_bytes;                     /* of each of these at most; 0: it is not said */
@@ -296,6 +297,7 @@ struct mc_core_statistics {
     uint64_t hints[MC_CORE_HINTS][MC_CORE_HINT_OUTCOMES]; /* keys, by hint and enum mc_core_hinted */
     uint64_t tenants_unknown;                             /* puts that were refused for they have no quota */
     uint64_t firm_pinned, firm_bytes, firm_budget;        /* objects; bytes that are, or are being put to be; may be */
+    uint64_t hard_bytes;                                  /* the same of those that are pinned for ever */
     uint64_t objects, soft_pinned, members, segments, connections, recovering, tombstones, clusters_torn;
     uint64_t capacity, populated, used, clearing_bytes,
         quarantine_bytes;                                   /* bytes; used = of live and granted extents; of memory */

@@ -20,11 +20,16 @@ uint64_t mc_firm_bytes(const struct mc_object *object)
     return mc_object_is_firm(object) ? bytes_of(object->length, object->key_length) : 0;
 }
 
+uint64_t mc_hard_bytes(const struct mc_object *object)
+{
+    return object->hard && !object->soft ? bytes_of(object->length, object->key_length) : 0;
+}
+
 static uint64_t bytes_of_all(const struct mc_core *core, const struct mc_object *object)
 {
     uint64_t bytes = 0;
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
-        bytes += at.segment->kind == MC_SEGMENT_MEMORY ? mc_firm_bytes(object) : 0;
+        bytes += at.segment->kind == MC_SEGMENT_MEMORY ? mc_firm_bytes(object) + mc_hard_bytes(object) : 0;
     return bytes;
 }
 
@@ -55,12 +60,14 @@ void mc_firm_linked(struct mc_core *core, const struct mc_object *object, struct
 {
     if (mc_object_is_firm(object) && segment->kind == MC_SEGMENT_MEMORY)
         count(core, object, segment, mc_firm_bytes(object), 0);
+    core->firm.hard_bytes += segment->kind == MC_SEGMENT_MEMORY ? mc_hard_bytes(object) : 0;
 }
 
 void mc_firm_unlinked(struct mc_core *core, const struct mc_object *object, struct mc_segment *segment)
 {
     if (mc_object_is_firm(object) && segment->kind == MC_SEGMENT_MEMORY)
         count(core, object, segment, 0, mc_firm_bytes(object));
+    core->firm.hard_bytes -= segment->kind == MC_SEGMENT_MEMORY ? mc_hard_bytes(object) : 0;
 }
 
 /* ---- how much ---- */
@@ -70,13 +77,28 @@ static uint64_t budget_of(const struct mc_core *core, uint64_t bytes)
     return (uint64_t)((double)bytes * core->config.firm_pin_ratio);
 }
 
-uint64_t mc_firm_budget(struct mc_core *core)
+static uint64_t capacity(struct mc_core *core)
 {
     if (core->firm.changes != core->segment_changes) {
         core->firm.capacity = mc_segments_capacity(core);
         core->firm.changes = core->segment_changes;
     }
-    return budget_of(core, core->firm.capacity);
+    return core->firm.capacity;
+}
+
+uint64_t mc_firm_budget(struct mc_core *core)
+{
+    return budget_of(core, capacity(core));
+}
+
+bool mc_hard_fits(struct mc_core *core, struct mc_span key, const struct mc_object *before, uint64_t length,
+                  uint32_t replicas)
+{
+    bool replaces = before != NULL && before->visible && before->hard && !before->soft;
+    uint64_t had = replaces ? bytes_of_all(core, before) : 0, has = bytes_of(length, key.length) * replicas;
+    if (core->config.hard_pin_ratio >= 1 || has <= had)
+        return true;
+    return core->firm.hard_bytes - had + has <= (uint64_t)((double)capacity(core) * core->config.hard_pin_ratio);
 }
 
 bool mc_firm_fits(struct mc_core *core, struct mc_span key, const struct mc_object *before, uint64_t length,

@@ -1,4 +1,6 @@
-/* Firm pins: soft pins that are kept, too. Until its deadline (pin.h) the object is not evicted, as if it was pinned
+/* How much is pinned so that it is not evicted: firm pins, and those for ever.
+ *
+ * Firm pins: soft pins that are kept, too. Until its deadline (pin.h) the object is not evicted, as if it was pinned
  * hard; then it is as any other. How much may be pinned so is bounded, of all memory and of a tenant's quota.
  *
  * An object is pinned firmly while it is both `hard` and `soft`. Counted is each replica in memory, from its grant
@@ -21,6 +23,7 @@ struct mc_segment;
 
 struct mc_firm {
     uint64_t bytes;             /* that are pinned so, or will be */
+    uint64_t hard_bytes;        /* the same for ever: `hard` and not `soft` */
     uint64_t visible;           /* objects */
     uint64_t capacity, changes; /* of all memory that is lent, when so much had changed there */
 };
@@ -50,6 +53,11 @@ bool mc_firm_goes_to(const struct mc_core *core, const struct mc_firm_wish *wish
 /* May so many replicas of that key and length be pinned firmly? before: whose value they would replace, or NULL; what
  * they add to that counts. */
 bool mc_firm_fits(struct mc_core *core, struct mc_span key, const struct mc_object *before, uint64_t length,
+                  uint32_t replicas);
+/* What one replica of it counts; 0: it is not pinned for ever. */
+uint64_t mc_hard_bytes(const struct mc_object *object);
+/* May so many replicas be pinned for ever? That has a bound of its own, of all memory. */
+bool mc_hard_fits(struct mc_core *core, struct mc_span key, const struct mc_object *before, uint64_t length,
                   uint32_t replicas);
 
 #endif

@@ -27,6 +27,7 @@ struct mc_core_config mc_core_config_default(void)
         .eviction_ratio = 0,
         .policy = mc_eviction_default(),
         .allow_evict_soft_pinned = true,
+        .hard_pin_ratio = 1,
         .disk_ttl_ms = 3600000,
         .offload_queue_limit = 50000,
         .offload_cap_ratio = 0.5,

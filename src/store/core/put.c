@@ -482,6 +482,9 @@ static int32_t pin_code(struct mc_core *core, const struct start *start, const s
     *pin = (struct pin_to_be){.left_ms = has_value ? mc_pin_left_ms(core, object) : 0};
     bool is_wanted = keeps_pin(start) ? has_value && mc_object_is_firm(object)
                                       : (start->flags & MC_PUT_FIRM_PIN) != 0 && start->pin_ms > 0;
+    if ((start->flags & MC_PUT_HARD_PIN) != 0 &&
+        !mc_hard_fits(core, item->key, object, item->length, start->replica_count))
+        return MC_ERR_NO_AVAILABLE_HANDLE; /* as when nothing that is there may go */
     if (!is_wanted || (start->flags & MC_PUT_HARD_PIN) != 0)
         return 0;
     pin->is_firm = mc_firm_fits(core, item->key, object, item->length, start->replica_count);

@@ -30,6 +30,7 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
     statistics->soft_pinned = core->soft_count - core->firm.visible;
     statistics->firm_pinned = core->firm.visible;
     statistics->firm_bytes = core->firm.bytes;
+    statistics->hard_bytes = core->firm.hard_bytes;
     statistics->members = core->members_by_id.count;
     statistics->connections = core->connections.count;
     statistics->tombstones = core->tombstone_count;

@@ -37,6 +37,7 @@ static const struct metric metrics[] = {
     {COUNTER, "mooncake_soft_pins_expired_total", FROM(soft_pins_expired), "Objects whose soft pin's time was over."},
     {GAUGE, "mooncake_firm_pin_objects", FROM(firm_pinned), "Objects with a firm pin."},
     {GAUGE, "mooncake_firm_pin_bytes", FROM(firm_bytes), "Bytes of memory that objects with a firm pin take, and those that are being put."},
+    {GAUGE, "mooncake_hard_pin_bytes", FROM(hard_bytes), "Bytes of memory that objects with a hard pin take, and those that are being put."},
     {GAUGE, "mooncake_firm_pin_budget_bytes", FROM(firm_budget), "Bytes of memory that may be pinned firmly."},
     {COUNTER, "mooncake_firm_pins_expired_total", FROM(firm_pins_expired), "Objects whose firm pin's time was over."},
     {COUNTER, "mooncake_firm_pins_refused_total", FROM(firm_pins_refused), "Puts that wanted a firm pin, and did not get one."},

@@ -78,6 +78,7 @@ static const struct mc_option table[] = {
     ROW("default_kv_soft_pin_ttl", MS, "1800000", "a soft pin of which the put does not say more lasts so long, however it is used", LIMITS(0, YEAR), INTO(core.soft_pin_ttl_ms)),
     ROW("max_kv_soft_pin_ttl", MS, "86400000", "longest soft pin that a put may ask for; at least default_kv_soft_pin_ttl", LIMITS(0, YEAR), INTO(core.soft_pin_max_ms)),
     ROW("max_firm_pin_ratio", REAL, "0.25", "part of all memory, and of a tenant's quota, that puts may pin firmly, so that it is not evicted before its time; 0: none", LIMITS(0, 1), INTO(core.firm_pin_ratio)),
+    ROW("max_hard_pin_ratio", REAL, "1", "part of all memory that puts may pin for ever; what is beyond that is refused; 1: any", LIMITS(0, 1), INTO(core.hard_pin_ratio)),
     ROW("allow_evict_soft_pinned_objects", BOOL, "true", "evicts soft-pinned objects when nothing else can be evicted", INTO(core.allow_evict_soft_pinned)),
     ROW("eviction_policy", TEXT, "s3fifo", "what is evicted first", CHOICES("s3fifo|clock|lru")),
     ROW("eviction_ratio", REAL, "0", "part of the capacity that is evicted ahead above the high watermark; at least a reserve", LIMITS(0, 1), INTO(core.eviction_ratio)),
