@@ -290,7 +290,7 @@ MUTATIONS = [
      "    if (slice->cursor.epoch == 0 || slice->cursor.epoch == mark.epoch)\n        slice->cursor = (struct mc_kv_cursor){mark.epoch, mark.last, slice->cursor.at};"),
     ("a_snapshot_has_what_is_not_there_yet", CORE + "media.c", "    if (!object->visible)\n        return;\n", ""),
     # Hints
-    ("what_is_dropped_goes_with_the_others", CORE + "evict.c", "oldest(core, segment, &first_policy, segment->first.count, &own);", "oldest(core, segment, &first_policy, 0, &own);"),
+    ("what_is_dropped_goes_with_the_others", CORE + "evict.c", "oldest(core, segment, &first_policy, segment->first.count, first);", "oldest(core, segment, &first_policy, 0, first);"),
     ("what_is_dropped_is_removed", CORE + "hint.c", "    mc_hint_go_first(core, object);\n    return 0;\n}\n\n/* A pin", "    mc_object_drop(core, object, NULL);\n    return 0;\n}\n\n/* A pin"),
     ("firm_pins_end_when_they_are_dropped", CORE + "hint.c", "    if (object->hard)\n        return MC_ERR_OBJECT_IS_PINNED;", "    if (object->hard && !object->soft)\n        return MC_ERR_OBJECT_IS_PINNED;"),
     ("who_goes_first_takes_the_group_along", CORE + "evict.c", "        if (group != NULL && !mc_node_goes_first(node)) {", "        if (group != NULL) {"),

@@ -3,6 +3,7 @@
 #include "core_moves.h"
 
 #include "store/core/hint.h"
+#include "store/core/limits.h"
 
 #include "store/wire/proof.h"
 
@@ -452,6 +453,37 @@ static void test_no_room_of_what_is_pinned(void **state)
     }
 }
 
+/* However many go in one step, no more that are read are passed over for all of them. */
+static void test_passed_over(void **state)
+{
+    struct world world;
+    char key[32];
+    (void)state;
+    struct world_store store = open_policy(&world, "lru");
+    fill(&world, &store, "k", FILL);
+    for (unsigned i = 0; i < 300; i++) {
+        assert_int_equal(say(&world, store.call, MC_HINT_DROP, world_name(key, "k", i)), 0);
+        struct mc_object *read = mc_object_find(world.core, mc_span_string(key));
+        read->readers = 1;
+        read->lease_until_ms = (world.now + 60000) & ((1ull << 40) - 1);
+    }
+    const struct mc_segment *memory = mc_segment_find(world.core, store.segment);
+    const struct mc_node *third = mc_segment_node(memory, memory->first.head);
+    for (unsigned i = 0; i < 2 * MC_EVICT_SKIPS_MAX; i++)
+        third = mc_segment_node(memory, third->list_next);
+    const struct mc_object *object = mc_node_object(third);
+    uint64_t before = statistics_of(&world).evicted_objects;
+    (void)world_grant(&world, store.call, PUT_1, "large", 230 * OBJECT, NULL, NULL);
+    assert_true(statistics_of(&world).evicted_objects > before + 3);
+    unsigned ahead = 0;
+    for (uint32_t at = memory->first.head; mc_node_object(mc_segment_node(memory, at)) != object;
+         at = mc_segment_node(memory, at)->list_next)
+        ahead++;
+    assert_int_equal(ahead, MC_EVICT_SKIPS_MAX);
+    world_check(&world);
+    world_close_all(&world);
+}
+
 /* Within the quota, and among its tenant's own. */
 static void test_quota(void **state)
 {
@@ -514,6 +546,7 @@ int main(void)
         cmocka_unit_test(test_prefetch),
         cmocka_unit_test(test_share),
         cmocka_unit_test(test_no_room_of_what_is_pinned),
+        cmocka_unit_test(test_passed_over),
         cmocka_unit_test(test_quota),
         cmocka_unit_test(test_own_that_is_dropped),
     };

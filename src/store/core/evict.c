@@ -155,11 +155,12 @@ static bool may_go_soft(const struct mc_core *core)
     return core->config.allow_evict_soft_pinned && !core->spares_soft;
 }
 
-/* The slot to evict next, or MC_NODE_NONE. */
-static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, struct passing *passing)
+/* The slot to evict next, or MC_NODE_NONE. first: of those that go first, so that what cannot go of them does not keep
+ * others from going. */
+static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, struct passing *first,
+                          struct passing *passing)
 {
-    struct passing own = *passing; /* those that cannot go first do not keep others from going */
-    uint32_t slot = oldest(core, segment, &first_policy, segment->first.count, &own);
+    uint32_t slot = oldest(core, segment, &first_policy, segment->first.count, first);
     if (slot == MC_NODE_NONE)
         slot = oldest(core, segment, core->config.policy, segment->normal.count + segment->proven.count, passing);
     if (slot == MC_NODE_NONE)
@@ -375,14 +376,14 @@ bool mc_evict_own(struct mc_core *core, struct mc_account *account, const struct
  * go is guaranteed to others. */
 static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t units, uint32_t *count, bool *is_owed)
 {
-    struct passing passing = {MC_EVICT_SKIPS_MAX, MC_EVICT_SPARES_MAX, MC_EVICT_OWED_MAX};
+    struct passing passing = {MC_EVICT_SKIPS_MAX, MC_EVICT_SPARES_MAX, MC_EVICT_OWED_MAX}, first = passing;
     uint64_t evicted = 0;
     (void)mc_pins_expire(core);
     core->leaving = MC_GONE_EVICTED;
     while (*count > 0 && evicted < units) {
-        uint32_t slot = candidate(core, segment, &passing);
+        uint32_t slot = candidate(core, segment, &first, &passing);
         if (slot == MC_NODE_NONE) {
-            *is_owed = passing.owed > 0 && passing.owed < MC_EVICT_OWED_MAX;
+            *is_owed = first.owed > 0 && passing.owed > 0 && first.owed + passing.owed < 2 * MC_EVICT_OWED_MAX;
             break;
         }
         const struct mc_node *node = mc_segment_node(segment, slot);
