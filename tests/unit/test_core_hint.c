@@ -4,6 +4,7 @@
 
 #include "store/core/hint.h"
 #include "store/core/limits.h"
+#include "store/core/policy.h"
 
 #include "store/wire/proof.h"
 
@@ -484,6 +485,26 @@ static void test_passed_over(void **state)
     world_close_all(&world);
 }
 
+/* What has shown that it is wanted has not to show it anew, and no hint tells the policy what goes too early. */
+static void test_used_again_as_it_was(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = open_policy(&world, "s3fifo");
+    fill(&world, &store, "k", FILL);
+    struct mc_segment *memory = mc_segment_find(world.core, store.segment);
+    struct mc_replica at = mc_replica_first(world.core, mc_object_find(world.core, mc_span_string("k7")));
+    mc_eviction_leave(memory, at.slot);
+    mc_eviction_append(memory, at.slot, true); /* as when it was used before its turn came */
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k7"), 0);
+    assert_int_equal(world_exist(&world, store.call, "k7"), 1);
+    assert_false(goes_first(&world, "k7"));
+    assert_true(mc_segment_node(memory, at.slot)->proven);
+    assert_int_equal(memory->proven.count, 1);
+    world_check(&world);
+    world_close_all(&world);
+}
+
 /* Within the quota, and among its tenant's own. */
 static void test_quota(void **state)
 {
@@ -547,6 +568,7 @@ int main(void)
         cmocka_unit_test(test_share),
         cmocka_unit_test(test_no_room_of_what_is_pinned),
         cmocka_unit_test(test_passed_over),
+        cmocka_unit_test(test_used_again_as_it_was),
         cmocka_unit_test(test_quota),
         cmocka_unit_test(test_own_that_is_dropped),
     };

@@ -48,15 +48,22 @@ void mc_hint_end(struct mc_segment *segment, uint32_t slot)
     node->listed = 0;
 }
 
-bool mc_hint_used(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+/* What the policy knows of it is as it was: it has not come anew. */
+static void age_again(struct mc_segment *segment, uint32_t slot)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
-    bool was_first = mc_node_goes_first(node);
+    node->uses = 0;
+    mc_eviction_append(segment, slot, node->proven);
+}
+
+bool mc_hint_used(struct mc_segment *segment, uint32_t slot)
+{
+    bool was_first = mc_node_goes_first(mc_segment_node(segment, slot));
     if (was_first)
         mc_list_remove(segment, &segment->first, slot);
     mc_hint_end(segment, slot);
     if (was_first)
-        core->config.policy->enter(core, segment, slot);
+        age_again(segment, slot);
     return was_first;
 }
 

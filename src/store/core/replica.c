@@ -659,7 +659,7 @@ void mc_object_rejuvenate(struct mc_core *core, struct mc_object *object)
         if (!mc_replica_ages(at.segment, object))
             continue;
         struct mc_node *node = mc_segment_node(at.segment, at.slot);
-        if (node->listed && mc_hint_used(core, at.segment, at.slot))
+        if (node->listed && mc_hint_used(at.segment, at.slot))
             continue;
         bool was_awaited = node->awaited; /* then this is what it was loaded for, and no further use */
         if (was_awaited)
