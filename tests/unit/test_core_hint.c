@@ -304,6 +304,32 @@ static void test_paused_and_then(void **state)
     }
 }
 
+/* What only memory has is as wanted as any: none but the disk was to have it. */
+static void test_paused_and_lost_on_disk(void **state)
+{
+    static struct moves moves;
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_with_lazy_disk(&world, &store);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "k"), MC_HINT_BEGUN);
+    told_moves(&world, store.owner, &moves);
+    owner_did(&world, store.owner, &moves, 0);
+    assert_true(goes_first(&world, "k"));
+    struct world_told lost = {.segment = moves.segment, .count = 1};
+    lost.slots[0] = (struct mc_wire_slot){.slot = moves.stores[0].slot, .generation = moves.stores[0].generation};
+    world_owner_says(&world, store.owner, MC_MESSAGE_LOST, &lost);
+    world_check(&world);
+    assert_int_equal(on_disk(&world, "k"), 0);
+    assert_false(goes_first(&world, "k"));
+    (void)owner_clears(&world, store.owner);
+    world.core->config.offload = MC_OFFLOAD_NEVER;
+    fill(&world, &store, "f", FILL);
+    assert_true(is_there(&world, &store, "k"));
+    world_close_all(&world);
+}
+
 /* Pins hold, nothing is stored where no disk is, or none may take it. */
 static void test_pause_changes_nothing(void **state)
 {
@@ -563,6 +589,7 @@ int main(void)
         cmocka_unit_test(test_paused_is_stored_and_goes_first),
         cmocka_unit_test(test_paused_while_it_is_read),
         cmocka_unit_test(test_paused_and_then),
+        cmocka_unit_test(test_paused_and_lost_on_disk),
         cmocka_unit_test(test_pause_changes_nothing),
         cmocka_unit_test(test_prefetch),
         cmocka_unit_test(test_share),

@@ -67,6 +67,15 @@ bool mc_hint_used(struct mc_segment *segment, uint32_t slot)
     return was_first;
 }
 
+void mc_hint_lost_on_disk(const struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica at = mc_replica_first(core, object);
+    bool is_on_disk = mc_object_on_disk(core, object).segment != NULL;
+    for (; !is_on_disk && at.segment != NULL; at = mc_replica_next(core, at))
+        if (mc_replica_ages(at.segment, object) && mc_node_goes_first(mc_segment_node(at.segment, at.slot)))
+            (void)mc_hint_used(at.segment, at.slot);
+}
+
 /* Not any more as young as its group: what is used of that from now on makes it so. */
 static void part_from_group(struct mc_object *object)
 {

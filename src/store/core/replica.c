@@ -492,6 +492,8 @@ static void part_replica(struct mc_core *core, struct mc_object *object, struct 
         mc_core_tell(core, MC_TOPIC_DRAIN, MC_CORE_LOG_INFO, "segment %u (%s) is drained: it can be unmounted",
                      segment->number, segment->name);
     mc_node_clear(core, segment, slot, object);
+    if (object->visible && segment->kind == MC_SEGMENT_DISK)
+        mc_hint_lost_on_disk(core, object);
     if (object->visible && mc_core_tells_media(core))
         mc_media_parted(core, object, segment);
 }
