@@ -480,6 +480,76 @@ static void test_no_room_of_what_is_pinned(void **state)
     }
 }
 
+/* The next of them is loaded, as its owner does it. */
+static void load_one(struct world *world, const struct world_store *store)
+{
+    static struct moves moves;
+    told_moves(world, store->owner, &moves);
+    assert_int_equal(moves.type, MC_MESSAGE_LOAD);
+    assert_int_equal(moves.count, 1);
+    owner_did(world, store->owner, &moves, 0);
+}
+
+/* What was loaded for a hint, let go first and is wanted again counts again. */
+static void test_share_is_not_left_by_hints(void **state)
+{
+    struct world world;
+    struct world_store store;
+    char key[32];
+    (void)state;
+    (void)open_with_disk(&world, &store);
+    put_on_disk(&world, &store, 20);
+    for (unsigned i = 0; i < 16; i++) {
+        assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, world_name(key, "k", i)), MC_HINT_BEGUN);
+        load_one(&world, &store);
+    }
+    const struct mc_segment *memory = mc_segment_find(world.core, store.segment);
+    uint64_t all = memory->fetched;
+    assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "k0"), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k1"), 0);
+    assert_int_equal(memory->fetched, all / 16 * 14);
+    assert_int_equal(say(&world, store.call, MC_HINT_RESUME, "k0"), 0);
+    assert_false(goes_first(&world, "k0"));
+    assert_int_equal(memory->fetched, all / 16 * 15);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k16"), MC_HINT_BEGUN);
+    load_one(&world, &store);
+    assert_int_equal(say(&world, store.call, MC_HINT_RESUME, "k1"), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_true(goes_first(&world, "k1"));
+    assert_int_equal(memory->fetched, all);
+    assert_int_equal(world_get(&world, store.call, "k1", 0, NULL, NULL), 0); /* who reads it has it */
+    assert_false(goes_first(&world, "k1"));
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k1"), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_RESUME, "k1"), 0);
+    assert_int_equal(memory->fetched, all);
+    world_close_all(&world);
+}
+
+/* What is pinned counts until somebody comes for it, too. */
+static void test_share_of_what_is_pinned(void **state)
+{
+    const struct world_wish hard = {.flags = MC_PUT_HARD_PIN};
+    static struct moves moves;
+    struct world world;
+    struct world_store store;
+    struct mc_wire_place place;
+    (void)state;
+    (void)open_with_disk(&world, &store);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "k", OBJECT, &hard, &place), 0);
+    told_moves(&world, store.owner, &moves);
+    owner_did(&world, store.owner, &moves, 0);
+    forget_in_memory(&world, &store, "k");
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k"), MC_HINT_BEGUN);
+    load_one(&world, &store);
+    const struct mc_segment *memory = mc_segment_find(world.core, store.segment);
+    assert_true(memory->fetched > 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_RESUME, "k"), 0);
+    assert_true(memory->fetched > 0);
+    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), 0);
+    world_check(&world);
+    assert_int_equal(memory->fetched, 0);
+    world_close_all(&world);
+}
+
 /* However many go in one step, no more that are read are passed over for all of them. */
 static void test_passed_over(void **state)
 {
@@ -594,6 +664,8 @@ int main(void)
         cmocka_unit_test(test_prefetch),
         cmocka_unit_test(test_share),
         cmocka_unit_test(test_no_room_of_what_is_pinned),
+        cmocka_unit_test(test_share_is_not_left_by_hints),
+        cmocka_unit_test(test_share_of_what_is_pinned),
         cmocka_unit_test(test_passed_over),
         cmocka_unit_test(test_used_again_as_it_was),
         cmocka_unit_test(test_quota),

@@ -15,12 +15,16 @@ _Static_assert(MC_CORE_HINTS == MC_HINT_PREFETCH + 1, "a row for each");
 
 /* ---- nodes ---- */
 
-bool mc_hint_fits(const struct mc_segment *segment, uint64_t units)
+static bool fits_in_part(const struct mc_segment *segment, uint64_t units)
 {
     uint64_t bytes = segment->populated < segment->capacity ? segment->populated : segment->capacity;
-    uint64_t most = bytes / MC_EXTENT_UNIT / MC_HINT_FETCHED_PART;
+    return segment->fetched + units <= bytes / MC_EXTENT_UNIT / MC_HINT_FETCHED_PART;
+}
+
+bool mc_hint_fits(const struct mc_segment *segment, uint64_t units)
+{
     bool is_alone = segment->fetches == 0;
-    return segment->fetched + units <= most && segment->fetches < MC_HINT_LOADS_MAX &&
+    return fits_in_part(segment, units) && segment->fetches < MC_HINT_LOADS_MAX &&
            (is_alone || segment->fetching + units <= MC_HINT_LOADS_BYTES / MC_EXTENT_UNIT);
 }
 
@@ -95,6 +99,7 @@ void mc_hint_go_first(struct mc_core *core, struct mc_object *object)
         if (!mc_replica_ages(at.segment, object) || mc_node_goes_first(node))
             continue;
         mc_eviction_leave(at.segment, at.slot);
+        node->uses = mc_node_is_fetched(node);
         mc_hint_end(at.segment, at.slot);
         node->awaited = 0;
         node->listed = 1;
@@ -150,11 +155,37 @@ static bool is_fetched(const struct mc_core *core, const struct mc_object *objec
     return false;
 }
 
+/* It goes first, after it was fetched: fetched again. False: there are as many as may be, it goes first as before. */
+static bool fetched_again(struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    if (!fits_in_part(segment, node->size))
+        return false;
+    mc_list_remove(segment, &segment->first, slot);
+    node->awaited = 1;
+    segment->fetched += node->size;
+    age_again(segment, slot);
+    return true;
+}
+
+static bool all_fetched_again(const struct mc_core *core, const struct mc_object *object)
+{
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        const struct mc_node *node = mc_segment_node(at.segment, at.slot);
+        if (mc_replica_ages(at.segment, object) && mc_node_goes_first(node) && node->uses > 0 &&
+            !fetched_again(at.segment, at.slot))
+            return false;
+    }
+    return true;
+}
+
 static int32_t prefetch(struct mc_core *core, struct mc_object *object)
 {
     struct mc_replica replica;
     if (mc_object_readable(core, object, &replica, 1) == 0)
         return mc_offload_fetch(core, object);
+    if (!all_fetched_again(core, object))
+        return MC_ERR_NO_AVAILABLE_HANDLE;
     if (!is_fetched(core, object)) /* by hints alone nobody makes room for more */
         mc_object_touch(core, object);
     return 0;

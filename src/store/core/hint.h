@@ -10,7 +10,8 @@
  * All of this is the order in which values age, which no master tells the next: that one begins anew. What was stored
  * or loaded by then is where it is.
  *
- * A node says it by `listed`, which its space does not need while it is in use. */
+ * A node says it by `listed`, which its space does not need while it is in use; and `uses` of one that goes first, that
+ * it was fetched: when hints alone want it again it is so again, if that fits. */
 #ifndef MC_CORE_HINT_H
 #define MC_CORE_HINT_H
 

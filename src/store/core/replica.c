@@ -411,8 +411,6 @@ static void begin_to_age(struct mc_core *core, struct mc_segment *segment, const
         mc_eviction_enter_first(segment, slot);
     else if (mc_replica_ages(segment, object))
         core->config.policy->enter(core, segment, slot);
-    else
-        mc_hint_end(segment, slot);
     if (object->hard)
         segment->hard += node->size;
     if (segment->kind == MC_SEGMENT_DISK)
@@ -658,6 +656,8 @@ void mc_object_rejuvenate(struct mc_core *core, struct mc_object *object)
     if (core->pausing > 0 && object->moving)
         mc_offload_unpause(core, object);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        if (object->hard) /* it ages not, and may have been loaded for a hint */
+            mc_hint_end(at.segment, at.slot);
         if (!mc_replica_ages(at.segment, object))
             continue;
         struct mc_node *node = mc_segment_node(at.segment, at.slot);
