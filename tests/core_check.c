@@ -380,7 +380,7 @@ static const char *check_accounts(const struct mc_core *core, uint64_t nodes)
 static const char *check_sums(const struct mc_core *core)
 {
     uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0, moving = 0, in_memory = 0, firm = 0, pausing = 0,
-             hard = 0;
+             hard = 0, fetches = 0;
     struct holding holding = {.core = core};
     mc_objects_visit(&core->objects, count_held, &holding);
     if (holding.lost)
@@ -396,6 +396,7 @@ static const char *check_sums(const struct mc_core *core)
             remains += node->state == MC_NODE_CLEARING && (node->seen & MC_CLEARING_REMAINS) != 0;
             moving += node->state == MC_NODE_MOVING;
             pausing += node->state == MC_NODE_MOVING ? node->uses : 0;
+            fetches += node->state == MC_NODE_MOVING && mc_node_is_fetched(node);
             if (node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED)
                 continue;
             const struct mc_object *object = mc_node_object(node);
@@ -422,6 +423,8 @@ static const char *check_sums(const struct mc_core *core)
         return "what is pinned firmly";
     if (hard != core->firm.hard_bytes)
         return "what is pinned for ever";
+    if (fetches != core->fetches)
+        return "what is loaded for hints";
     if (pausing != core->pausing)
         return "what is stored for those who pause";
     if (moving != core->moves.count || moving != holding.moving)

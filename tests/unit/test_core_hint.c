@@ -330,6 +330,31 @@ static void test_paused_and_lost_on_disk(void **state)
     world_close_all(&world);
 }
 
+/* Of an owner that is cut off nobody knows whether it stores anything yet. */
+static void test_paused_while_its_disk_is_away(void **state)
+{
+    const struct world_wish two = {.replica_count = 2};
+    static struct world_grants grants;
+    static struct moves moves;
+    struct world world;
+    struct world_store store;
+    const struct world_item item = {mc_span_string("k"), OBJECT};
+    (void)state;
+    open_with_lazy_disk(&world, &store);
+    struct world_store other = world_store(&world, NODE_B, 4 * MIB, "b");
+    world_put_start(&world, other.call, PUT_1, &item, 1, &two, &grants);
+    assert_int_equal(grants.place_count, 2);
+    for (unsigned i = 0; i < 2; i++)
+        world_live(&world, grants.places[i].segment == store.segment ? store.owner : other.owner, &grants.places[i]);
+    assert_int_equal(world_put_done(&world, other.call, PUT_1), 0);
+    assert_int_equal(say(&world, other.call, MC_HINT_PAUSE, "k"), MC_HINT_BEGUN);
+    told_moves(&world, store.owner, &moves);
+    assert_int_equal(moves.type, MC_MESSAGE_STORE);
+    world_disconnect(&world, store.owner);
+    assert_int_equal(say(&world, other.call, MC_HINT_PAUSE, "k"), 0);
+    world_close_all(&world);
+}
+
 /* Pins hold, nothing is stored where no disk is, or none may take it. */
 static void test_pause_changes_nothing(void **state)
 {
@@ -601,6 +626,44 @@ static void test_used_again_as_it_was(void **state)
     world_close_all(&world);
 }
 
+/* Whoever reads is not behind a long line of hints: so many bytes of an owner's at a time, whatever the segment. */
+static void test_bytes_under_way(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    struct mc_segment *memory = mc_segment_find(world.core, store.segment);
+    assert_true(mc_hint_fits_under_way(memory->member, (256u << 20) / MC_EXTENT_UNIT)); /* one alone, however large */
+    memory->fetching = (100u << 20) / MC_EXTENT_UNIT;
+    assert_true(mc_hint_fits_under_way(memory->member, (28u << 20) / MC_EXTENT_UNIT));
+    assert_false(mc_hint_fits_under_way(memory->member, (29u << 20) / MC_EXTENT_UNIT));
+    memory->fetching = 0;
+    world_close_all(&world);
+}
+
+/* What hints load keeps nothing that is read often from staying. */
+static void test_promoted_beside_hints(void **state)
+{
+    static struct moves moves;
+    struct world world;
+    struct world_store store;
+    (void)state;
+    (void)open_with_disk(&world, &store);
+    put_on_disk(&world, &store, 3);
+    world.core->config.promotion_on_hit = true;
+    world.core->config.promotion_threshold = 1;
+    world.core->config.promotion_queue_limit = 2;
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k1"), MC_HINT_BEGUN);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k2"), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_int_equal(world_get(&world, store.call, "k2", 0, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
+    world_check(&world);
+    assert_int_equal(statistics_of(&world).promotion_admitted, 1);
+    assert_int_equal(statistics_of(&world).promotion_capped, 0);
+    told_moves(&world, store.owner, &moves);
+    world_close_all(&world);
+}
+
 /* Within the quota, and among its tenant's own. */
 static void test_quota(void **state)
 {
@@ -624,6 +687,33 @@ static void test_quota(void **state)
     assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
     assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k0"), 0); /* while it comes */
     world_check(&world);
+    world_close_all(&world);
+}
+
+/* And of these none goes for what is not loaded then. */
+static void test_quota_and_no_room(void **state)
+{
+    struct mc_core_config config = mc_core_config_default();
+    const struct mc_core_quota quota = {.bytes = OBJECT + OBJECT / 2};
+    struct world world;
+    (void)state;
+    config.offload = MC_OFFLOAD_ON_PUT;
+    config.tenants = config.quotas = true;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &quota), 0);
+    put_on_disk(&world, &store, 1);
+    world.core->config.offload = MC_OFFLOAD_NEVER;
+    assert_int_equal(world_put(&world, store.call, store.owner, "other", OBJECT), 0);
+    struct mc_segment *memory = mc_segment_find(world.core, store.segment);
+    memory->fetches += MC_HINT_LOADS_MAX;
+    assert_int_equal(world_hint(&world, store.call, MC_HINT_PREFETCH, "k0", 0), MC_ERR_NO_AVAILABLE_HANDLE);
+    memory->fetches -= MC_HINT_LOADS_MAX;
+    assert_true(is_there(&world, &store, "other"));
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
+    assert_false(is_there(&world, &store, "other"));
     world_close_all(&world);
 }
 
@@ -660,6 +750,7 @@ int main(void)
         cmocka_unit_test(test_paused_while_it_is_read),
         cmocka_unit_test(test_paused_and_then),
         cmocka_unit_test(test_paused_and_lost_on_disk),
+        cmocka_unit_test(test_paused_while_its_disk_is_away),
         cmocka_unit_test(test_pause_changes_nothing),
         cmocka_unit_test(test_prefetch),
         cmocka_unit_test(test_share),
@@ -668,7 +759,10 @@ int main(void)
         cmocka_unit_test(test_share_of_what_is_pinned),
         cmocka_unit_test(test_passed_over),
         cmocka_unit_test(test_used_again_as_it_was),
+        cmocka_unit_test(test_bytes_under_way),
+        cmocka_unit_test(test_promoted_beside_hints),
         cmocka_unit_test(test_quota),
+        cmocka_unit_test(test_quota_and_no_room),
         cmocka_unit_test(test_own_that_is_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,27 +21,36 @@ static bool fits_in_part(const struct mc_segment *segment, uint64_t units)
     return segment->fetched + units <= bytes / MC_EXTENT_UNIT / MC_HINT_FETCHED_PART;
 }
 
-bool mc_hint_fits(const struct mc_segment *segment, uint64_t units)
+bool mc_hint_fits_under_way(const struct mc_member *member, uint64_t units)
 {
-    bool is_alone = segment->fetches == 0;
-    return fits_in_part(segment, units) && segment->fetches < MC_HINT_LOADS_MAX &&
-           (is_alone || segment->fetching + units <= MC_HINT_LOADS_BYTES / MC_EXTENT_UNIT);
+    uint64_t fetching = 0;
+    const struct mc_link *link = member->segments.next;
+    for (unsigned walk = MC_WALK_MAX; link != &member->segments && walk > 0; link = link->next, walk--)
+        fetching += mc_link_of(link, struct mc_segment, of_member)->fetching;
+    return fetching == 0 || fetching + units <= MC_HINT_LOADS_BYTES / MC_EXTENT_UNIT;
 }
 
-void mc_hint_load_begun(struct mc_segment *segment, struct mc_node *node)
+bool mc_hint_fits(const struct mc_segment *segment, uint64_t units)
+{
+    return fits_in_part(segment, units) && segment->fetches < MC_HINT_LOADS_MAX;
+}
+
+void mc_hint_load_begun(struct mc_core *core, struct mc_segment *segment, struct mc_node *node)
 {
     node->awaited = node->listed = 1;
     segment->fetched += node->size;
     segment->fetching += node->size;
     segment->fetches++;
+    core->fetches++;
 }
 
-void mc_hint_load_ended(struct mc_segment *segment, const struct mc_node *node)
+void mc_hint_load_ended(struct mc_core *core, struct mc_segment *segment, const struct mc_node *node)
 {
     if (!mc_node_is_fetched(node))
         return;
     segment->fetching -= node->size;
     segment->fetches--;
+    core->fetches--;
 }
 
 void mc_hint_end(struct mc_segment *segment, uint32_t slot)

@@ -22,12 +22,13 @@
 
 #define MC_HINT_FETCHED_PART 16u       /* this part of a segment's memory, */
 #define MC_HINT_LOADS_MAX 256u         /* of it so many loads under way, */
-#define MC_HINT_LOADS_BYTES (1u << 30) /* and so many bytes of them, or one load */
+#define MC_HINT_LOADS_BYTES (1u << 27) /* and of its owner's memory so many bytes of them, or one load */
 #define MC_HINT_PAUSE_LEAST_MS 1000u   /* what is wanted again before is left as it is */
 
 struct mc_connection;
 struct mc_core;
 struct mc_frame;
+struct mc_member;
 struct mc_object;
 struct mc_segment;
 
@@ -46,9 +47,11 @@ void mc_request_hint(struct mc_core *core, struct mc_connection *connection, con
 
 /* May so many units more be loaded there for hints? */
 bool mc_hint_fits(const struct mc_segment *segment, uint64_t units);
+/* And by that owner? Whoever reads from its disks waits for what is under way already. */
+bool mc_hint_fits_under_way(const struct mc_member *member, uint64_t units);
 /* The MOVING node is loaded for a hint; it has come, or failed. */
-void mc_hint_load_begun(struct mc_segment *segment, struct mc_node *node);
-void mc_hint_load_ended(struct mc_segment *segment, const struct mc_node *node);
+void mc_hint_load_begun(struct mc_core *core, struct mc_segment *segment, struct mc_node *node);
+void mc_hint_load_ended(struct mc_core *core, struct mc_segment *segment, const struct mc_node *node);
 /* The node is as any other from now on, and in no list if it was in `first`. */
 void mc_hint_end(struct mc_segment *segment, uint32_t slot);
 /* The node, which a hint concerns, is used. True: it was among those that go first, and ages again. */

@@ -60,7 +60,7 @@ static struct mc_object *end_move(struct mc_core *core, struct mc_segment *segme
     segment->moves_sent -= node->seen;
     mc_list_remove(segment, &segment->moves, slot);
     unpause(core, node);
-    mc_hint_load_ended(segment, node);
+    mc_hint_load_ended(core, segment, node);
     object->moving = 0;
     (void)mc_map_remove(&core->moves, (uintptr_t)object);
     if (mc_offload_may_send(segment) && segment->state != MC_SEGMENT_GONE)
@@ -186,7 +186,7 @@ bool mc_offload_pause(struct mc_core *core, struct mc_object *object)
     struct mc_node *node = mc_segment_node(at.segment, at.slot);
     core->pausing += 1u - node->uses;
     node->uses = 1;
-    return true;
+    return at.segment->state == MC_SEGMENT_OK; /* not of an owner that is cut off: perhaps once it is back */
 }
 
 bool mc_offload_is_paused(const struct mc_core *core, const struct mc_object *object)
@@ -223,6 +223,11 @@ void mc_offload_appeared(struct mc_core *core, struct mc_object *object, bool wa
 
 /* ---- loading ---- */
 
+static bool takes_loads(const struct mc_segment *segment)
+{
+    return segment->kind == MC_SEGMENT_MEMORY && segment->state == MC_SEGMENT_OK && !segment->leaving;
+}
+
 /* Room for the value in memory of that owner, or MC_NODE_NONE; is_hopeful: there will be some soon. fetch: for a hint.
  */
 static uint32_t find_memory(struct mc_core *core, const struct mc_member *member, uint64_t units, bool fetch,
@@ -232,7 +237,7 @@ static uint32_t find_memory(struct mc_core *core, const struct mc_member *member
     *is_hopeful = false;
     for (unsigned walk = MC_WALK_MAX; link != &member->segments && walk > 0; link = link->next, walk--) {
         struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
-        if (segment->kind != MC_SEGMENT_MEMORY || segment->state != MC_SEGMENT_OK || segment->leaving)
+        if (!takes_loads(segment))
             continue;
         if (segment->moves.count >= MC_LOADS_MAX || (fetch && !mc_hint_fits(segment, units))) {
             *is_hopeful = true;
@@ -252,7 +257,21 @@ static uint32_t find_memory(struct mc_core *core, const struct mc_member *member
     return MC_NODE_NONE;
 }
 
-/* Values that are being loaded, for whomever. */
+/* Is there memory of that owner where hints may have so much loaded? Asked before anything goes for it. */
+static bool may_fetch(const struct mc_member *member, uint64_t units)
+{
+    const struct mc_link *link = member->segments.next;
+    if (!mc_hint_fits_under_way(member, units))
+        return false;
+    for (unsigned walk = MC_WALK_MAX; link != &member->segments && walk > 0; link = link->next, walk--) {
+        const struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
+        if (takes_loads(segment) && segment->moves.count < MC_LOADS_MAX && mc_hint_fits(segment, units))
+            return true;
+    }
+    return false;
+}
+
+/* Values that are being loaded, for whomever; core->fetches of them for hints. */
 static uint64_t loads_open(const struct mc_core *core)
 {
     const struct mc_core_statistics *counts = &core->statistics;
@@ -269,7 +288,7 @@ static bool is_promoted(struct mc_core *core, struct mc_replica from)
     if (!core->config.promotion_on_hit)
         return false;
     bool is_rare = node->list_next < core->config.promotion_threshold;
-    bool is_over = loads_open(core) >= core->config.promotion_queue_limit ||
+    bool is_over = loads_open(core) - core->fetches >= core->config.promotion_queue_limit ||
                    member->promoted >= core->config.promotion_per_heartbeat;
     counts->promotion_rare += is_rare;
     counts->promotion_capped += !is_rare && is_over;
@@ -301,12 +320,14 @@ static int32_t load(struct mc_core *core, struct mc_object *object, bool fetch)
     if (is_resting(core, from) || object->live >= MC_REPLICA_COUNT_MAX ||
         core->counter_end - core->counter <= MC_BATCH_MAX || mc_jobs_will_meet(core, object))
         return MC_ERR_OBJECT_NOT_FOUND;
+    uint64_t units = mc_extent_units(object->length, object->key_length);
+    if (fetch && !may_fetch(from.segment->member, units))
+        return MC_ERR_OBJECT_NOT_FOUND;
     mc_account_make_room(core, object);
     if (fetch && !mc_account_has_room(core, object))
         return MC_ERR_OBJECT_NOT_FOUND;
     mc_account_puts(core, mc_object_key(object));
-    uint32_t slot = find_memory(core, from.segment->member, mc_extent_units(object->length, object->key_length), fetch,
-                                &memory, &is_hopeful);
+    uint32_t slot = find_memory(core, from.segment->member, units, fetch, &memory, &is_hopeful);
     mc_account_puts(core, mc_span(NULL, 0));
     core->statistics.promotion_no_room += slot == MC_NODE_NONE && !is_hopeful;
     if (slot == MC_NODE_NONE)
@@ -317,7 +338,7 @@ static int32_t load(struct mc_core *core, struct mc_object *object, bool fetch)
     }
     struct mc_node *node = mc_segment_node(memory, slot);
     if (fetch)
-        mc_hint_load_begun(memory, node);
+        mc_hint_load_begun(core, memory, node);
     else
         node->awaited = !is_promoted(core, from);
     core->statistics.promotion_begun++;
@@ -339,9 +360,11 @@ int32_t mc_offload_fetch(struct mc_core *core, struct mc_object *object)
     if (!object->moving && loads_open(core) >= core->config.promotion_queue_limit)
         return MC_ERR_NO_AVAILABLE_HANDLE;
     core->spares_soft = true;
-    (void)load(core, object, true);
+    int32_t code = load(core, object, true);
     core->spares_soft = false;
-    return object->moving ? MC_HINT_BEGUN : MC_ERR_NO_AVAILABLE_HANDLE;
+    if (!object->moving)
+        return MC_ERR_NO_AVAILABLE_HANDLE;
+    return code == MC_ERR_PUT_IN_PROGRESS ? MC_HINT_BEGUN : code;
 }
 
 /* ---- the end ---- */
