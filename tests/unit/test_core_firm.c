@@ -648,6 +648,29 @@ static void test_hard_ones(void **state)
     }
 }
 
+/* While nodes come to a new master there is less memory than there will be. */
+static void test_hard_ones_while_nodes_come(void **state)
+{
+    const struct world_wish hard = {.flags = MC_PUT_HARD_PIN};
+    struct mc_core_config config = mc_core_config_default();
+    struct world world;
+    (void)state;
+    config.hard_pin_ratio = 0.25;
+    struct fake_owner *a = start_with_owner(&world);
+    assert_int_equal(put(&world, a, "a", LARGE, &hard), 0);
+    master_stop(&world);
+    world.now += 500;
+    master_start(&world, NEXT_EPOCH, &config);
+    uint64_t client = world_client(&world, CLIENT);
+    assert_int_equal(world_grant(&world, client, PUT_1, "b", LARGE, NULL, NULL), MC_ERR_SPACE_SOON);
+    assert_int_equal(world_grant(&world, client, PUT_1, "b", LARGE, &hard, NULL), MC_ERR_SPACE_SOON);
+    come_back(&world, a);
+    grow_old(&world, a);
+    assert_int_equal(put(&world, a, "b", LARGE, &hard), 0);
+    assert_int_equal(put(&world, a, "c", LARGE, &hard), MC_ERR_NO_AVAILABLE_HANDLE);
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -674,6 +697,7 @@ int main(void)
         cmocka_unit_test(test_upserts_of_tenants),
         cmocka_unit_test(test_loaded),
         cmocka_unit_test(test_hard_ones),
+        cmocka_unit_test(test_hard_ones_while_nodes_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -469,6 +469,13 @@ static bool keeps_pin(const struct start *start)
                                 : (start->flags & (MC_PUT_PINS | MC_PUT_KEEP_PIN)) == MC_PUT_KEEP_PIN;
 }
 
+/* Nothing that is there may go; as long as nodes come to this master there will be more. */
+static int32_t no_room_code(const struct mc_core *core)
+{
+    return mc_recover_unsettled(core) || !mc_link_alone(&core->recovering) ? MC_ERR_SPACE_SOON
+                                                                           : MC_ERR_NO_AVAILABLE_HANDLE;
+}
+
 struct pin_to_be {    /* of a value */
     uint64_t left_ms; /* of that of the value before it */
     bool is_firm, is_refused;
@@ -484,7 +491,7 @@ static int32_t pin_code(struct mc_core *core, const struct start *start, const s
                                       : (start->flags & MC_PUT_FIRM_PIN) != 0 && start->pin_ms > 0;
     if ((start->flags & MC_PUT_HARD_PIN) != 0 &&
         !mc_hard_fits(core, item->key, object, item->length, start->replica_count))
-        return MC_ERR_NO_AVAILABLE_HANDLE; /* as when nothing that is there may go */
+        return no_room_code(core);
     if (!is_wanted || (start->flags & MC_PUT_HARD_PIN) != 0)
         return 0;
     pin->is_firm = mc_firm_fits(core, item->key, object, item->length, start->replica_count);
@@ -517,9 +524,7 @@ static int32_t places_find(struct mc_core *core, struct start *start, const stru
     }
     if (*count >= places_least(start))
         return 0;
-    return start->placement.hopeful || mc_recover_unsettled(core) || !mc_link_alone(&core->recovering)
-               ? MC_ERR_SPACE_SOON
-               : MC_ERR_NO_AVAILABLE_HANDLE;
+    return start->placement.hopeful ? MC_ERR_SPACE_SOON : no_room_code(core);
 }
 
 /* The pin of what was begun, and what its owner is told of it. */
