@@ -143,6 +143,8 @@ void sim_hint_do(struct sim_worker *worker)
         sim_say("hint %u of key %u: %d %s", (unsigned)hint, keys[i], results[i], mc_error_name(results[i]));
         if (results[i] >= 0)
             oracle_exists(&call, keys[i], 1);
+        else if (results[i] == MC_ERR_OBJECT_NOT_FOUND && (hint == MC_HINT_DROP || hint == MC_HINT_PAUSE))
+            oracle_exists(&call, keys[i], 0); /* the others: or its disk does not give it just now */
         sim_note((uint64_t)(uint32_t)results[i] << 8 | 15);
     }
 }

@@ -95,7 +95,7 @@ def test_what_pauses_is_stored_and_what_resumes_is_loaded(disk_node):
         assert node.hint(["k"], "pause") == [0]
         press(master, node, "a")
         assert master.metrics()["mooncake_loads_begun_total"] == 0
-        assert node.hint(["k"], "resume") == [BEGUN]
+        wait_until(lambda: node.hint(["k"], "resume") == [BEGUN], 20 * SLOW)  # as soon as there is room
         wait_until(lambda: node.hint(["k"], "resume") == [0], 20 * SLOW)
         loads = master.metrics()["mooncake_loads_begun_total"]
         assert loads == 1 and node.get("k") == b"k" * MIB
@@ -124,6 +124,7 @@ def test_hints_load_only_so_much(disk_node):
         master.start()
         node = disk_node(master)
         wait_until(lambda: node.batch_is_exist(keys) == [1] * 8, 30 * SLOW)
+        wait_until(lambda: master.metrics()["mooncake_populated_bytes"] >= 32 << 20, 20 * SLOW)
         first = node.hint(keys, "prefetch")
         assert first.count(BEGUN) == 3 and first.count(-200) == 5  # each is a little more than half a MiB
         wait_until(lambda: node.hint(keys[:3], "prefetch") == [0] * 3, 20 * SLOW)
