@@ -356,8 +356,9 @@ MC_API int mc_store_pin(struct mc_store *store, const struct mc_bytes *keys, siz
  * now, or the master is of an earlier release; or negative. Where it was moved to a node of an earlier release since no
  * other was left, that ends with the master. Returns 0 or the first error. Takes no lease. */
 MC_API int mc_store_firm_pin_left(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);
-/* What will become of values, as their user sees it: advice, which costs nobody else anything. What each promises, and
- * what does not: docs/operations.md#hints. Any use of a value ends what DROP and PAUSE have said of it. */
+/* What will become of values, as their user sees it: advice. What is loaded for it comes from disks that others read,
+ * 128 MiB of a node's at a time. What each promises, and what does not: docs/operations.md#hints. Any use of a value
+ * ends what DROP and PAUSE have said of it. */
 enum mc_hint {
     MC_HINT_DROP = 1,     /* not needed any more: its soft pin ends, and it is the next to be evicted from memory */
     MC_HINT_PAUSE = 2,    /* not needed for a while: stored on a disk soon, and once it is there the next to be evicted
