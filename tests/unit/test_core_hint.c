@@ -304,6 +304,16 @@ static void test_paused_and_then(void **state)
     }
 }
 
+/* The first that it was told to store. */
+static void disk_loses(struct world *world, const struct world_store *store, const struct moves *moves)
+{
+    struct world_told lost = {.segment = moves->segment, .count = 1};
+    lost.slots[0] = (struct mc_wire_slot){.slot = moves->stores[0].slot, .generation = moves->stores[0].generation};
+    world_owner_says(world, store->owner, MC_MESSAGE_LOST, &lost);
+    world_check(world);
+    (void)owner_clears(world, store->owner);
+}
+
 /* What only memory has is as wanted as any: none but the disk was to have it. */
 static void test_paused_and_lost_on_disk(void **state)
 {
@@ -317,13 +327,9 @@ static void test_paused_and_lost_on_disk(void **state)
     told_moves(&world, store.owner, &moves);
     owner_did(&world, store.owner, &moves, 0);
     assert_true(goes_first(&world, "k"));
-    struct world_told lost = {.segment = moves.segment, .count = 1};
-    lost.slots[0] = (struct mc_wire_slot){.slot = moves.stores[0].slot, .generation = moves.stores[0].generation};
-    world_owner_says(&world, store.owner, MC_MESSAGE_LOST, &lost);
-    world_check(&world);
+    disk_loses(&world, &store, &moves);
     assert_int_equal(on_disk(&world, "k"), 0);
     assert_false(goes_first(&world, "k"));
-    (void)owner_clears(&world, store.owner);
     world.core->config.offload = MC_OFFLOAD_NEVER;
     fill(&world, &store, "f", FILL);
     assert_true(is_there(&world, &store, "k"));
@@ -737,6 +743,33 @@ static void test_own_that_is_dropped(void **state)
     world_close_all(&world);
 }
 
+/* But not once the disk that had it has lost it. */
+static void test_own_that_is_lost_on_disk(void **state)
+{
+    static struct moves moves;
+    struct mc_core_config config = mc_core_config_default();
+    const struct mc_core_quota quota = {.bytes = 3 * OBJECT};
+    struct world world;
+    (void)state;
+    config.offload = MC_OFFLOAD_ON_EVICT;
+    config.tenants = config.quotas = true;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &quota), 0);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(world_put(&world, store.call, store.owner, (const char *[]){"a", "b", "c"}[i], OBJECT), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "c"), MC_HINT_BEGUN);
+    told_moves(&world, store.owner, &moves);
+    owner_did(&world, store.owner, &moves, 0);
+    disk_loses(&world, &store, &moves);
+    assert_int_equal(world_put(&world, store.call, store.owner, "d", OBJECT), 0);
+    assert_false(is_there(&world, &store, "a"));
+    assert_true(is_there(&world, &store, "b") && is_there(&world, &store, "c"));
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -764,6 +797,7 @@ int main(void)
         cmocka_unit_test(test_quota),
         cmocka_unit_test(test_quota_and_no_room),
         cmocka_unit_test(test_own_that_is_dropped),
+        cmocka_unit_test(test_own_that_is_lost_on_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

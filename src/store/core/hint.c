@@ -80,13 +80,15 @@ bool mc_hint_used(struct mc_segment *segment, uint32_t slot)
     return was_first;
 }
 
-void mc_hint_lost_on_disk(const struct mc_core *core, const struct mc_object *object)
+void mc_hint_lost_on_disk(const struct mc_core *core, struct mc_object *object)
 {
     struct mc_replica at = mc_replica_first(core, object);
-    bool is_on_disk = mc_object_on_disk(core, object).segment != NULL;
+    bool is_on_disk = mc_object_on_disk(core, object).segment != NULL, was_first = false;
     for (; !is_on_disk && at.segment != NULL; at = mc_replica_next(core, at))
         if (mc_replica_ages(at.segment, object) && mc_node_goes_first(mc_segment_node(at.segment, at.slot)))
-            (void)mc_hint_used(at.segment, at.slot);
+            was_first |= mc_hint_used(at.segment, at.slot);
+    if (was_first)
+        mc_account_used(core, object);
 }
 
 /* Not any more as young as its group: what is used of that from now on makes it so. */

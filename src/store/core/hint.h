@@ -57,7 +57,7 @@ void mc_hint_end(struct mc_segment *segment, uint32_t slot);
 /* The node, which a hint concerns, is used. True: it was among those that go first, and ages again. */
 bool mc_hint_used(struct mc_segment *segment, uint32_t slot);
 /* A disk has lost the object. If no other has it, what is in memory is all there is, and as wanted as any. */
-void mc_hint_lost_on_disk(const struct mc_core *core, const struct mc_object *object);
+void mc_hint_lost_on_disk(const struct mc_core *core, struct mc_object *object);
 /* Those of its replicas that age are the next to go, behind those of which that was said before. */
 void mc_hint_go_first(struct mc_core *core, struct mc_object *object);
 /* Is it to go first, now or once it is stored? */
