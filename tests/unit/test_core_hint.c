@@ -770,6 +770,35 @@ static void test_own_that_is_lost_on_disk(void **state)
     world_close_all(&world);
 }
 
+/* Nor once it is wanted again, though it was only loaded ahead. */
+static void test_own_that_is_resumed(void **state)
+{
+    struct mc_core_config config = mc_core_config_default();
+    const struct mc_core_quota quota = {.bytes = 2 * OBJECT};
+    struct world world;
+    (void)state;
+    config.offload = MC_OFFLOAD_ON_PUT;
+    config.tenants = config.quotas = true;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &quota), 0);
+    put_on_disk(&world, &store, 1);
+    world.core->config.offload = MC_OFFLOAD_NEVER;
+    assert_int_equal(world_put(&world, store.call, store.owner, "b", OBJECT), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
+    load_one(&world, &store);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k0"), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_RESUME, "k0"), 0);
+    assert_int_equal(world_put(&world, store.call, store.owner, "d", OBJECT), 0);
+    assert_false(is_there(&world, &store, "b"));
+    const struct mc_object *resumed = mc_object_find(world.core, mc_span_string("k0"));
+    struct mc_replica replica;
+    assert_int_equal(mc_object_readable(world.core, resumed, &replica, 1), 1);
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -798,6 +827,7 @@ int main(void)
         cmocka_unit_test(test_quota_and_no_room),
         cmocka_unit_test(test_own_that_is_dropped),
         cmocka_unit_test(test_own_that_is_lost_on_disk),
+        cmocka_unit_test(test_own_that_is_resumed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

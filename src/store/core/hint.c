@@ -197,8 +197,9 @@ static int32_t prefetch(struct mc_core *core, struct mc_object *object)
         return mc_offload_fetch(core, object);
     if (!all_fetched_again(core, object))
         return MC_ERR_NO_AVAILABLE_HANDLE;
-    if (!is_fetched(core, object)) /* by hints alone nobody makes room for more */
+    if (!is_fetched(core, object)) /* by hints alone nobody makes room for more, */
         mc_object_touch(core, object);
+    mc_account_used(core, object); /* but of one's own it is as young as any */
     return 0;
 }
 
