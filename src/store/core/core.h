@@ -277,6 +277,22 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(cuts_done) X(remove_regex_failures) X(remove_all_failures) X(remounts) X(remount_failures) X(unmount_failures)   \
     X(promotion_bytes) X(promotion_cancelled) X(promotion_no_room)
 /* clang-format on */
+/* For what objects left memory; the names are those of metrics and answers. */
+#define MC_CORE_EVICTIONS(X)                                                                                           \
+    X(PUT, "put")             /* a value that was put found no room */                                                 \
+    X(LOAD, "load")           /* one that was loaded from a disk for a reader found none */                            \
+    X(HINT, "hint")           /* one that was loaded for a hint found none */                                          \
+    X(WATERMARK, "watermark") /* ahead of all those, once memory was that full */                                      \
+    X(GROUP, "group")         /* with another of their group */                                                        \
+    X(QUOTA, "quota")         /* another of their tenant, which is at its quota */
+enum mc_core_eviction {
+#define MC_CORE_EVICTION(name, text) MC_CORE_EVICTION_##name,
+    MC_CORE_EVICTIONS(MC_CORE_EVICTION)
+#undef MC_CORE_EVICTION
+        MC_CORE_EVICTION_COUNT
+};
+#define MC_CORE_PUT_BOUNDS 12u /* of how long puts took, see mc_core_put_ms */
+extern const uint64_t mc_core_put_ms[MC_CORE_PUT_BOUNDS];
 #define MC_CORE_HINTS 5u /* enum mc_hint; 0 is none */
 #define MC_CORE_HINT_OUTCOMES 5u
 enum mc_core_hinted {
@@ -293,7 +309,10 @@ struct mc_core_statistics {
     /* Keys that were looked for and found: an existence check and the get of what it has found are one look. Who checks
      * and who gets without that are told apart by their sums alone, so of the smaller of the two too little is seen. */
     uint64_t lookups, lookup_hits;
-    uint64_t misses[MC_GONE_COUNT];                       /* by why; of those that were looked into (MC_MISSES_MS) */
+    uint64_t misses[MC_GONE_COUNT];             /* by why; of those that were looked into (MC_MISSES_MS) */
+    uint64_t evictions[MC_CORE_EVICTION_COUNT]; /* evicted_objects, by enum mc_core_eviction */
+    /* Puts by how long they took, from their grant until the last value was there or had failed; last: longer ones. */
+    uint64_t put_ms[MC_CORE_PUT_BOUNDS + 1], put_ms_sum;
     uint64_t hints[MC_CORE_HINTS][MC_CORE_HINT_OUTCOMES]; /* keys, by hint and enum mc_core_hinted */
     uint64_t tenants_unknown;                             /* puts that were refused for they have no quota */
     uint64_t firm_pinned, firm_bytes, firm_budget;        /* objects; bytes that are, or are being put to be; may be */
@@ -335,6 +354,11 @@ struct mc_core_curve {
     double sample;                         /* the part of all keys by which it is known */
     uint64_t span_s[MC_CORE_SPANS];        /* time since the use before, of looks, since the start; bounds */
     uint64_t spans[MC_CORE_SPANS + 1], span_sum_s;
+    struct mc_core_ages { /* of what was evicted, since its last use or its put: of all, estimated by the sample */
+        uint64_t counts[MC_CORE_SPANS + 1], sum_s; /* since the start, by the same bounds */
+        uint64_t lately;                           /* of so many of the sample, the last that went; 0: none did */
+        uint64_t least_ms, median_ms, most_ms;
+    } ages;
 };
 /* curve->asked.bytes is read. */
 void mc_core_curve(const struct mc_core *core, struct mc_core_curve *curve);

@@ -202,6 +202,9 @@ static void note_evicted(struct mc_core *core, const struct mc_object *object, s
 {
     bool was_proven = !object->soft && mc_segment_node(last.segment, last.slot)->proven;
     core->statistics.evicted_objects++;
+    core->statistics.evictions[core->leaving == MC_GONE_EVICTED_GROUP   ? MC_CORE_EVICTION_GROUP
+                               : core->leaving == MC_GONE_EVICTED_QUOTA ? MC_CORE_EVICTION_QUOTA
+                                                                        : core->evicting]++;
     bool is_wanted = !mc_node_goes_first(mc_segment_node(last.segment, last.slot));
     if (!is_on_disk && is_wanted && mc_offload_expects(core, last.segment->member))
         core->statistics.offload_late++;
@@ -401,17 +404,20 @@ static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t
 }
 
 /* The same within what this message may still cause; the rest becomes debt. */
-static uint64_t evict_now(struct mc_core *core, struct mc_segment *segment, uint64_t units, bool *is_owed)
+static uint64_t evict_now(struct mc_core *core, struct mc_segment *segment, uint64_t units, enum mc_core_eviction what,
+                          bool *is_owed)
 {
     uint32_t count = core->evictions_left < MC_EVICT_ITEM_MAX ? core->evictions_left : MC_EVICT_ITEM_MAX;
     core->evictions_left -= count;
     core->statistics.eviction_attempts++;
+    core->evicting = what;
     uint64_t evicted = evict(core, segment, units, &count, is_owed);
     core->statistics.eviction_successes += evicted > 0;
     core->evictions_left += count;
     if (count > 0 || evicted >= units || core->spares_soft)
         return evicted; /* done, or nothing more is evictable; what a hint wants is asked for again */
     segment->debt = units - evicted;
+    segment->debt_for = (uint8_t)what;
     if (mc_link_alone(&segment->busy))
         mc_link_append(&core->busy, &segment->busy);
     return evicted;
@@ -432,7 +438,7 @@ void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t u
     uint64_t excess = segment->used > marks.low ? segment->used - marks.low : 0;
     bool is_owed;
     if (excess > 0)
-        (void)evict_now(core, segment, units * 2 < excess ? units * 2 : excess, &is_owed);
+        (void)evict_now(core, segment, units * 2 < excess ? units * 2 : excess, MC_CORE_EVICTION_WATERMARK, &is_owed);
 }
 
 static bool anything_evictable(const struct mc_core *core, const struct mc_segment *segment)
@@ -440,7 +446,7 @@ static bool anything_evictable(const struct mc_core *core, const struct mc_segme
     return mc_segment_ages(segment) || (segment->soft.count > 0 && core->config.allow_evict_soft_pinned);
 }
 
-bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t units)
+bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t units, enum mc_core_eviction what)
 {
     core->statistics.allocation_failures++;
     if (mc_segment_is_populating(core, segment))
@@ -461,7 +467,8 @@ bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t uni
     }
     mc_offload_mark(core, segment);
     bool is_owed = false;
-    if (goal > segment->clearing + segment->debt && evict_now(core, segment, goal - segment->clearing, &is_owed) == 0)
+    if (goal > segment->clearing + segment->debt &&
+        evict_now(core, segment, goal - segment->clearing, what, &is_owed) == 0)
         segment->want = want; /* nothing may go just now: that was no try */
     return (!is_owed && anything_evictable(core, segment)) || segment->clearing > 0 || segment->quarantine > 0 ||
            segment->granted > 0 || segment->moves.count > 0;
@@ -472,7 +479,7 @@ void mc_evict_for_hint(struct mc_core *core, struct mc_segment *segment, uint64_
     bool is_owed = false;
     uint64_t comes = segment->space.free + segment->clearing;
     if (!mc_segment_is_populating(core, segment) && comes < units)
-        (void)evict_now(core, segment, units - comes, &is_owed);
+        (void)evict_now(core, segment, units - comes, MC_CORE_EVICTION_HINT, &is_owed);
 }
 
 bool mc_evict_debt(struct mc_core *core, struct mc_segment *segment)
@@ -481,6 +488,7 @@ bool mc_evict_debt(struct mc_core *core, struct mc_segment *segment)
         return false;
     uint32_t count = MC_SLICE_EVICTIONS;
     bool is_owed;
+    core->evicting = segment->debt_for;
     uint64_t evicted = evict(core, segment, segment->debt, &count, &is_owed);
     if (count > 0 || evicted >= segment->debt)
         segment->debt = 0;

@@ -252,7 +252,7 @@ static uint32_t find_memory(struct mc_core *core, const struct mc_member *member
         if (fetch)
             mc_evict_for_hint(core, segment, units);
         else
-            *is_hopeful |= mc_evict_for(core, segment, units);
+            *is_hopeful |= mc_evict_for(core, segment, units, MC_CORE_EVICTION_LOAD);
     }
     return MC_NODE_NONE;
 }

@@ -173,7 +173,7 @@ static struct mc_segment *draw(struct mc_core *core, struct place_wish *wish, co
             return segment;
         if (evict && wish->evictions_left > 0) {
             wish->evictions_left--;
-            wish->placement->hopeful |= mc_evict_for(core, segment, wish->units);
+            wish->placement->hopeful |= mc_evict_for(core, segment, wish->units, MC_CORE_EVICTION_PUT);
         } else {
             /* Not asked to make room, but it may have some by itself. */
             wish->placement->hopeful |= segment->clearing > 0 || mc_segment_ages(segment);

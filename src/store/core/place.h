@@ -2,6 +2,7 @@
 #ifndef MC_CORE_PLACE_H
 #define MC_CORE_PLACE_H
 
+#include "store/core/core.h"
 #include "store/core/limits.h"
 #include "store/wire/wire.h"
 
@@ -38,7 +39,7 @@ struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement
 /* After an allocation: keeps the segment below its watermark. */
 void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t units);
 /* After an allocation failed: makes room. True when it makes sense to try again later. */
-bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t units);
+bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t units, enum mc_core_eviction what);
 /* The same for what a hint has loaded: as much as is missing, and no more, however often it fails as space is in
  * pieces. */
 void mc_evict_for_hint(struct mc_core *core, struct mc_segment *segment, uint64_t units);

@@ -127,6 +127,7 @@ struct mc_segment {
     uint64_t demand_ms, demand; /* units that allocations missed within this millisecond */
     uint64_t want, want_size;   /* units evicted for the last failure, doubled each time; for requests of that size */
     uint64_t debt;              /* units still to be evicted by ticks */
+    uint8_t debt_for;           /* enum mc_core_eviction */
 
     bool distrusted;           /* a probe failed: only a PONG helps */
     bool probing;              /* a PONG is awaited; also while distrusted */
