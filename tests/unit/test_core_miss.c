@@ -1,6 +1,7 @@
 /* What is counted of keys that were looked for, found and not found, and why. */
 #include "core_world.h"
 #include "store/core/miss.h"
+#include "store/core/place.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -116,6 +117,65 @@ static void test_evicted(void **state)
     assert_true(why.most_ms > why.least_ms && why.most_ms - why.least_ms < 1500);
     assert_true(why.known_ms > 15000);
     check_missed(&world, store.call, "absent", MC_GONE_NEVER);
+    struct mc_core_statistics statistics = statistics_of(&world);
+    assert_true(statistics.evicted_objects > 500);
+    assert_int_equal(statistics.evictions[MC_CORE_EVICTION_WATERMARK] + statistics.evictions[MC_CORE_EVICTION_PUT],
+                     statistics.evicted_objects);
+    assert_true(statistics.evictions[MC_CORE_EVICTION_WATERMARK] > 500);
+    world_close_all(&world);
+}
+
+/* Each is counted by what the room was for, also what ticks evict later. */
+static void test_evicted_for_what(void **state)
+{
+    struct world world;
+    struct world_store store = world_open_lru(&world);
+    (void)state;
+    world_fill(&world, &store, "k", 500);
+    struct mc_segment *segment = mc_segment_find(world.core, store.segment);
+    uint64_t missing = segment->space.free + 1000;
+    world.core->evictions_left = 100;
+    mc_evict_for_hint(world.core, segment, missing);
+    uint64_t evicted = statistics_of(&world).evicted_objects;
+    assert_true(evicted > 0);
+    assert_int_equal(statistics_of(&world).evictions[MC_CORE_EVICTION_HINT], evicted);
+    world.core->evictions_left = 1;
+    assert_true(mc_evict_for(world.core, segment, missing, MC_CORE_EVICTION_LOAD));
+    assert_int_equal(statistics_of(&world).evictions[MC_CORE_EVICTION_LOAD], 1);
+    assert_true(segment->debt > 0);
+    world_pass_beating(&world, 100, store.heartbeat);
+    struct mc_core_statistics statistics = statistics_of(&world);
+    assert_true(statistics.evictions[MC_CORE_EVICTION_LOAD] > 1);
+    assert_int_equal(statistics.evictions[MC_CORE_EVICTION_LOAD] + evicted, statistics.evicted_objects);
+    world_close_all(&world);
+}
+
+/* How old what goes is, since it was put or used last: the sample knows, and of few keys it has all. */
+static void test_ages(void **state)
+{
+    struct world world;
+    struct world_store store = world_open_lru(&world);
+    struct mc_core_curve curve = {.asked.bytes = 0};
+    char key[32];
+    (void)state;
+    mc_core_curve(world.core, &curve);
+    assert_int_equal(curve.ages.lately, 0);
+    for (unsigned i = 0; i < 2000; i++) {
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "k", i), OBJECT, NULL), 0);
+        world.now += 10;
+        (void)world_beat(&world, store.heartbeat);
+    }
+    mc_core_curve(world.core, &curve);
+    assert_int_equal(curve.ages.lately, MC_REUSE_AGES);
+    assert_in_range(curve.ages.median_ms, 9000, 11000); /* about a thousand have room */
+    assert_true(curve.ages.least_ms <= curve.ages.median_ms && curve.ages.median_ms <= curve.ages.most_ms);
+    assert_in_range(curve.ages.most_ms, curve.ages.median_ms, 12000);
+    uint64_t all = 0;
+    for (unsigned i = 0; i <= MC_CORE_SPANS; i++)
+        all += curve.ages.counts[i];
+    assert_int_equal(all, statistics_of(&world).evicted_objects);
+    assert_int_equal(curve.ages.counts[2], all); /* 5 to 15 s */
+    assert_in_range(curve.ages.sum_s, all * 9, all * 11);
     world_close_all(&world);
 }
 
@@ -138,6 +198,7 @@ static void test_evicted_with_others(void **state)
     }
     assert_int_equal(alone, 1);
     assert_int_equal(with, 2);
+    assert_int_equal(statistics_of(&world).evictions[MC_CORE_EVICTION_GROUP], 2);
     world_close_all(&world);
 }
 
@@ -155,6 +216,7 @@ static void test_evicted_for_quota(void **state)
     assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &two), 0);
     world_fill(&world, &store, "k", 3);
     check_missed(&world, store.call, "k0", MC_GONE_EVICTED_QUOTA);
+    assert_int_equal(statistics_of(&world).evictions[MC_CORE_EVICTION_QUOTA], 1);
     world_close_all(&world);
 }
 
@@ -244,6 +306,8 @@ int main(void)
         cmocka_unit_test(test_puts),
         cmocka_unit_test(test_removed),
         cmocka_unit_test(test_evicted),
+        cmocka_unit_test(test_evicted_for_what),
+        cmocka_unit_test(test_ages),
         cmocka_unit_test(test_evicted_with_others),
         cmocka_unit_test(test_evicted_for_quota),
         cmocka_unit_test(test_node_lost),

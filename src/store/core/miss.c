@@ -5,6 +5,7 @@
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 _Static_assert(MC_OBJECT_BATCH >= MC_BATCH_MAX, "all keys of a request may be picked");
@@ -19,7 +20,10 @@ void mc_miss_evicted(struct mc_core *core, const struct mc_object *object, bool 
 {
     struct mc_ghost ghost = {.why = core->leaving, .is_proven = was_proven};
     mc_assert(mc_gone_is_evicted(core->leaving));
-    remember(core, mc_object_hash(&core->objects, object), ghost);
+    uint64_t hash = mc_object_hash(&core->objects, object);
+    remember(core, hash, ghost);
+    if (mc_reuse_has(&core->reuse, hash))
+        mc_reuse_evicted(&core->reuse, core->now_ms, hash);
 }
 
 void mc_miss_vanished(struct mc_core *core, const struct mc_object *object)
@@ -140,6 +144,28 @@ void mc_core_why(const struct mc_core *core, struct mc_span key, struct mc_core_
     why->most_ms = core->now_ms - ghost.from_ms;
 }
 
+static int compare_ages(const void *a, const void *b)
+{
+    uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
+    return one < other ? -1 : one > other;
+}
+
+static void tell_ages(const struct mc_reuse *reuse, struct mc_core_ages *ages)
+{
+    uint64_t last_ms[MC_REUSE_AGES];
+    memcpy(ages->counts, reuse->ages, sizeof(ages->counts));
+    ages->sum_s = reuse->age_sum_s;
+    ages->lately = reuse->evicted < MC_REUSE_AGES ? reuse->evicted : MC_REUSE_AGES;
+    ages->least_ms = ages->median_ms = ages->most_ms = 0;
+    if (ages->lately == 0)
+        return;
+    memcpy(last_ms, reuse->last_ms, ages->lately * sizeof(last_ms[0]));
+    qsort(last_ms, ages->lately, sizeof(last_ms[0]), compare_ages);
+    ages->least_ms = last_ms[0];
+    ages->median_ms = last_ms[ages->lately / 2];
+    ages->most_ms = last_ms[ages->lately - 1];
+}
+
 void mc_core_curve(const struct mc_core *core, struct mc_core_curve *curve)
 {
     static const unsigned eighths[MC_CORE_CURVE_POINTS] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32};
@@ -157,4 +183,5 @@ void mc_core_curve(const struct mc_core *core, struct mc_core_curve *curve)
     memcpy(curve->span_s, mc_reuse_span_s, sizeof(curve->span_s));
     memcpy(curve->spans, reuse->spans, sizeof(curve->spans));
     curve->span_sum_s = reuse->span_sum_s;
+    tell_ages(reuse, &curve->ages);
 }

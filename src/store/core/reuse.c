@@ -230,13 +230,14 @@ static uint64_t step_start(unsigned step)
     return (uint64_t)(16 | (step & 15)) << ((step >> STEP_BITS) - 1);
 }
 
-static void count_span(struct mc_reuse *reuse, uint64_t span_ms)
+static void count_span(const struct mc_reuse *reuse, uint64_t counts[MC_REUSE_SPANS + 1], uint64_t *sum_s,
+                       uint64_t span_ms)
 {
     unsigned at = 0;
     while (at < MC_REUSE_SPANS && span_ms > mc_reuse_span_s[at] * 1000)
         at++;
-    reuse->spans[at] += 1ull << reuse->counted;
-    reuse->span_sum_s += (span_ms << reuse->counted) / 1000;
+    counts[at] += 1ull << reuse->counted;
+    *sum_s += (span_ms << reuse->counted) / 1000;
 }
 
 /* The key is met again. */
@@ -245,7 +246,7 @@ static void count_distance(struct mc_reuse *reuse, struct mc_reuse_looks *looks,
 {
     uint64_t above = reuse->units - sums_to(reuse, key->place);
     looks->distance[step_of((above << reuse->shift) + key->units)] += 1ull << reuse->counted;
-    count_span(reuse, now_ms - key->used_ms);
+    count_span(reuse, reuse->spans, &reuse->span_sum_s, now_ms - key->used_ms);
 }
 
 void mc_reuse_look(struct mc_reuse *reuse, uint64_t now_ms, uint64_t hash, bool is_check, bool is_found)
@@ -295,6 +296,15 @@ void mc_reuse_forget(struct mc_reuse *reuse, uint64_t hash)
     struct mc_reuse_key *key = mc_reuse_has(reuse, hash) ? key_find(reuse, hash) : NULL;
     if (key != NULL)
         key_drop(reuse, key);
+}
+
+void mc_reuse_evicted(struct mc_reuse *reuse, uint64_t now_ms, uint64_t hash)
+{
+    const struct mc_reuse_key *key = key_find(reuse, hash);
+    if (key == NULL || hash >= below_of(reuse->counted))
+        return; /* it was put before the sample had it */
+    count_span(reuse, reuse->ages, &reuse->age_sum_s, now_ms - key->used_ms);
+    reuse->last_ms[reuse->evicted++ % MC_REUSE_AGES] = now_ms - key->used_ms;
 }
 
 /* ---- the curve ---- */

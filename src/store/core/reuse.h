@@ -29,6 +29,7 @@
 #define MC_REUSE_SHIFT_MAX 40u   /* one key of 2^40 */
 #define MC_REUSE_STEPS 816u      /* of distance: sixteen for each power of two, from 1 to 2^54 units */
 #define MC_REUSE_SPANS 12u       /* of time between two uses, see mc_reuse_span_s */
+#define MC_REUSE_AGES 64u        /* of what was evicted that are remembered one by one */
 #define MC_REUSE_CHECK_MS 60000u /* for so long a get belongs to the check before it */
 #define MC_REUSE_HALF_MS 3600000u
 #define MC_REUSE_BUDGET 65536u     /* uses of the sample at once, */
@@ -71,6 +72,9 @@ struct mc_reuse { /* zeroed: nothing was used yet, and it has no memory */
         uint64_t distance[MC_REUSE_STEPS]; /* of those counted */
     } looks[MC_REUSE_LOOKS];
     uint64_t spans[MC_REUSE_SPANS + 1], span_sum_s; /* since the start; last: longer ones */
+    uint64_t ages[MC_REUSE_SPANS + 1], age_sum_s;   /* the same of what was evicted, since its last use or its put */
+    uint64_t evicted;                               /* of the sample; of the last of them the ages: */
+    uint64_t last_ms[MC_REUSE_AGES];
 };
 
 extern const uint64_t mc_reuse_span_s[MC_REUSE_SPANS];
@@ -99,6 +103,8 @@ void mc_reuse_look(struct mc_reuse *reuse, uint64_t now_ms, uint64_t hash, bool 
 void mc_reuse_put(struct mc_reuse *reuse, uint64_t now_ms, uint64_t hash, uint64_t units, uint64_t capacity);
 /* Somebody removed it: it would not be there in a larger memory either. */
 void mc_reuse_forget(struct mc_reuse *reuse, uint64_t hash);
+/* A key of the sample was evicted. The sample knows when it was used last, so objects need not. */
+void mc_reuse_evicted(struct mc_reuse *reuse, uint64_t now_ms, uint64_t hash);
 /* From time to time. */
 void mc_reuse_tick(struct mc_reuse *reuse, uint64_t now_ms);
 
