@@ -34,6 +34,27 @@ static void test_puts_that_end_and_that_do_not(void **state)
     world_close_all(&world);
 }
 
+/* From the grant until the owner has the value, or it failed. */
+static void test_how_long_puts_take(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct world_store store;
+    uint64_t writer = world_open_writing(&world, &store, &place);
+    world_pass(&world, 70);
+    world_live_code(&world, store.owner, &place, 0);
+    (void)world_put_done(&world, writer, PUT_1);
+    struct mc_core_statistics statistics = statistics_of(&world);
+    assert_int_equal(mc_core_put_ms[6], 100);
+    assert_int_equal(statistics.put_ms[6], 1);
+    assert_int_equal(statistics.put_ms_sum, 70);
+    assert_int_equal(world_put(&world, store.call, store.owner, "other", SMALL), 0); /* at once */
+    assert_int_equal(statistics_of(&world).put_ms[0], 1);
+    assert_int_equal(statistics_of(&world).put_ms_sum, 70);
+    world_close_all(&world);
+}
+
 static void test_cuts_and_their_end(void **state)
 {
     struct world world;
@@ -201,6 +222,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_puts_that_end_and_that_do_not),
+        cmocka_unit_test(test_how_long_puts_take),
         cmocka_unit_test(test_cuts_and_their_end),
         cmocka_unit_test(test_puts_refused_in_part),
         cmocka_unit_test(test_gets_that_find_some),

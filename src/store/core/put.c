@@ -59,10 +59,22 @@ void mc_put_destroy(struct mc_core *core, struct mc_put *put)
     free(put);
 }
 
+const uint64_t mc_core_put_ms[MC_CORE_PUT_BOUNDS] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 30000};
+
+static void count_time(struct mc_core *core, uint64_t took_ms)
+{
+    unsigned at = 0;
+    while (at < MC_CORE_PUT_BOUNDS && took_ms > mc_core_put_ms[at])
+        at++;
+    core->statistics.put_ms[at]++;
+    core->statistics.put_ms_sum += took_ms;
+}
+
 static void put_finish(struct mc_core *core, struct mc_put *put)
 {
     struct mc_buffer *out = put->connection == NULL ? NULL : mc_core_buffer(core, put->connection->number);
     core->statistics.put_answers++;
+    count_time(core, mc_core_life_ms(core) - put->started_ms);
     if (out != NULL) {
         struct mc_wire_none none = {0};
         size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_DONE, put->request_id);
