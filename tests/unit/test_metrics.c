@@ -129,7 +129,13 @@ static void the_exposition(void **state)
 {
     (void)state;
     struct mc_core_statistics statistics = {
-        .used = 5, .objects = 7, .put_start_items = 9, .value_size_histogram = {1, 2, 0, 0, 0, 0, 0, 4, 12345}};
+        .used = 5,
+        .objects = 7,
+        .put_start_items = 9,
+        .value_size_histogram = {1, 2, 0, 0, 0, 0, 0, 4, 12345},
+        .evictions = {[MC_CORE_EVICTION_WATERMARK] = 70, [MC_CORE_EVICTION_QUOTA] = 6},
+        .put_ms = {5, 0, 1, [MC_CORE_PUT_BOUNDS] = 1},
+        .put_ms_sum = 61004};
     const struct mc_core_accuser accusers[] = {{"w\"1", 3}, {"w2", 4}, {"w\"1", 9}};
     struct mc_metrics_extra extra = {.resident_bytes = 1000,
                                      .uptime_seconds = 3,
@@ -164,6 +170,13 @@ static void the_exposition(void **state)
         "\nsegment_allocated_bytes{segment=\"a\\\"\\\\\\n\"} 1\nsegment_allocated_bytes{segment=\"b:1\"} 7\n",
         "\nsegment_total_capacity_bytes{segment=\"b:1\"} 40\n",
         "\nmooncake_resident_bytes 1000\n",
+        "\nmooncake_evictions_total{reason=\"watermark\"} 70\n",
+        "\nmooncake_evictions_total{reason=\"put\"} 0\n",
+        "\nmooncake_evictions_total{reason=\"quota\"} 6\n",
+        "# TYPE mooncake_put_seconds histogram\nmooncake_put_seconds_bucket{le=\"0.001\"} 5\n",
+        "\nmooncake_put_seconds_bucket{le=\"0.005\"} 6\nmooncake_put_seconds_bucket{le=\"0.01\"} 6\n",
+        "\nmooncake_put_seconds_bucket{le=\"30\"} 6\nmooncake_put_seconds_bucket{le=\"+Inf\"} 7\n",
+        "\nmooncake_put_seconds_sum 61.004\nmooncake_put_seconds_count 7\n",
         "\nmooncake_standbys 4\n",
         "\nmooncake_loop_longest_turn_seconds 0.020500\n",
         "\nmooncake_accusing_host{host=\"w\\\"1\"} 3\n",
@@ -187,7 +200,8 @@ static void the_misses(void **state)
 {
     (void)state;
     struct mc_core_statistics statistics = {.misses = {[MC_GONE_EVICTED] = 7, [MC_GONE_NEVER] = 3}};
-    struct mc_core_curve curve = {.found = -1, .span_s = {1, 5}, .spans = {4, 2}, .span_sum_s = 11};
+    struct mc_core_curve curve = {
+        .found = -1, .span_s = {1, 5}, .spans = {4, 2}, .span_sum_s = 11, .ages = {.counts = {0, 8}, .sum_s = 24}};
     struct mc_buffer text = {0};
     for (unsigned i = 0; i < MC_CORE_CURVE_POINTS; i++)
         curve.points[i].ratio = i < 8 ? -1 : 0.25;
@@ -202,6 +216,8 @@ static void the_misses(void **state)
     assert_null(strstr(whole, "{memory=\"1\"}"));
     assert_non_null(strstr(whole, "\nmooncake_expected_hit_ratio{memory=\"2\"} 0.2500\n"));
     assert_non_null(strstr(whole, "\nmooncake_reuse_seconds_bucket{le=\"2\"} 6\n"));
+    assert_non_null(strstr(whole, "\nmooncake_eviction_age_seconds_bucket{le=\"2\"} 8\n"));
+    assert_non_null(strstr(whole, "\nmooncake_eviction_age_seconds_sum 24\n"));
     assert_non_null(strstr(whole, "\nmooncake_reuse_seconds_sum 11\nmooncake_reuse_seconds_count 6\n"));
     assert_true(check_exposition((char *)text.data) > MC_GONE_COUNT + 3);
     mc_buffer_free(&text);

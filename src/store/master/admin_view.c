@@ -134,6 +134,14 @@ static void write_segments(struct mc_json_writer *writer, const struct mc_core_s
 {
     mc_json_add_number(writer, "objects", s->objects);
     mc_json_add_number(writer, "soft_pinned", s->soft_pinned);
+    mc_json_begin(writer, "firm_pins", '{');
+    mc_json_add_number(writer, "objects", s->firm_pinned);
+    mc_json_add_number(writer, "bytes", s->firm_bytes);
+    mc_json_add_number(writer, "budget_bytes", s->firm_budget);
+    mc_json_add_number(writer, "expired", s->firm_pins_expired);
+    mc_json_add_number(writer, "refused", s->firm_pins_refused);
+    mc_json_end(writer, '}');
+    mc_json_add_number(writer, "hard_pin_bytes", s->hard_bytes);
     mc_json_add_number(writer, "members", s->members);
     mc_json_add_number(writer, "connections", s->connections);
     mc_json_begin(writer, "segments", '{');
@@ -168,6 +176,56 @@ static void write_recovery(struct mc_json_writer *writer, const struct mc_core_r
         mc_json_add_number(writer, "objects_at_most", at->list[i].announced);
         mc_json_end(writer, '}');
     }
+    mc_json_end(writer, ']');
+    mc_json_end(writer, '}');
+}
+
+static void write_evictions(struct mc_json_writer *writer, const struct overview_question *found)
+{
+    const struct mc_core_ages *ages = &found->curve.ages;
+    char bound[24];
+    mc_json_begin(writer, "evictions", '{');
+    for (unsigned what = 0; what < MC_CORE_EVICTION_COUNT; what++)
+        mc_json_add_number(writer, mc_metrics_eviction((enum mc_core_eviction)what), found->statistics.evictions[what]);
+    mc_json_end(writer, '}');
+    mc_json_begin(writer, "eviction_ages", '{');
+    mc_json_add_number(writer, "lately", ages->lately);
+    mc_json_add_number(writer, "least_ms", ages->least_ms);
+    mc_json_add_number(writer, "median_ms", ages->median_ms);
+    mc_json_add_number(writer, "most_ms", ages->most_ms);
+    mc_json_begin(writer, "seconds", '{');
+    for (unsigned i = 0; i < MC_CORE_SPANS; i++) {
+        snprintf(bound, sizeof(bound), "%" PRIu64, found->curve.span_s[i]);
+        mc_json_add_number(writer, bound, ages->counts[i]);
+    }
+    mc_json_add_number(writer, "+Inf", ages->counts[MC_CORE_SPANS]);
+    mc_json_end(writer, '}');
+    mc_json_end(writer, '}');
+}
+
+static void write_hints(struct mc_json_writer *writer, const struct mc_core_statistics *s)
+{
+    mc_json_begin(writer, "hints", '{');
+    for (unsigned hint = 1; hint < MC_CORE_HINTS; hint++) {
+        mc_json_begin(writer, mc_metrics_hint(hint), '{');
+        for (unsigned outcome = 0; outcome < MC_CORE_HINT_OUTCOMES; outcome++)
+            mc_json_add_number(writer, mc_metrics_outcome((enum mc_core_hinted)outcome), s->hints[hint][outcome]);
+        mc_json_end(writer, '}');
+    }
+    mc_json_end(writer, '}');
+}
+
+/* How long puts took, as turns are told. */
+static void write_puts(struct mc_json_writer *writer, const struct mc_core_statistics *s)
+{
+    mc_json_begin(writer, "puts", '{');
+    mc_json_begin(writer, "bounds_ms", '[');
+    for (unsigned i = 0; i < MC_CORE_PUT_BOUNDS; i++)
+        mc_json_add_number(writer, NULL, mc_core_put_ms[i]);
+    mc_json_end(writer, ']');
+    mc_json_begin(writer, "counts", '[');
+    for (unsigned i = 0; i <= MC_CORE_PUT_BOUNDS; i++)
+        mc_json_add_number(writer, NULL, s->put_ms[i]);
     mc_json_end(writer, ']');
     mc_json_end(writer, '}');
 }
@@ -277,6 +335,9 @@ static void write_cluster(struct mc_json_writer *writer, const struct mc_view *v
     write_totals(writer, found);
     write_rates(writer, view, &found->statistics);
     write_turns(writer, view);
+    write_evictions(writer, found);
+    write_hints(writer, &found->statistics);
+    write_puts(writer, &found->statistics);
     mc_json_begin(writer, "accusers", '[');
     for (size_t i = 0; i < found->accuser_count; i++) {
         mc_json_begin(writer, NULL, '{');

@@ -21,7 +21,7 @@ extern const uint32_t mc_turn_bounds_us[MC_TURN_BOUNDS - 1];
 #define MC_HISTORY_SERIES(GAUGE, COUNTER)                                                                              \
     GAUGE(capacity) GAUGE(used) GAUGE(objects) GAUGE(members) GAUGE(segments) GAUGE(connections) GAUGE(clearing_bytes) \
     GAUGE(quarantine_bytes) GAUGE(disk_used) GAUGE(disk_capacity)                                                      \
-    COUNTER(lookups) COUNTER(lookup_hits) COUNTER(get_items) COUNTER(put_end_items) COUNTER(put_bytes)                 \
+    COUNTER(lookups) COUNTER(lookup_hits) COUNTER(get_items) COUNTER(get_hit_bytes) COUNTER(put_end_items) COUNTER(put_bytes)                 \
     COUNTER(remove_items) COUNTER(evicted_objects) COUNTER(evicted_bytes) COUNTER(put_start_failures)                  \
     COUNTER(allocation_failures) COUNTER(offload_done) COUNTER(promotion_done) COUNTER(members_lost)
 /* clang-format on */

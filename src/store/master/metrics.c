@@ -326,6 +326,22 @@ static void put_label(struct mc_buffer *out, const char *text)
     }
 }
 
+/* The same from milliseconds. */
+static void put_seconds(struct mc_buffer *out, const char *name, const char *help, const uint64_t *bounds_ms,
+                        size_t bound_count, const uint64_t *counts, uint64_t sum_ms)
+{
+    uint64_t total = 0;
+    put_head(out, name, "histogram", help);
+    for (size_t i = 0; i < bound_count; i++) {
+        total += counts[i];
+        mc_buffer_printf(out, "%s_bucket{le=\"%g\"} %llu\n", name, (double)bounds_ms[i] / 1000,
+                         (unsigned long long)total);
+    }
+    total += counts[bound_count];
+    mc_buffer_printf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.3f\n%s_count %llu\n", name, (unsigned long long)total,
+                     name, (double)sum_ms / 1000, name, (unsigned long long)total);
+}
+
 /* counts: one per bound and one for what is larger; NULL: nothing was counted. */
 static void put_histogram(struct mc_buffer *out, const char *name, const char *help, const uint64_t *bounds,
                           size_t bound_count, const uint64_t *counts, uint64_t sum)
@@ -513,17 +529,49 @@ void mc_metrics_misses(struct mc_buffer *out, const struct mc_core_statistics *s
         put_ratio(out, points[i].sample, curve->points[points[i].point].ratio);
     put_histogram(out, "mooncake_reuse_seconds", "Time since the use before, of keys that were looked for, estimated.",
                   curve->span_s, MC_CORE_SPANS, curve->spans, curve->span_sum_s);
+    put_histogram(out, "mooncake_eviction_age_seconds",
+                  "Time since the last use, or the put, of what was evicted, estimated.", curve->span_s, MC_CORE_SPANS,
+                  curve->ages.counts, curve->ages.sum_s);
+}
+
+static const char *const eviction_names[MC_CORE_EVICTION_COUNT] = {
+#define MC_EVICTION_NAME(name, text) [MC_CORE_EVICTION_##name] = (text),
+    MC_CORE_EVICTIONS(MC_EVICTION_NAME)
+#undef MC_EVICTION_NAME
+};
+static const char *const hint_names[MC_CORE_HINTS] = {NULL, "drop", "pause", "resume", "prefetch"};
+static const char *const outcome_names[MC_CORE_HINT_OUTCOMES] = {"done", "begun", "absent", "no_room", "refused"};
+
+const char *mc_metrics_eviction(enum mc_core_eviction what)
+{
+    return eviction_names[what];
+}
+
+const char *mc_metrics_hint(unsigned hint)
+{
+    return hint_names[hint];
+}
+
+const char *mc_metrics_outcome(enum mc_core_hinted outcome)
+{
+    return outcome_names[outcome];
+}
+
+static void put_evictions(struct mc_buffer *out, const struct mc_core_statistics *statistics)
+{
+    put_head(out, "mooncake_evictions_total", "counter", "Objects evicted, by what room was wanted for.");
+    for (unsigned what = 0; what < MC_CORE_EVICTION_COUNT; what++)
+        mc_buffer_printf(out, "mooncake_evictions_total{reason=\"%s\"} %llu\n", eviction_names[what],
+                         (unsigned long long)statistics->evictions[what]);
 }
 
 static void put_hints(struct mc_buffer *out, const struct mc_core_statistics *statistics)
 {
-    static const char *const hints[MC_CORE_HINTS] = {NULL, "drop", "pause", "resume", "prefetch"};
-    static const char *const outcomes[MC_CORE_HINT_OUTCOMES] = {"done", "begun", "absent", "no_room", "refused"};
     put_head(out, "mooncake_hints_total", "counter", "Keys that hints were given of, by hint and what came of it.");
     for (unsigned hint = 1; hint < MC_CORE_HINTS; hint++)
         for (unsigned outcome = 0; outcome < MC_CORE_HINT_OUTCOMES; outcome++)
-            mc_buffer_printf(out, "mooncake_hints_total{hint=\"%s\",outcome=\"%s\"} %llu\n", hints[hint],
-                             outcomes[outcome], (unsigned long long)statistics->hints[hint][outcome]);
+            mc_buffer_printf(out, "mooncake_hints_total{hint=\"%s\",outcome=\"%s\"} %llu\n", hint_names[hint],
+                             outcome_names[outcome], (unsigned long long)statistics->hints[hint][outcome]);
 }
 
 void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *statistics,
@@ -533,10 +581,14 @@ void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *sta
         put_one(out, metrics[i].name, metrics[i].kind, metrics[i].help, value_at(statistics, metrics[i].offset));
     put_histogram(out, "master_value_size_bytes", "Bytes of the objects put.", value_size_bounds,
                   LENGTH(value_size_bounds), statistics->value_size_histogram, statistics->value_size_histogram[8]);
+    put_seconds(out, "mooncake_put_seconds",
+                "Puts as the master sees them, from their grant until the last value was there or had failed.",
+                mc_core_put_ms, MC_CORE_PUT_BOUNDS, statistics->put_ms, statistics->put_ms_sum);
     put_histogram(out, "master_snapshot_duration_ms", ABSENT, snapshot_bounds, LENGTH(snapshot_bounds), NULL, 0);
     put_histogram(out, "master_nof_heartbeat_probe_latency_ms", ABSENT, probe_bounds, LENGTH(probe_bounds), NULL, 0);
     put_segments(out, segments, merge_segments(segments, count));
     put_accusers(out, extra->accusers, extra->accuser_count);
+    put_evictions(out, statistics);
     put_hints(out, statistics);
     put_one(out, "mooncake_resident_bytes", GAUGE, "Resident memory of the master.", extra->resident_bytes);
     put_one(out, "mooncake_uptime_seconds", GAUGE, "Seconds since the master started.", extra->uptime_seconds);

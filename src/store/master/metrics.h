@@ -30,7 +30,11 @@ struct mc_metrics_extra { /* what the core does not know */
     bool standbys_are_known; /* else there is no sample of it */
     uint64_t spans_sent, spans_dropped;
 };
+/* Names of labels, as answers have them too. */
 const char *mc_metrics_reason(enum mc_gone why);
+const char *mc_metrics_eviction(enum mc_core_eviction what);
+const char *mc_metrics_hint(unsigned hint); /* enum mc_hint, from 1 on */
+const char *mc_metrics_outcome(enum mc_core_hinted outcome);
 void mc_metrics_misses(struct mc_buffer *out, const struct mc_core_statistics *statistics,
                        const struct mc_core_curve *curve);
 /* Of tenants, by name; has_quotas: who has none puts nothing. */
