@@ -30,6 +30,7 @@ struct drain_job {
     uint64_t number; /* in order of their creation */
     uint64_t units, bytes;
     uint64_t units_left, bytes_left;
+    uint64_t began_ms, took_ms; /* until now, or until it ended */
     size_t segment_count;
     char segments[JOB_SEGMENTS_MAX][NAME_MAX_BYTES];
 };
@@ -121,6 +122,7 @@ static int job_update(struct mc_drain_jobs *jobs, struct drain_job *job)
     if (rc < 0)
         return rc;
     job->status = RUNNING;
+    job->took_ms = mc_clock_ms() - job->began_ms;
     job->units_left = look.objects < job->units ? look.objects : job->units;
     job->bytes_left = look.used < job->bytes ? look.used : job->bytes;
     bool is_lost = look.not_draining > 0; /* this master is another one than it was, or the segment was mounted anew */
@@ -148,6 +150,8 @@ static void reply_plain_error(struct mc_web_request *request, int http, int code
 static void write_job(struct mc_buffer *text, const struct drain_job *job, bool by_name)
 {
     uint64_t done = job->units - job->units_left;
+    double per_ms = job->took_ms == 0 ? 0 : (double)done / (double)job->took_ms; /* in the mean */
+    double left_ms = per_ms > 0 && job->status <= RUNNING ? (double)job->units_left / per_ms : 0;
     mc_buffer_printf(text, "\"job_id\":\"%" PRIu64 "-%" PRIu64 "\",\"type\":0,", job->id.high, job->id.low);
     if (by_name)
         mc_buffer_printf(text, "\"status\":\"%s\",", status_names[job->status]);
@@ -163,6 +167,8 @@ static void write_job(struct mc_buffer *text, const struct drain_job *job, bool 
                      ",\"active_units\":%" PRIu64 ",\"migrated_bytes\":%" PRIu64,
                      job->units, done, job->status == FAILED ? job->units_left : 0,
                      job->status <= RUNNING ? job->units_left : 0, job->bytes - job->bytes_left);
+    mc_buffer_printf(text, ",\"since_ms\":%" PRIu64 ",\"units_per_second\":%.1f,\"left_ms\":%.0f", job->took_ms,
+                     1000 * per_ms, left_ms);
 }
 
 static void reply_job(struct mc_web_request *request, const struct drain_job *job, bool by_name)
@@ -253,6 +259,7 @@ static int job_begin(struct mc_drain_jobs *jobs, struct drain_job *job)
         return rc;
     job->id = mc_random_id();
     job->number = ++jobs->created;
+    job->began_ms = mc_clock_ms();
     job->units = job->units_left = look.objects;
     job->bytes = job->bytes_left = look.used;
     *place = *job;
