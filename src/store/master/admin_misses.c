@@ -127,10 +127,12 @@ static void ask_why(struct mc_core *core, void *argument)
     mc_core_why(core, mc_span(question->key, question->length), &question->why);
 }
 
-static void write_why(struct mc_buffer *text, const struct mc_core_why *why)
+static void write_why(struct mc_buffer *text, const struct mc_core_why *why, const struct mc_buffer *key)
 {
     bool is_there = why->why == MC_GONE_NONE, has_time = why->most_ms > 0;
-    mc_buffer_printf(text, "{\"success\":true,\"data\":{\"is_there\":%s,\"reason\":", is_there ? "true" : "false");
+    mc_buffer_printf(text, "{\"success\":true,\"data\":{\"key\":");
+    mc_http_json_string(text, (const char *)key->data, key->length);
+    mc_buffer_printf(text, ",\"is_there\":%s,\"reason\":", is_there ? "true" : "false");
     mc_buffer_printf(text, is_there ? "null" : "\"%s\"", mc_metrics_reason(why->why));
     if (has_time)
         mc_buffer_printf(text, ",\"seconds_ago\":[%.1f,%.1f]", (double)why->least_ms / 1000,
@@ -156,11 +158,11 @@ void mc_misses_why(struct mc_server *server, struct mc_web_request *request)
         memcpy(question.key + scope.length, key.data, key.length);
         rc = mc_server_ask(server, ask_why, &question, MC_HTTP_ASK_MS);
     }
-    mc_buffer_free(&key);
     if (rc < 0) {
         mc_http_reply_error(request, rc);
-        return;
+    } else {
+        write_why(&text, &question.why, &key);
+        mc_http_reply(request, 200, MC_HTTP_JSON, &text);
     }
-    write_why(&text, &question.why);
-    mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+    mc_buffer_free(&key);
 }
