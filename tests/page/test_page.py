@@ -22,7 +22,7 @@ from keyed import Key  # noqa: E402
 from test_ha import CLUSTER, Masters  # noqa: E402
 from test_recovery_progress import Returning  # noqa: E402
 from test_slow import Caller, begin, end  # noqa: E402
-from wire import EXIST, EXIST_REPLY, LIVE, PUT_DONE, PUT_GRANTED, PUT_START, FakeOwner, data, record, records  # noqa: E402
+from wire import (DISKS, EXIST, EXIST_REPLY, FIRM_PIN, FIRM_PINS, HINTS, LIVE, PUT_DONE, PUT_GRANTED, PUT_START, SOFT_PIN, FakeOwner, data, record, records)  # noqa: E402
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser here")
 MIB = 1 << 20
@@ -33,15 +33,16 @@ SIZES = {"wide": (1440, 900), "tablet": (820, 1180), "phone": (390, 844)}
 class Pool:
     """A master with nodes that send no heartbeats and hold nothing; the first has an evil name where there are some."""
 
-    def __init__(self, count, *flags, names=None):
+    def __init__(self, count, *flags, names=None, features=0):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
         self.master = Master("--client_ttl=3600s", *flags)
+        self.features, self.keys = features, {}  # keys by segment
         self.names = names or [f"node-{number:04}.rack-{number // 40:02}.example.org:12301" for number in range(count)]
 
     def __enter__(self):
         self.master.__enter__()
-        self.owners = [FakeOwner(self.master.port, name, capacity=64 * MIB * (1 + number % 3), slots=4096) for number, name in enumerate(self.names)]
+        self.owners = [FakeOwner(self.master.port, name, capacity=64 * MIB * (1 + number % 3), slots=4096, features=self.features) for number, name in enumerate(self.names)]
         self.by_segment = {owner.segment: owner for owner in self.owners}
         self.url = f"http://127.0.0.1:{self.master.metrics_port}/"
         return self
@@ -59,6 +60,8 @@ class Pool:
         granted.record()
         assert {struct.unpack_from("<i", head)[0] for head in granted.list()} == {0}
         places = [struct.unpack_from("<IIQQ", place) for place in granted.list()]
+        for key, place in zip(keys, places):
+            self.keys.setdefault(place[0], []).append(key)
         for segment in {place[0] for place in places}:
             self.by_segment[segment].owner.send(LIVE, record(struct.pack("<I", segment)) + records([struct.pack("<IiQ", place[1], 0, place[2]) for place in places if place[0] == segment]))
         caller.receive(PUT_DONE)
@@ -130,6 +133,112 @@ def test_what_is_looked_for():
         click(browser, "#answer .more")
         browser.wait("document.querySelectorAll('#answer tr').length === 100")
         assert browser.problems == []
+
+
+def test_what_was_evicted_and_how_old_it_was():
+    with Pool(1) as pool, Browser() as browser:
+        browser.open(pool.url)
+        assert browser.eval("document.getElementById('evictions-part').hidden") and browser.eval("document.getElementById('promises-part').hidden")
+        for number in range(128):
+            pool.put([b"%d/%d" % (number, one) for one in range(8)], 1 << 16)
+            if pool.master.metrics()["master_evicted_key_count"] > 0:
+                break
+        values = pool.master.metrics()
+        gone = int(values["master_evicted_key_count"])
+        assert gone == values['mooncake_evictions_total{reason="watermark"}'] == values["mooncake_eviction_age_seconds_count"] > 0
+        browser.wait("!document.getElementById('evictions-part').hidden && document.querySelectorAll('#evictions tr').length === 1")
+        assert browser.eval("[...document.querySelectorAll('#evictions td')].slice(0, 2).map(one => one.textContent).join()") == f"watermark,{gone}"
+        assert f"Of the last {min(gone, 64)} that the sample has, the use before was" in text_of(browser, "ages-lately")
+        assert browser.eval("document.querySelectorAll('#ages tr').length") == 13 and browser.eval("[...document.querySelectorAll('#ages td.number')].reduce((sum, one) => sum + Number(one.textContent), 0)") == gone
+        assert "half of the last within" in text_of(browser, "cards") and browser.problems == []
+
+
+def test_how_soon_keys_are_used_again_and_advice():
+    with Pool(1) as pool, Browser() as browser:
+        keys = [b"model/%03d" % number for number in range(100)]
+        pool.put(keys, 1 << 16)
+        pool.look_for(keys)
+        browser.open(pool.url)
+        browser.wait("document.querySelectorAll('#reuse tr').length === 13")
+        rows = browser.eval("[...document.querySelectorAll('#reuse tr')].map(row => row.firstChild.textContent + '|' + row.lastChild.textContent)")
+        assert rows[0] == "up to 1 s|100" and rows[-1] == "longer|0" and [row for row in rows if row.startswith("up to 120 s") or row.startswith("up to 2 min")]
+        assert browser.eval("document.querySelector('#reuse .bar').getAttribute('aria-valuenow')") == "100"
+        assert browser.eval("document.getElementById('advice').textContent") == "16.00 MB more: +0.0 points; 32.00 MB more: +0.0 points; 64.00 MB more: +0.0 points"
+        assert browser.eval("document.querySelectorAll('#curve polyline').length") == 1 and browser.problems == []
+
+
+def test_how_long_puts_take_and_bytes_that_are_got():
+    with Pool(1) as pool, Browser() as browser:
+        owner = pool.owners[0]
+        pool.put([b"soon"], 4096)
+        places = begin(owner.caller, [b"late"])
+        time.sleep(.06)
+        end(owner, owner.caller, places)
+        browser.open(pool.url)
+        rows = browser.eval("[...document.querySelectorAll('#puts tr')].map(row => row.firstChild.textContent + '|' + row.lastChild.textContent)")
+        assert len(rows) == 13 and rows[0].startswith("up to 1 ms|") and rows[-1] == "longer|0" and sum(int(row.split("|")[1]) for row in rows) == 2
+        assert sum(int(row.split("|")[1]) for row in rows if row.split("|")[0] in ("up to 100 ms", "up to 200 ms", "up to 500 ms")) == 1, rows
+        assert "found by gets" in text_of(browser, "charts")
+        browser.wait("document.getElementById('cards').innerText.includes('B/s found')")
+
+
+def test_pins_and_hints():
+    with Pool(1, features=FIRM_PINS | HINTS) as pool, Browser() as browser:
+        owner = pool.owners[0]
+        assert owner.put([b"kept"], 4096, flags=SOFT_PIN | FIRM_PIN, pin_ms=600_000) == [0]
+        assert owner.put([b"a"], 4096) == [0] and owner.hint(1, [b"a", b"nobody"]) == [0, -704]
+        browser.open(pool.url)
+        browser.wait("document.querySelectorAll('#promises .card').length === 2")
+        shown = text_of(browser, "promises")
+        assert "4.06 KB" in shown and "of 16.00 MB, 1 objects; 0 are over, 0 were refused" in shown and "hints: drop" in shown and "1 done, 1 absent" in shown
+        browser.eval("document.getElementById('key').value = 'kept'; document.getElementById('look').requestSubmit()")
+        browser.wait("document.getElementById('answer').innerText.includes('pinned firmly for ')")
+        assert " min" in text_of(browser, "answer") and browser.problems == []
+
+
+def test_disks():
+    with Pool(1, features=DISKS) as pool, Browser() as browser:
+        browser.open(pool.url)
+        assert browser.eval("document.getElementById('disks-part').hidden")
+        pool.owners[0].mount("node-0000.rack-00.example.org:12301", 1 << 30, directory="/<b>disk")
+        browser.wait("!document.getElementById('disks-part').hidden")
+        cards = browser.eval("[...document.querySelectorAll('#disks .card')].map(card => card.innerText.replaceAll('\\n', '|'))")
+        assert len(cards) == 3 and cards[0].startswith("0 B|disks used|of 1.00 GB") and cards[1].startswith("0|objects on disks") and cards[2].startswith("1|disks|all well"), cards
+        assert browser.eval("document.querySelector('#disks .bar').getAttribute('aria-label')") == "disks used: 0.0 %" and browser.problems == []
+
+
+def test_tenants(tmp_path):
+    (tmp_path / "quotas.yaml").write_text("version: 1\ntenants: []\n")
+    with Pool(1, "--enable_multi_tenants", f"--tenant_quota_connector_uri={tmp_path / 'quotas.yaml'}") as pool, Browser() as browser:
+        for tenant, most in (("blue", 1 << 20), ("red", 4 << 20)):
+            assert request(pool.master.metrics_port, "PUT", "/api/v1/tenant_quotas?tenant_id=" + tenant, json.dumps({"requested_quota_bytes": most}))[0] == 200
+        pool.put([b"\0blue\0%d" % number for number in range(8)], 1 << 16)
+        browser.open(pool.url)
+        browser.wait("document.querySelectorAll('#tenants tr').length >= 2")
+        rows = browser.eval("[...document.querySelectorAll('#tenants tr')].map(row => [...row.children].map(cell => cell.textContent).join('|'))")
+        assert "blue|8|512.00 KB|1.00 MB|" in rows and "red|0|0 B|4.00 MB|" in rows, rows
+        assert sorted(browser.eval("[...document.querySelectorAll('#tenants .bar')].map(bar => bar.getAttribute('aria-valuenow'))"))[-1] == "50" and browser.problems == []
+
+
+def test_a_drain_that_goes_on():
+    """Its bar, its rate and the time that is left."""
+    with Pool(2) as pool, Browser() as browser:
+        pool.put([b"model/%03d" % number for number in range(200)], 1 << 16)
+        segment = pool.owners[1].segment
+        keys = pool.keys[segment]
+        assert request(pool.master.metrics_port, "POST", "/api/v1/drain_jobs", json.dumps({"segments": [pool.names[1]]}))[0] == 200
+        browser.open(pool.url)
+        browser.wait(f"document.getElementById('drains').innerText.includes('running, 0 of {len(keys)} objects')")
+        assert " left" not in text_of(browser, "drains")
+        half = len(keys) // 2
+        assert set(pool.owners[1].remove(keys[:half])) == {0}  # as good as moved: they are not there any more
+        browser.wait(f"document.getElementById('drains').innerText.includes('running, {half} of {len(keys)} objects')")
+        shown = text_of(browser, "drains")
+        assert "/s, about " in shown and " s left" in shown, shown
+        assert int(browser.eval("document.querySelector('#drains .bar').getAttribute('aria-valuenow')")) == round(100 * half / len(keys)) > 0
+        assert set(pool.owners[1].remove(keys[half:])) == {0}
+        browser.wait("document.getElementById('drains').innerText.includes('succeeded')")
+        assert browser.eval("document.querySelector('#drains .bar').getAttribute('aria-valuenow')") == "100" and browser.problems == []
 
 
 def test_drains():

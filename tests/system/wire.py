@@ -14,6 +14,9 @@ HELLO, HELLO_REPLY, MOUNT, MOUNT_REPLY, LIVE, CLEAR, CLEARED = 1, 2, 20, 21, 24,
 PUT_START, PUT_GRANTED, PUT_DONE, GET, GET_FOUND, EXIST, EXIST_REPLY, REMOVE, REMOVE_REPLY = 40, 41, 43, 44, 45, 47, 48, 49, 50
 SEGMENTS, SEGMENTS_REPLY = 33, 34
 FAILED, TRACE = 3, 7
+HINT, HINT_REPLY = 55, 56
+SOFT_PIN, FIRM_PIN = 2, 32  # flags of PUT_START
+DISKS, FIRM_PINS, HINTS = 2, 64, 256  # bits of features
 ROLE_CALL, ROLE_OWNER = 0, 2
 
 
@@ -79,10 +82,10 @@ def hello(port, timeout_s=1.0, seen_epoch=0):
 class Connection:
     """One connection to a master, after the hello."""
 
-    def __init__(self, port, role, node, name=b"test", host="127.0.0.1"):
+    def __init__(self, port, role, node, name=b"test", host="127.0.0.1", features=0):
         self.socket = secured.connection(host, port, 20)
         self.request_id = 0
-        hello = struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, role, 0, node, 1, 0) + data(name) + data(b"")
+        hello = struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, role, features, node, 1, 0) + data(name) + data(b"")
         code = struct.unpack_from("<i", self.call(HELLO, HELLO_REPLY, record(hello)).record())[0]
         assert code == 0, code
 
@@ -122,23 +125,24 @@ class Connection:
 class FakeOwner:
     """A store node without memory: mounts a segment, and says of every put that it is live."""
 
-    def __init__(self, port, name, capacity=64 << 20, slots=16384):
+    def __init__(self, port, name, capacity=64 << 20, slots=16384, features=0):
         node = os.urandom(16)
-        self.owner = Connection(port, ROLE_OWNER, node)
-        self.caller = Connection(port, ROLE_CALL, node)
+        self.owner = Connection(port, ROLE_OWNER, node, features=features)
+        self.caller = Connection(port, ROLE_CALL, node, features=features)
         self.segment = self.mount(name, capacity, slots)
 
-    def mount(self, name, capacity, slots=16384):
-        """One more segment; its number."""
+    def mount(self, name, capacity, slots=16384, directory=None):
+        """One more segment, with a directory a disk; its number."""
         mount = os.urandom(16) + struct.pack("<QQIQQ16s", capacity, capacity, slots, 1, 0, b"h" * 16) + data(name.encode()) + data(b"127.0.0.1:9") + data(b"")
+        mount += struct.pack("<IIB", 0, 0, 1) + data(directory.encode()) if directory else b""
         code, segment, _epoch = struct.unpack_from("<iIQ", self.owner.call(MOUNT, MOUNT_REPLY, record(mount)).record())
         assert code == 0, code
         return segment
 
-    def put(self, keys, length, replicas=1):
+    def put(self, keys, length, replicas=1, flags=0, pin_ms=0):
         """Codes of the puts; at most 1024 keys at once. Only the own segment may be there."""
         items = records([struct.pack("<Q", length) + data(key) for key in keys])
-        granted = self.caller.call(PUT_START, PUT_GRANTED, record(struct.pack("<BI", replicas, 0)) + items + records([]) + records([]))
+        granted = self.caller.call(PUT_START, PUT_GRANTED, record(struct.pack("<BIQ16sQ", replicas, flags, 0, bytes(16), pin_ms)) + items + records([]) + records([]))
         granted.record()
         codes = [struct.unpack_from("<i", head)[0] for head in granted.list()]
         places = [struct.unpack_from("<IIQQ", place) for place in granted.list()]
@@ -150,6 +154,12 @@ class FakeOwner:
             done.record()
             codes = [struct.unpack_from("<i", code)[0] for code in done.list()]
         return codes
+
+    def hint(self, hint, keys):
+        """Codes; hint as in mooncake.h."""
+        told = self.caller.call(HINT, HINT_REPLY, record(struct.pack("<BQ", hint, 0)) + records([data(key) for key in keys]))
+        told.record()
+        return [struct.unpack_from("<i", code)[0] for code in told.list()]
 
     def remove(self, keys):
         """Codes of the removals, by force; it clears whatever the master tells it to clear meanwhile."""

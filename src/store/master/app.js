@@ -112,13 +112,17 @@ function showNow(data) {
     {name: "objects", value: count(data.objects), more: data.soft_pinned ? count(data.soft_pinned) + " pinned softly" : ""},
     {name: "found of what is looked for", value: looked > 0 ? percent(second.lookup_hits / looked) : data.hit_ratio_lately === null ? "–" : percent(data.hit_ratio_lately), more: looked > 0 ? per("lookups") + " looked for" : "nothing is looked for now"},
     {name: "puts", value: per("put_end_items"), more: second.put_bytes === undefined ? "" : size(second.put_bytes) + "/s"},
-    {name: "gets", value: per("get_items"), more: per("remove_items") + " removes"},
-    {name: "evicted", value: per("evicted_objects"), more: `${count(data.totals.evicted_objects)} so far, ${size(data.totals.evicted_bytes)}`},
+    {name: "gets", value: per("get_items"), more: second.get_hit_bytes === undefined ? "" : `${size(second.get_hit_bytes)}/s found`},
+    {name: "removes", value: per("remove_items")},
+    {name: "evicted", value: per("evicted_objects"), more: `${count(data.totals.evicted_objects)} so far, ${size(data.totals.evicted_bytes)}` + (data.eviction_ages.lately ? `; half of the last within ${lasted(data.eviction_ages.median_ms)} of their use` : "")},
     {name: "segments", value: count(segments.mounted), more: bad.map(([name, number]) => number + " " + name).join(", ") || `${count(data.members)} members, ${count(data.connections)} connections`},
     {name: "largest free piece", value: size(memory.largest_free_bytes), more: size(memory.clearing_bytes + memory.quarantine_bytes) + " being cleared"},
   ]);
+  showPromises(data);
   showTroubles(data);
-  showTurns(data.turns);
+  showTimes(byId("turns"), data.turns.counts, data.turns.bounds_us, micro);
+  showTimes(byId("puts"), data.puts.counts, data.puts.bounds_ms, lasted);
+  showEvictions(data);
   showRecovery(data.recovery);
   showDrains(data.drains);
   showDisks(data.disks);
@@ -139,14 +143,53 @@ function showTroubles(data) {
   keyed(byId("troubles"), found, one => one.text.replace(/[\d.,]+/g, "#"), () => document.createElement("li"), (element, one) => { set(element, one.text); setClass(element, one.isBad ? "bad" : ""); });
 }
 
-function showTurns(turns) {
-  const all = turns.counts.reduce((sum, one) => sum + one, 0);
-  const rows = turns.counts.map((number, at) => ({number, name: at < turns.bounds_us.length ? "up to " + micro(turns.bounds_us[at]) : "longer"}));
-  keyed(byId("turns"), rows, row => row.name, row => {
+/* A row for each bound: how many there were up to it, and above the one before. */
+function showTimes(parent, counts, bounds, text) {
+  const all = counts.reduce((sum, one) => sum + one, 0);
+  const rows = counts.map((number, at) => ({number, name: at < bounds.length ? "up to " + text(bounds[at]) : "longer"}));
+  keyed(parent, rows, row => row.name, row => {
     const element = document.createElement("tr");
     add(element, "th", row.name).scope = "row"; addBar(add(element, "td")); add(element, "td", "", "number");
     return element;
   }, (element, row) => { setBar(element.children[1].firstChild, all ? row.number / all : 0, row.name); set(element.children[2], count(row.number)); });
+}
+
+/* The same from an answer's {bound in seconds: number}. */
+const bounded = counts => Object.entries(counts).sort((a, b) => parseFloat(a[0].replace("+Inf", "Infinity")) - parseFloat(b[0].replace("+Inf", "Infinity")));
+function showSpans(parent, counts) {
+  const rows = bounded(counts);
+  showTimes(parent, rows.map(([, number]) => number), rows.slice(0, -1).map(([bound]) => Number(bound)), duration);
+}
+
+/* A part of all, with its word. */
+function showParts(parent, counts) {
+  const rows = Object.entries(counts).filter(([, number]) => number).sort((a, b) => b[1] - a[1]), all = rows.reduce((sum, [, number]) => sum + number, 0);
+  keyed(parent, rows, ([why]) => why, ([why]) => {
+    const row = document.createElement("tr");
+    add(row, "td", why.replaceAll("_", " ")); add(row, "td", "", "number"); addBar(add(row, "td"));
+    return row;
+  }, (row, [why, number]) => { set(row.children[1], count(number)); setBar(row.children[2].firstChild, number / all, `${why}: ${percent(number / all)}`); });
+}
+
+function showEvictions(data) {
+  const ages = data.eviction_ages;
+  byId("evictions-part").hidden = data.totals.evicted_objects === 0;
+  showParts(byId("evictions"), data.evictions);
+  showSpans(byId("ages"), ages.seconds);
+  set(byId("ages-lately"), ages.lately ? `Of the last ${ages.lately} that the sample has, the use before was ${lasted(ages.least_ms)} to ${lasted(ages.most_ms)} ago, of half of them at most ${lasted(ages.median_ms)}.` : "");
+}
+
+/* What is promised, and asked for ahead; nothing where nobody does. */
+function showPromises(data) {
+  const pins = data.firm_pins, cards = [];
+  if (pins.bytes || pins.expired || pins.refused) cards.push({name: "pinned firmly", value: size(pins.bytes), more: `of ${size(pins.budget_bytes)}, ${count(pins.objects)} objects; ${count(pins.expired)} are over, ${count(pins.refused)} were refused`, ratio: pins.budget_bytes ? pins.bytes / pins.budget_bytes : 0});
+  if (data.hard_pin_bytes) cards.push({name: "pinned for ever", value: size(data.hard_pin_bytes)});
+  for (const [hint, outcomes] of Object.entries(data.hints)) {
+    const some = Object.entries(outcomes).filter(([, number]) => number);
+    if (some.length) cards.push({name: "hints: " + hint, value: count(some.reduce((sum, [, number]) => sum + number, 0)), more: some.map(([name, number]) => `${count(number)} ${name.replace("_", " ")}`).join(", ")});
+  }
+  byId("promises-part").hidden = cards.length === 0;
+  showCards(cards, byId("promises"));
 }
 
 /* What takes long: a line of text, a bar, and what can be done about it. */
@@ -170,7 +213,7 @@ function showDrains(drains) {
     const name = job.segments[0] + (job.segments.length > 1 ? ` and ${job.segments.length - 1} more` : "");
     return {
       key: job.job_id, label: "drain of " + name, action: "take back", act: () => confirmDrain(false, job.segments), isOver: job.status === "CANCELED" || job.status === "FAILED",
-      text: `${name}: ${job.status.toLowerCase()}, ${count(job.succeeded_units)} of ${count(job.total_units)} objects, ${size(job.migrated_bytes)} moved`,
+      text: `${name}: ${job.status.toLowerCase()}, ${count(job.succeeded_units)} of ${count(job.total_units)} objects, ${size(job.migrated_bytes)} moved` + (job.status === "RUNNING" && job.units_per_second > 0 ? `, ${rate(job.units_per_second)}, about ${duration(Math.ceil(job.left_ms / 1000))} left` : ""),
       ratio: job.total_units ? job.succeeded_units / job.total_units : job.status === "SUCCEEDED" ? 1 : 0,
     };
   }));
@@ -231,6 +274,7 @@ const CHARTS = [
   {name: "found of what is looked for", value: ratioOf("lookup_hits", "lookups"), text: percent, top: 1},
   {name: "looked for", value: growth("lookups"), text: rate},
   {name: "put", value: growth("put_bytes"), text: value => size(value) + "/s"},
+  {name: "found by gets", value: growth("get_hit_bytes"), text: value => size(value) + "/s"},
   {name: "evicted objects", value: growth("evicted_objects"), text: rate},
   {name: "longest turn of the master", value: gauge("longest_turn_us"), text: value => micro(Math.round(value))},
   {name: "segments", value: gauge("segments"), text: count},
@@ -423,7 +467,7 @@ function showKey(data) {
   const head = add(answer, "p");
   add(head, "b", data.key);
   if (data.is_there) {
-    head.append(": " + size(data.bytes));
+    head.append(": " + size(data.bytes) + (data.firm_pin_ms ? `, pinned firmly for ${duration(Math.ceil(data.firm_pin_ms / 1000))}` : ""));
     for (const replica of data.replicas) {
       const row = add(table, "tr");
       add(row, "td", replica.node, "name"); add(row, "td", replica.address); add(row, "td", replica.is_on_disk ? "disk" : "memory"); add(row, "td", replica.state);
@@ -471,12 +515,8 @@ async function refreshMisses() {
   set(byId("found"), `${percent(data.hits / data.lookups)} of ${count(data.lookups)} keys that were looked for were found` + (data.curve.hit_ratio === null ? "" : `, ${percent(data.curve.hit_ratio)} lately`) + ". By the use of keys, memory of other sizes would have found:");
   showCurve(data.curve);
   set(byId("advice"), data.advice.map(step => step.text).join("; "));
-  const rows = Object.entries(data.misses).filter(([, number]) => number).sort((a, b) => b[1] - a[1]), all = rows.reduce((sum, [, number]) => sum + number, 0);
-  keyed(byId("misses"), rows, ([why]) => why, ([why]) => {
-    const row = document.createElement("tr");
-    add(row, "td", why.replaceAll("_", " ")); add(row, "td", "", "number"); addBar(add(row, "td"));
-    return row;
-  }, (row, [why, number]) => { set(row.children[1], count(number)); setBar(row.children[2].firstChild, number / all, `${why}: ${percent(number / all)}`); });
+  showParts(byId("misses"), data.misses);
+  showSpans(byId("reuse"), data.reuse_seconds);
 }
 
 /* ---- slow calls ---- */
