@@ -23,7 +23,7 @@ static const struct mc_option table[] = {
     ROW("admin", TEXT, "", "its metrics_port, host:port, when that is not 9003 on the same host"),
     ROW("auth_file", TEXT, "", "file of keys, of which the first is shown; empty: $MC_AUTH_FILE, else $MC_AUTH_TOKEN"),
     TLS_OF_ALL, TLS_OF_CALLS,
-    ROW("json", BOOL, "false", "what the master says as JSON, for scripts: of status, slow and one key an object, of the others a list"),
+    ROW("json", BOOL, "false", "what the master says as JSON, for scripts: of status, slow, misses and one key an object, of the others a list"),
     ROW("limit", INT, "0", "nodes, keys, events, slow: shows at most so many; 0: all nodes, 100 keys, 50 events, 20 calls", LIMITS(0, 1000000000)),
     ROW("prefix", TEXT, "", "keys: only those that begin so"),
     ROW("sort", TEXT, "state", "nodes, top: the worst first, or by one of these", CHOICES("state|name|use|objects|heard")),
@@ -42,6 +42,7 @@ static const struct console_command {
     {"keys", mc_console_keys, 1},
     {"events", mc_console_events, 0},
     {"slow", mc_console_slow, 0},
+    {"misses", mc_console_misses, 1},
     {"drain", mc_console_drain, WORDS_MAX},
     {"undrain", mc_console_undrain, WORDS_MAX},
     {"top", mc_console_top, 0},
@@ -55,6 +56,7 @@ static const char help_head[] =
     "       mooncake keys [KEY]          keys, or where one lies, or why it is not there\n"
     "       mooncake events              what has happened\n"
     "       mooncake slow                the slowest calls of the last minutes, and puts that are open for long\n"
+    "       mooncake misses [KEY]        why keys were not there, or this one; what more memory would find\n"
     "       mooncake drain [NODE...]     empties nodes, so that they can be ended; without one: how far drains are\n"
     "       mooncake undrain NODE...     these take objects again\n"
     "       mooncake top                 all of it in a terminal, drawn anew\n"
@@ -103,9 +105,10 @@ static int run(const struct mc_options *options, const char *const *words, size_
         if (strcmp(words[0], commands[i].name) == 0)
             command = &commands[i];
     if (command == NULL || count - 1 > command->words || count > WORDS_MAX) {
-        fprintf(stderr,
-                "mooncake: status, nodes [WORDS], keys [KEY], events, slow, drain [NODE...], undrain NODE... or top; "
-                "--help says more\n");
+        fprintf(
+            stderr,
+            "mooncake: status, nodes [WORDS], keys [KEY], events, slow, misses [KEY], drain [NODE...], undrain NODE... "
+            "or top; --help says more\n");
         return MC_CONSOLE_MISUSED;
     }
     if (master[0] == 0)

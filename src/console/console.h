@@ -31,6 +31,7 @@ int mc_console_nodes(struct mc_console *console);
 int mc_console_keys(struct mc_console *console);
 int mc_console_events(struct mc_console *console);
 int mc_console_slow(struct mc_console *console);
+int mc_console_misses(struct mc_console *console);
 int mc_console_drain(struct mc_console *console);
 int mc_console_undrain(struct mc_console *console);
 int mc_console_top(struct mc_console *console);
@@ -71,5 +72,8 @@ void mc_console_print_status(const struct mc_console *console, struct mc_span da
 void mc_console_print_nodes_head(FILE *out);
 void mc_console_print_node(FILE *out, struct mc_span node);
 void mc_console_print_event(FILE *out, struct mc_span event);
+/* Of an object of numbers the largest few, as parts of all. */
+void mc_console_print_parts(FILE *out, struct mc_span data, const char *path);
+void mc_console_print_misses_short(FILE *out, struct mc_span data);
 
 #endif

@@ -146,6 +146,51 @@ static void print_rates(FILE *out, struct mc_span data)
             (double)mc_console_number(data, "turns.longest_us") / 1000);
 }
 
+/* What went for, and how long before that it was used. */
+static void print_evictions(FILE *out, struct mc_span data)
+{
+    char least[32], median[32], most[32];
+    if (mc_console_number(data, "totals.evicted_objects") == 0)
+        return;
+    fprintf(out, "room for  ");
+    mc_console_print_parts(out, data, "evictions");
+    if (mc_console_number(data, "eviction_ages.lately") > 0)
+        fprintf(out, "; used %s to %s before, half of the last within %s",
+                mc_console_time(least, mc_console_number(data, "eviction_ages.least_ms") / 1000),
+                mc_console_time(most, mc_console_number(data, "eviction_ages.most_ms") / 1000),
+                mc_console_time(median, mc_console_number(data, "eviction_ages.median_ms") / 1000));
+    fprintf(out, "\n");
+}
+
+/* Nothing where nobody pins or hints. */
+static void print_promises(FILE *out, struct mc_span data)
+{
+    static const char *const hints[] = {"drop", "pause", "resume", "prefetch"};
+    static const char *const outcomes[] = {"done", "begun", "absent", "no_room", "refused"};
+    char bytes[32], budget[32], count[32], path[48];
+    uint64_t pinned = mc_console_number(data, "firm_pins.bytes"), hard = mc_console_number(data, "hard_pin_bytes");
+    uint64_t over = mc_console_number(data, "firm_pins.expired"),
+             refused = mc_console_number(data, "firm_pins.refused");
+    if (pinned + over + refused + hard > 0)
+        fprintf(out, "pinned    %s of %s firmly, %s objects; %llu were refused; %s for ever\n",
+                mc_console_size(bytes, pinned),
+                mc_console_size(budget, mc_console_number(data, "firm_pins.budget_bytes")),
+                mc_console_count(count, mc_console_number(data, "firm_pins.objects")), (unsigned long long)refused,
+                mc_console_size(path, hard));
+    bool is_begun = false;
+    for (size_t hint = 0; hint < sizeof(hints) / sizeof(hints[0]); hint++) {
+        for (size_t i = 0; i < sizeof(outcomes) / sizeof(outcomes[0]); i++) {
+            snprintf(path, sizeof(path), "hints.%s.%s", hints[hint], outcomes[i]);
+            uint64_t keys = mc_console_number(data, path);
+            if (keys > 0)
+                fprintf(out, "%s%s %s %s", is_begun ? ", " : "hints     ", hints[hint], outcomes[i],
+                        mc_console_count(count, keys));
+            is_begun = is_begun || keys > 0;
+        }
+    }
+    fprintf(out, "%s", is_begun ? "\n" : "");
+}
+
 /* "[########            ]", of a part between 0 and 1. */
 static void print_bar(FILE *out, double ratio)
 {
@@ -184,7 +229,7 @@ static void print_drains(FILE *out, struct mc_span data)
 {
     struct mc_span list;
     struct mc_json_cursor cursor;
-    char name[300], status[32];
+    char name[300], status[32], left[32];
     if (mc_json_find(data, "drains", &list) != 1 || mc_json_open(list, '[', &cursor) < 0)
         return;
     while (mc_json_next(&cursor) == 1) {
@@ -194,9 +239,14 @@ static void print_drains(FILE *out, struct mc_span data)
         uint64_t all = mc_console_number(cursor.value, "total_units");
         fprintf(out, "draining  ");
         print_bar(out, all > 0 ? (double)moved / (double)all : 0);
-        fprintf(out, "  %s: %llu of %llu objects moved\n",
+        fprintf(out, "  %s: %llu of %llu objects moved",
                 mc_console_text(cursor.value, "segments.0", name, sizeof(name)), (unsigned long long)moved,
                 (unsigned long long)all);
+        uint64_t left_ms = mc_console_number(cursor.value, "left_ms");
+        if (left_ms > 0)
+            fprintf(out, ", %.1f/s, about %s left", mc_console_real(cursor.value, "units_per_second"),
+                    mc_console_time(left, (left_ms + 999) / 1000));
+        fprintf(out, "\n");
     }
 }
 
@@ -211,6 +261,8 @@ void mc_console_print_status(const struct mc_console *console, struct mc_span da
     print_members(out, data);
     print_disks(out, data);
     print_rates(out, data);
+    print_evictions(out, data);
+    print_promises(out, data);
     print_recovery(out, data);
     print_drains(out, data);
 }

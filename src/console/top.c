@@ -195,6 +195,17 @@ static void print_events(struct mc_console *console)
     mc_buffer_free(&reply);
 }
 
+/* A master of a release before has no such answer, or a key no right to it: that is said, and the rest is shown. */
+static void print_misses(struct mc_console *console)
+{
+    struct mc_buffer reply = {0};
+    struct mc_span data;
+    if (mc_console_ask(console, "/api/v1/misses", NULL, &reply) == MC_CONSOLE_FINE &&
+        mc_json_find(mc_span(reply.data, reply.length), "data", &data) == 1)
+        mc_console_print_misses_short(console->out, data);
+    mc_buffer_free(&reply);
+}
+
 /* Everything, as text of as many lines as it takes. */
 static int picture(struct mc_console *console, int rows)
 {
@@ -205,6 +216,8 @@ static int picture(struct mc_console *console, int rows)
         code = mc_console_strange(console);
     if (code == MC_CONSOLE_FINE) {
         mc_console_print_status(console, data);
+        if (mc_console_bool(data, "is_ready"))
+            print_misses(console);
         fprintf(console->out, "\n");
         print_curves(console);
         fprintf(console->out, "\n");
@@ -256,7 +269,7 @@ static int draw_until_ended(struct mc_console *console)
             break;
         }
         screen_measure(&screen, out);
-        code = picture(console, screen.rows - 24);
+        code = picture(console, screen.rows - 26);
         fclose(console->out);
         if (code == MC_CONSOLE_FINE)
             draw(out, &screen, text, length);

@@ -12,7 +12,7 @@ import pytest
 from cluster import BUILD, Master, wait_until
 from keyed import Key
 from ports import free_ports
-from wire import FakeOwner
+from wire import EXIST, EXIST_REPLY, FIRM_PIN, FIRM_PINS, HINTS, SOFT_PIN, FakeOwner, data, record, records
 
 COMMAND = BUILD / "mooncake"
 STAYS = "--client_ttl=600s"  # owners made by hand send no heartbeats
@@ -28,7 +28,7 @@ def run(master, *words, code=0, environment=PLAIN):
 @pytest.fixture
 def pool():
     with Master(STAYS) as master:
-        owner = FakeOwner(master.port, "node-a:1")
+        owner = FakeOwner(master.port, "node-a:1", features=FIRM_PINS | HINTS)
         assert owner.put([b"model/%02d" % number for number in range(20)] + [b"<script>", b"a\x1b[31mred\xc2\x9b1m"], 4096) == [0] * 22
         yield master, owner
         owner.close()
@@ -75,6 +75,35 @@ def test_many_keys_come_in_pages(pool):
     for part in range(0, 3000, 1000):
         assert set(owner.put([b"page/%04d" % number for number in range(part, part + 1000)], 4096)) == {0}
     assert len({key["key"] for key in json.loads(run(master, "keys", "--prefix=page/", "--json", "--limit=100000"))}) == 3000
+
+
+def test_pins_hints_and_evictions_of_status(pool):
+    master, owner = pool
+    assert "pinned  " not in run(master, "status") and "hints  " not in run(master, "status") and "room for" not in run(master, "status")
+    assert owner.put([b"kept"], 4096, flags=SOFT_PIN | FIRM_PIN, pin_ms=600_000) == [0]
+    assert owner.hint(1, [b"model/00", b"nobody"]) == [0, -704]
+    text = run(master, "status")
+    assert "pinned    4.06 KB of 16.00 MB firmly, 1 objects; 0 were refused; 0 B for ever\n" in text, text
+    assert "hints     drop done 1, drop absent 1\n" in text, text
+    told = json.loads(run(master, "status", "--json"))
+    assert told["firm_pins"] == {"objects": 1, "bytes": 4160, "budget_bytes": 16 << 20, "expired": 0, "refused": 0} and told["hints"]["drop"]["done"] == 1
+
+
+def test_misses(pool):
+    master, owner = pool
+    assert run(master, "misses") == "found     0.0 % of 0 lookups\nadvice    nothing was looked for yet\n"
+    keys = [b"model/%02d" % number for number in range(20)] + [b"no/%d" % number for number in range(20)]
+    for _ in range(2):
+        owner.caller.call(EXIST, EXIST_REPLY, record() + records([data(key) for key in keys]))
+    text = run(master, "misses")
+    assert text.startswith("found     50.0 % of 80 lookups; 50.0 % lately\nmissed    never_stored               40 100.0 %\n"), text
+    assert "64.00 MB            50.0 %  (as it is)\n" in text and "\nadvice    16.00 MB more: +0.0 points; 32.00 MB more: +0.0 points; 64.00 MB more: +0.0 points\n" in text and "\nused again" in text
+    assert json.loads(run(master, "misses", "--json"))["misses"]["never_stored"] == 40
+    assert run(master, "misses", "model/03") == "model/03 is there\n" and json.loads(run(master, "misses", "model/03", "--json"))["is_there"]
+    gone = subprocess.run([COMMAND, "misses", "no/\x1b1", f"--admin=127.0.0.1:{master.metrics_port}"], capture_output=True, text=True, timeout=60, env=PLAIN)
+    assert (gone.returncode, gone.stdout) == (1, "no/?1 is not there: never_stored\n")
+    shown = run(master, "top").splitlines()
+    assert "missed    never_stored 100.0 %" in shown and any(line.startswith("advice    16.00 MB more: +0.0 points; ") for line in shown)
 
 
 def test_events(pool):

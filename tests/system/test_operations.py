@@ -26,14 +26,14 @@ def test_commands(tmp_path):
         scene.run(scene.text("""curl -sf -X PUT 127.0.0.1:8081/api/put -d '{"key": "a", "value": "b"}'"""))
         scene.start(node.replace(scene.text("8081"), scene.text("8082")), "REST API started")
         lines = [line for block in blocks() for line in block.splitlines()]
-        assert len(lines) == 15 and all(re.match(r"curl |mooncake_doctor |mooncake |(NODE|JOB)=\$\(curl ", line) for line in lines)
+        assert len(lines) == 16 and all(re.match(r"curl |mooncake_doctor |mooncake |(NODE|JOB)=\$\(curl ", line) for line in lines)
         script = "\n".join(f"echo; echo '# {i}'; {scene.text(line)} || echo failed" for i, line in enumerate(lines))
         answers = [answer.strip() for answer in re.split(r"^# \d+\n", scene.run(script), flags=re.M)[1:]]
         assert len(answers) == len(lines) and not any(answer.endswith("failed") for answer in answers[1:]), answers
-        assert "\n0 broken" in answers[0] and "segments  2; " in answers[1] and len(answers[2].splitlines()) == 3 and "Storage:" in answers[3] and len(answers[4].splitlines()) == 2 and answers[5].splitlines().count("OK") == 2, answers
-        assert answers[8].splitlines()[0] in ("RUNNING", "SUCCEEDED") and answers[9] in ("DRAINING", "DRAINED") and answers[10] in ("CANCELED", "null"), answers
-        assert answers[11].splitlines() == ["true", scene.text("0.0.0.0:50051")] and answers[12] == "serving", answers
-        assert answers[13] == "null" and answers[14].splitlines() == ["ok", "leader", "true"], answers[13:]
+        assert "\n0 broken" in answers[0] and "segments  2; " in answers[1] and len(answers[2].splitlines()) == 3 and "Storage:" in answers[3] and len(answers[4].splitlines()) == 2 and answers[5].splitlines().count("OK") == 2 and answers[6].startswith("found ") and "\nadvice " in answers[6], answers
+        assert answers[9].splitlines()[0] in ("RUNNING", "SUCCEEDED") and answers[10] in ("DRAINING", "DRAINED") and answers[11] in ("CANCELED", "null"), answers
+        assert answers[12].splitlines() == ["true", scene.text("0.0.0.0:50051")] and answers[13] == "serving", answers
+        assert answers[14] == "null" and answers[15].splitlines() == ["ok", "leader", "true"], answers[14:]
 
 
 def test_every_error_has_a_row():
