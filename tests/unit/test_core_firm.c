@@ -550,6 +550,47 @@ static void test_tenants(void **state)
     world_close_all(&world);
 }
 
+/* Without quotas one has all as long as it is alone, and leaves half to others from then on; what it has, it keeps. */
+static void test_tenants_without_quotas(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    struct mc_wire_place place;
+    const char *const names[] = {"\1blue\1a", "\1blue\1b", "\1blue\1c"};
+    (void)state;
+    config.tenants = true;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(world_put_place(&world, store.call, store.owner, names[i], 60000, &or_not, &place), 0);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "a", SMALL, NULL, &place), 0);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "\1blue\1d", SMALL, &or_not, &place),
+                     MC_ERR_FIRM_PIN_REFUSED);
+    assert_int_equal(statistics_of(&world).firm_pinned, 3);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "b", 60000, &or_not, &place), 0);
+    assert_int_equal(world_grant(&world, store.call, PUT_2, "\1red\1a", BUDGET / 2, &or_not, &place),
+                     MC_ERR_FIRM_PIN_REFUSED);
+    assert_int_equal(statistics_of(&world).firm_pinned, 4);
+    world_close_all(&world);
+}
+
+/* One that nobody has seen has no more than half either. */
+static void test_first_of_a_tenant(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    struct mc_wire_place place;
+    (void)state;
+    config.tenants = true;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "a", SMALL, NULL, &place), 0);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "\1red\1a", BUDGET / 2 + 1, &or_not, &place),
+                     MC_ERR_FIRM_PIN_REFUSED);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "\1red\1b", BUDGET / 3, &or_not, &place), 0);
+    world_close_all(&world);
+}
+
 /* What replaces a value counts beside it until that is cleared, and then alone. */
 static void test_upserts_of_tenants(void **state)
 {
@@ -694,6 +735,8 @@ int main(void)
         cmocka_unit_test(test_owner_leaves),
         cmocka_unit_test(test_what_is_said),
         cmocka_unit_test(test_tenants),
+        cmocka_unit_test(test_tenants_without_quotas),
+        cmocka_unit_test(test_first_of_a_tenant),
         cmocka_unit_test(test_upserts_of_tenants),
         cmocka_unit_test(test_loaded),
         cmocka_unit_test(test_hard_ones),

@@ -107,6 +107,14 @@ const struct mc_account *mc_account_at(const struct mc_accounts *accounts, uint3
     return index < accounts->count ? accounts->list[index] : NULL;
 }
 
+bool mc_account_has_others(const struct mc_accounts *accounts, const struct mc_account *account)
+{
+    for (uint32_t i = 0; i < accounts->count; i++)
+        if (accounts->list[i] != account && (accounts->list[i]->cells > 0 || accounts->list[i]->has_quota))
+            return true;
+    return false;
+}
+
 /* ---- what each has ---- */
 
 static void list_add(struct mc_object *object)

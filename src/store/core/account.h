@@ -62,6 +62,9 @@ void mc_account_puts(const struct mc_core *core, struct mc_span key);
 /* Does what its tenant is guaranteed keep it from making room for whom room is made now? */
 bool mc_account_is_owed(const struct mc_core *core, const struct mc_object *object);
 
+/* Has anybody but that tenant (NULL: one that is not known yet) objects or a quota? */
+bool mc_account_has_others(const struct mc_accounts *accounts, const struct mc_account *account);
+
 /* For tests: the accounts, one after the other; NULL: those were all. */
 const struct mc_account *mc_account_at(const struct mc_accounts *accounts, uint32_t index);
 

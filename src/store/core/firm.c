@@ -101,6 +101,14 @@ bool mc_hard_fits(struct mc_core *core, struct mc_span key, const struct mc_obje
     return core->firm.hard_bytes - had + has <= (uint64_t)((double)capacity(core) * core->config.hard_pin_ratio);
 }
 
+/* Of a tenant: who has no quota leaves the others half of what all may have. */
+static uint64_t most_of(struct mc_core *core, const struct mc_account *account)
+{
+    if (account != NULL && account->has_quota)
+        return budget_of(core, mc_account_most_bytes(core, account));
+    return mc_account_has_others(core->objects.accounts, account) ? mc_firm_budget(core) / 2 : UINT64_MAX;
+}
+
 bool mc_firm_fits(struct mc_core *core, struct mc_span key, const struct mc_object *before, uint64_t length,
                   uint32_t replicas)
 {
@@ -110,9 +118,10 @@ bool mc_firm_fits(struct mc_core *core, struct mc_span key, const struct mc_obje
         return true;
     if (core->firm.bytes - had + has > mc_firm_budget(core))
         return false;
-    const struct mc_account *account = mc_core_counts(core) ? mc_account_find(core->objects.accounts, key) : NULL;
-    return account == NULL || !account->has_quota ||
-           account->firm_bytes - had + has <= budget_of(core, mc_account_most_bytes(core, account));
+    if (!mc_core_counts(core))
+        return true;
+    const struct mc_account *account = mc_account_find(core->objects.accounts, key);
+    return (account == NULL ? 0 : account->firm_bytes) - had + has <= most_of(core, account);
 }
 
 /* ---- where ---- */
