@@ -1,10 +1,11 @@
-"""How long a browser takes to the first paint of a master's page: paint.py ROUNDS LATENCY_MS MASTER...
+"""How long a browser takes to the first paint of a master's page: paint.py ROUNDS LATENCY_MS NODES MASTER...
 
 Of each round and each program one fresh chromium opens the page, and once more; the programs take turns, so that what else the machine does is in all of
-them. LATENCY_MS: of a network that the browser pretends, of 4 Mbit/s; 0: as it is. Prints min, median and max of the first paint in ms, and of what leads to
-it, of the first page of a browser and of the second.
+them. LATENCY_MS: of a network that the browser pretends, of 4 Mbit/s; 0: as it is. NODES: so many have joined each master. Prints min, median and max of the
+first paint in ms, and of what leads to it, of the first page of a browser and of the second.
 """
 import pathlib
+import resource
 import statistics
 import sys
 
@@ -12,6 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "system"
 
 from browser import Browser  # noqa: E402
 from cluster import Master  # noqa: E402
+from wire import FakeOwner  # noqa: E402
 
 TIMES = """(() => {
   const page = performance.getEntriesByType("navigation")[0], paint = performance.getEntriesByType("paint");
@@ -26,6 +28,10 @@ SEE_NUMBERS = """new MutationObserver((_, self) => {
 }).observe(document, {subtree: true, childList: true, attributes: true});"""
 
 
+def join(master, nodes):
+    return [FakeOwner(master.port, f"node-{number:04}.rack-{number // 40:02}.example.org:12301", capacity=64 << 20, slots=4096) for number in range(nodes)]
+
+
 def look(browser, url):
     browser.open(url)
     browser.wait("performance.getEntriesByType('paint').length === 2")
@@ -33,11 +39,14 @@ def look(browser, url):
 
 
 def main():
-    rounds, latency, programs = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    rounds, latency, nodes, programs = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     times = {(program, which): [] for program in programs for which in ("first", "second")}
     masters = []
     for program in programs:
         masters.append(Master("--client_ttl=3600s", program=program).start())
+    owners = [owner for master in masters for owner in join(master, nodes)]
     for _ in range(rounds):
         for program, master in zip(programs, masters):
             with Browser() as browser:
@@ -46,10 +55,12 @@ def main():
                 browser.call("Page.addScriptToEvaluateOnNewDocument", source=SEE_NUMBERS)
                 for which in ("first", "second"):
                     times[program, which].append(look(browser, f"http://127.0.0.1:{master.metrics_port}/"))
+    for owner in owners:
+        owner.close()
     for master in masters:
         master.stop()
     for (program, which), told in times.items():
-        print(f"{program}: the {which} page of {len(told)} browsers, ms, min/median/max")
+        print(f"{program}, {nodes} nodes: the {which} page of {len(told)} browsers, ms, min/median/max")
         for name in told[0]:
             values = [one[name] for one in told]
             print(f"  {name:17} {min(values):5.0f} {statistics.median(values):5.0f} {max(values):5.0f}")
