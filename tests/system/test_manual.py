@@ -45,7 +45,7 @@ def test_completion():
     assert completed("mooncake_master", "--config_path", "--") == []  # a file: bash itself
     assert completed("mooncake_master", "--print_config", "--auth") == ["--auth_file"]
     assert completed("mooncake_bench", "re") == ["replay"]
-    assert completed("mooncake", "") == ["status", "nodes", "keys", "events", "slow", "drain", "undrain", "top"] and completed("mooncake", "un") == ["undrain"]
+    assert completed("mooncake", "") == ["status", "nodes", "keys", "events", "slow", "misses", "drain", "undrain", "top"] and completed("mooncake", "un") == ["undrain"]
     assert completed("mooncake", "nodes", "--sort", "=", "u") == ["use"] and completed("mooncake_key", "re") == ["revoke"] and completed("mooncake_disk", "c") == ["check"]
     assert completed("mooncake_bench", "policy", "--synth") == ["--synthetic"] and completed("mooncake_bench", "replay", "--synth") == []
     assert completed("mooncake_bench", "engine", "--path", "=", "r") == ["rdma"]
