@@ -156,7 +156,8 @@ static void print_why(FILE *out, struct mc_span data)
 {
     char key[4096], reason[64], least[32], most[32];
     (void)mc_console_text(data, "reason", reason, sizeof(reason));
-    fprintf(out, "%s", mc_console_text(data, "key", key, sizeof(key)));
+    (void)mc_console_text(data, "key", key, sizeof(key));
+    fprintf(out, "%s", key[0] == 0 ? "it" : key); /* a master of a release before does not say it */
     if (mc_console_bool(data, "is_there")) {
         fprintf(out, " is there\n");
         return;
