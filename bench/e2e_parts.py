@@ -1,6 +1,6 @@
 """What one request, or a few, must show: the same prompt on the other instance, prefill and decode apart, LMCache, a server that is killed.
 
-Each part returns {"checks": [(text, passed, facts)], "rows": [(title, value)]}.
+Each part returns {"checks": [(text, passed, facts)], "bars": [(text, reached, facts)], "rows": [(title, value)], "data": {}}.
 """
 
 import http.client
@@ -11,6 +11,7 @@ import threading
 import time
 
 import e2e_client
+import figures
 from e2e_servers import BLOCK_TOKENS, MIB, Engine, Master, Pair, Proxy, Redis, Variant, connector, free_port, lmcache_path, say
 
 PROMPT_BLOCKS = 16
@@ -20,7 +21,7 @@ ANSWER_TOKENS = 16
 
 class Result:
     def __init__(self):
-        self.checks, self.rows, self.data = [], [], {}
+        self.checks, self.bars, self.rows, self.data = [], [], [], {}
 
     def check(self, text, passed, facts=""):
         """What the original does is told, not judged."""
@@ -30,12 +31,25 @@ class Result:
         self.checks.append((text, bool(passed), str(facts)))
         say(f"{'ok  ' if passed else 'FAIL'} {text}: {facts}")
 
+    def bar(self, text, reached, facts):
+        """A figure that was aimed at. One that is missed is reported, and the run may be quoted all the same."""
+        self.bars.append((text, bool(reached), str(facts)))
+        say(f"{'ok  ' if reached else 'MISS'} {text}: {facts}")
+
+    def better(self, text, ratios, least=1.0):
+        """By ratios of the rounds, each as many times as good: surely more than `least`, so the spread is smaller than the difference."""
+        sure = figures.surely(ratios)
+        if sure is None:
+            self.row(f"{text} (too few rounds to say it)", spread(ratios, 2))
+            return
+        self.bar(text, sure[0] > least, f"x{spread(ratios, 2)} of {len(ratios)} rounds; its median surely between {sure[0]:.3f} and {sure[1]:.3f}")
+
     def row(self, title, value):
         self.rows.append((title, str(value)))
         say(f"     {title}: {value}")
 
     def as_json(self):
-        return {"checks": self.checks, "rows": self.rows, "data": self.data}
+        return {"checks": self.checks, "bars": self.bars, "rows": self.rows, "data": self.data}
 
 
 def spread(values, digits=3):
@@ -177,68 +191,98 @@ def last_error(engines):
 # ---- LMCache ----
 
 LMCACHE_CHUNK = 256
+LMCACHE_SETTLE_SECONDS = 2  # it stores in the background and does not say when it is done
 
 
-def lmcache_config(folder, remote, extra):
+def lmcache_config(folder, name, remote, extra):
     """The YAML of LMCache's guide for Mooncake, with our addresses and smaller memories."""
     lines = [f"chunk_size: {LMCACHE_CHUNK}", 'local_device: "cpu"', f'remote_url: "{remote}"', 'remote_serde: "naive"', "pipelined_backend: False",
              "local_cpu: False", "max_local_cpu_size: 1"]  # fmt: skip
     if extra:
         lines += ["", "extra_config:", *(f"  {key}: {json.dumps(value)}" for key, value in extra.items())]
-    path = folder / f"lmcache-{remote.split(':')[0]}.yaml"
+    path = folder / f"lmcache-{name}.yaml"
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
-def lmcache(options):
-    result = Result()
-    for remote in ("mooncake", "redis"):
-        metadata = ("--enable_http_metadata_server=true", f"--http_metadata_server_port={free_port()}")
-        server = Master(Variant("ours"), *metadata) if remote == "mooncake" else Redis()
+class LmcachePair:
+    """Two engines with LMCache, and what it stores into: Redis, ours or the original."""
+
+    def __init__(self, options, name):
+        self.name, self.engines, self.samples = name, [], []
+        metadata = free_port()
+        # The original's Python package has no server of that kind without etcd but its master's own.
+        self.server = Redis() if name == "redis" else Master(Variant(name), "--enable_http_metadata_server=true", f"--http_metadata_server_port={metadata}",
+                                                             label=f"lmcache-{name}")  # fmt: skip
         try:
-            lmcache_pair(result, options, remote, server)
-        except RuntimeError as error:
-            result.check(f"LMCache on {remote} runs", False, str(error)[-600:])
-        finally:
+            remote, extra = f"redis://127.0.0.1:{self.server.port}", {}
+            if name != "redis":
+                remote = f"mooncakestore://{self.server.address}/"
+                extra = {"local_hostname": "localhost", "metadata_server": f"http://127.0.0.1:{metadata}/metadata", "protocol": "tcp",
+                         "master_server_address": self.server.address, "global_segment_size": 512 * MIB, "local_buffer_size": 64 * MIB, "transfer_timeout": 1}  # fmt: skip
+            env = {"LMCACHE_CONFIG_FILE": str(lmcache_config(options.folder, name, remote, extra)), "LMCACHE_USE_EXPERIMENTAL": "True"}
+            variant = Variant("original" if name == "original" else "ours")
+            for number in range(2):
+                self.engines.append(Engine(number, variant, None, connector("LMCacheConnectorV1", "kv_both"), env=env,
+                                           patch="e2e_lmcache", paths=[lmcache_path()], label=f"lmcache-{name}"))  # fmt: skip
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait(self):
+        for engine in self.engines:
+            engine.wait()
+
+    def ask(self, number):
+        """One prompt that nobody has seen, on one engine and then on the other."""
+        tokens = e2e_client.prompt(f"lmcache {self.name} {number}", PROMPT_TOKENS)
+        cold = e2e_client.complete(self.engines[0].port, tokens, ANSWER_TOKENS)
+        time.sleep(LMCACHE_SETTLE_SECONDS)
+        answer, taken = e2e_client.counted(self.engines[1].port, tokens, ANSWER_TOKENS)
+        self.samples.append({"cold_ttft_s": cold.first_seconds, "ttft_s": answer.first_seconds, "taken": taken,
+                             "tokens_per_s": (answer.prompt_tokens + ANSWER_TOKENS) / answer.seconds})  # fmt: skip
+
+    def stop(self):
+        for server in (*self.engines, self.server):
             server.stop()
+
+
+def lmcache(options):
+    """The vLLM guide's experiment: each round asks every store once, in an order that rotates."""
+    result, pairs = Result(), {}
+    try:
+        for name in ["redis", *options.stores]:
+            try:
+                pair = LmcachePair(options, name)
+                pairs[name] = pair
+                pair.wait()
+            except RuntimeError as error:
+                pairs.pop(name).stop() if name in pairs else None
+                result.check(f"{name}: LMCache runs", False, str(error)[-600:])
+        for number in range(max(3, options.rounds)):
+            turn = number % len(pairs)
+            for name in [*list(pairs)[turn:], *list(pairs)[:turn]]:
+                pairs[name].ask(number)
+    finally:
+        for pair in pairs.values():
+            pair.stop()
+    lmcache_report(result, {name: pair.samples for name, pair in pairs.items()})
     return result
 
 
-def lmcache_pair(result, options, remote, server):
-    if remote == "mooncake":
-        metadata = next(word.split("=")[1] for word in server.command if word.startswith("--http_metadata_server_port"))
-        path = lmcache_config(options.folder, f"mooncakestore://{server.address}/", {
-            "local_hostname": "localhost", "metadata_server": f"http://127.0.0.1:{metadata}/metadata", "protocol": "tcp",
-            "master_server_address": server.address, "global_segment_size": 512 * MIB, "local_buffer_size": 64 * MIB, "transfer_timeout": 1,
-        })  # fmt: skip
-    else:
-        path = lmcache_config(options.folder, f"redis://127.0.0.1:{server.port}", {})
-    env = {"LMCACHE_CONFIG_FILE": str(path), "LMCACHE_USE_EXPERIMENTAL": "True"}
-    engines = []
-    try:
-        for number in range(2):
-            engines.append(Engine(number, Variant("ours"), None, connector("LMCacheConnectorV1", "kv_both"), env=env,
-                                  patch="e2e_lmcache", paths=[lmcache_path()], label=f"lmcache-{remote}"))
-        for engine in engines:
-            engine.wait()
-        lmcache_requests(result, options, remote, engines)
-    finally:
-        for engine in engines:
-            engine.stop()
-
-
-def lmcache_requests(result, options, remote, engines):
-    cold, hits, taken = [], [], []
-    for number in range(max(3, options.rounds)):
-        tokens = e2e_client.prompt(f"lmcache {remote} {number}", PROMPT_TOKENS)
-        cold.append(e2e_client.complete(engines[0].port, tokens, ANSWER_TOKENS).first_seconds)
-        time.sleep(2)  # it stores in the background and does not say when it is done
-        answer, more = e2e_client.counted(engines[1].port, tokens, ANSWER_TOKENS)
-        hits.append(answer.first_seconds)
-        taken.append(more)
+def lmcache_report(result, rounds):
     whole = PROMPT_TOKENS // LMCACHE_CHUNK * LMCACHE_CHUNK
-    result.check(f"LMCache on {remote}: every whole chunk comes from the store", min(taken) == whole, f"{min(taken):.0f} of {whole} tokens")
-    result.row(f"LMCache on {remote}: mean TTFT, cold / other instance, s", f"{statistics.mean(cold):.3f} / {statistics.mean(hits):.3f}")
+    for name, samples in rounds.items():
+        result.check(f"{name}: every whole chunk comes from the store by LMCache", min(one["taken"] for one in samples) == whole,
+                     f"{min(one['taken'] for one in samples):.0f} of {whole} tokens")  # fmt: skip
+        for key, title, digits in (("cold_ttft_s", "TTFT, cold, s", 3), ("ttft_s", "TTFT on the other instance, s", 3), ("tokens_per_s", "tokens/s there", 0)):
+            result.row(f"LMCache on {name}: {title}", spread([one[key] for one in samples], digits))
+    for other in ("original", "redis"):
+        if "ours" in rounds and other in rounds:
+            for key, title, lower in (("ttft_s", "TTFT", True), ("tokens_per_s", "throughput", False)):
+                values = [[one[key] for one in rounds[name]] for name in ("ours", other)]
+                result.better(f"LMCache: ours better than {other} in {title} on the other instance", figures.times_as_good(lower, *values))
+    result.data = rounds
 
 
 # ---- a server that is killed ----

@@ -11,6 +11,7 @@ rounds, or without what belongs to it, it is marked as not to be quoted, and is 
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import platform
@@ -28,8 +29,8 @@ LOAD_MAX = 1.5  # of the machine before anything is measured
 OTHERS_MAX = 0.25  # processors that others use meanwhile
 REST_SECONDS = 300  # to wait for, after a build perhaps
 COLUMNS = 120  # of a line of a document at most
-NAMES = ("store", "engine", "faults")
-MARKS = re.compile(r"^<!-- figures: (\w+) -->\n(.*?)^<!-- figures end -->$", re.M | re.S)
+NAMES = ("store", "engine", "faults", "engine-e2e")
+MARKS = re.compile(r"^<!-- figures: ([\w-]+) -->\n(.*?)^<!-- figures end -->$", re.M | re.S)
 
 
 def machine():
@@ -179,6 +180,18 @@ def times_as_good(lower, ours, others):
     return [above / below if below else float("inf") for above, below in pairs]
 
 
+def surely(values):
+    """(least, most) between which the median of what the rounds are drawn from lies, with a probability of 95 % or more, whatever its
+    distribution: values of the rounds in order. None: too few rounds to say so."""
+    count, sure = len(values), None
+    for skipped in range(count // 2):
+        outside = 2 * sum(math.comb(count, below) for below in range(skipped + 1)) / 2**count
+        if outside > 0.05:
+            break
+        sure = sorted(values)[skipped], sorted(values)[count - 1 - skipped]
+    return sure
+
+
 def by_mode(rows):
     """Two tables, a work a line, of rows that have a mode each: (title, unit, scale, mode, ours, original, ratios)."""
     works = {}
@@ -212,7 +225,35 @@ def faults_table(document):
     return [line for fault, rows in faults.items() for line in ("", f"{fault}:", "", *heads, *rows)][1:]
 
 
-TABLES = {"store": store_table, "engine": engine_table, "faults": faults_table}
+def e2e_rows(document):
+    """(experiment, work, unit, less is better, {contestant: values of the rounds}) of the headline experiments of engine-e2e."""
+    for kv, rounds in document["parts"].get("turns", {}).get("data", {}).items():
+        for key, work, unit, lower in (("ttft_mean_s", "mean time to the first token", "s", True), ("input_tokens_per_s", "throughput of input", "tokens/s", False),
+                                       ("between_tokens_s", "mean time between tokens", "s", True), ("first_turn_ttft_s", "first turn: mean time to the first token", "s", True)):
+            yield f"conversations that change the instance, {kv} local KV", work, unit, lower, {name: [one[key] for one in figures] for name, figures in rounds.items()}
+    rounds = document["parts"].get("lmcache", {}).get("data", {})
+    if rounds:
+        for key, work, unit, lower in (("ttft_s", "time to the first token on the other instance", "s", True), ("tokens_per_s", "throughput there", "tokens/s", False)):
+            yield "LMCache, one prompt on both instances", work, unit, lower, {name: [one[key] for one in figures] for name, figures in rounds.items()}
+
+
+def e2e_table(document):
+    titles = {"none": "no store", "redis": "Redis", "ours": "ours", "original": "the original"}
+    found = {}
+    for experiment, work, unit, lower, values in e2e_rows(document):
+        found.setdefault(experiment, []).append((work, unit, lower, values))
+    lines = []
+    for experiment, rows in found.items():
+        who = [name for name in titles if name in rows[0][3]]
+        lines += ["", f"{experiment[0].upper()}{experiment[1:]}:", "", f"| work | unit | {' | '.join(titles[name] for name in who)} | ours times as good as the original |",
+                  "|" + "---|" * (len(who) + 3)]  # fmt: skip
+        for work, unit, lower, values in rows:
+            ratios = times_as_good(lower, values.get("ours", []), values.get("original", []))
+            lines.append(f"| {work} | {unit} | {' | '.join(spread_of(values[name]) for name in who)} | {spread_of(ratios, form='{:.2f}', unit='x' if ratios else '')} |")
+    return lines[1:]
+
+
+TABLES = {"store": store_table, "engine": engine_table, "faults": faults_table, "engine-e2e": e2e_table}
 
 
 def table(name, up="", kept=None):

@@ -3,7 +3,7 @@
 
     ./dev bench report [--since 20261128-120000] [--out FILE]
 
-It is made of bench/NAME.json (store, engine, faults: `--keep`), and loads nothing from elsewhere. --since takes the latest run of each that was
+It is made of bench/NAME.json (store, engine, faults, engine-e2e: `--keep`), and loads nothing from elsewhere. --since takes the latest run of each that was
 written since then instead, also one that may not be quoted, and says of it why not. Each plot has a line for each contestant from the least to the most of the rounds, with a mark at
 the median, and its numbers beside it. ./dev docs has the kept ones as a page of the site.
 """
@@ -22,7 +22,7 @@ ROOT = figures.ROOT
 TITLE = "Figures beside others"
 WIDTH, LEFT, RIGHT, LINE, HEAD = 860, 170, 640, 17, 22  # of a plot: all, where its axis begins and ends, a contestant, a work's name
 LOG_FROM = 30  # so many times the least is the most: a logarithmic axis
-WHO = {"ours": "ours", "c": "ours from C", "allocated": "ours, allocated", "original": "the original", "original-snapshot": "the original, snapshots",
+WHO = {"none": "no store", "ours": "ours", "c": "ours from C", "allocated": "ours, allocated", "original": "the original", "original-snapshot": "the original, snapshots",
        "ours-plain": "ours, no data directory", "redis": "Redis", "nixl": "NIXL", "raw": "the machine", "bare": "the machine: bare loop", "memcpy": "the machine: memcpy"}
 COLOURS = {"ours": 0, "c": 0, "allocated": 0, "ours-plain": 0, "original": 1, "original-snapshot": 1, "redis": 2, "nixl": 3}  # others: 4
 MODES = {"pinned": "on one core", "spread": "over two cores"}
@@ -51,6 +51,8 @@ MEANING = {
     "figures are two measurements. NIXL's is the best of its ways. A bare loop is the same copy without any engine around it. It says nothing of RDMA or of two hosts.",
     ("engine", "us"): "The median time of one transfer of 4 KiB, called from Python where it is not said otherwise. It says nothing of the slowest ones.",
     ("engine", "s/GB"): "Processor time that the side which asks spends for a gigabyte, in user and kernel mode. What the other side spends is not in it.",
+    ("engine-e2e", "e2e"): "Two unmodified vLLM servers on processors, one core each, with a model of 147 M parameters: what is saved is computed again here far more slowly than on a GPU, so "
+    "a store is worth more than it would be there, and what differs between two stores is worth less. All that a conversation brings is new to every contestant. It says nothing of a GPU, of RDMA or of two hosts.",
     ("faults", "recovered"): "Seconds from the fault until the last key that came back at all had come back, puts succeeded, and calls took less than 200 ms. Contestants hold different "
     "numbers of keys (in the table). It says nothing of faults of a network or of a disk.",
     ("faults", "lost"): "Keys that could not be read at the end, of all that were put, in percent. A cache may lose keys; an engine computes them again.",
@@ -142,8 +144,16 @@ def faults_parts(document):
         yield Part("faults", kind, f"{title}: {unit}", unit, list(faults.items()), True)
 
 
-PARTS = {"store": store_parts, "engine": engine_parts, "faults": faults_parts}
-HEADS = {"store": "The store", "engine": "The transfer engine", "faults": "Faults"}
+def e2e_parts(document):
+    plots = {}
+    for experiment, work, unit, lower, values in figures.e2e_rows(document):
+        plots.setdefault((unit, lower), []).append((f"{experiment}: {work}", [Mark(name, all_of_it) for name, all_of_it in values.items()]))
+    for (unit, lower), works in plots.items():
+        yield Part("engine-e2e", "e2e", f"Two vLLM servers on one store: {unit}", unit, works, lower)
+
+
+PARTS = {"store": store_parts, "engine": engine_parts, "faults": faults_parts, "engine-e2e": e2e_parts}
+HEADS = {"store": "The store", "engine": "The transfer engine", "faults": "Faults", "engine-e2e": "A real engine, end to end"}
 
 
 # --- drawing ---

@@ -136,6 +136,12 @@ FAULTS = {"conditions": {**GOOD, "modes": []}, "results": [
     {"contestant": who, "title": title, "fault": "master <killed>", "runs": [{"keys": 1000 + turn, "recovered": recovered and recovered + turn, "lost_percent": lost} for turn in range(3)]}
     for who, title, recovered, lost in (("ours", "ours & files", 1.5, 0.0), ("original", "the <original>", None, 100.0))]}
 
+TURNS = {"ttft_mean_s": 1.0, "input_tokens_per_s": 500.0, "between_tokens_s": 0.05, "first_turn_ttft_s": 0.5}
+E2E = {"conditions": {**GOOD, "modes": [], "rounds": 7}, "parts": {
+    "turns": {"data": {"ample": {name: [{key: value * times * (1 + turn / 100) for key, value in TURNS.items()} for turn in range(7)]
+                                 for name, times in (("none", 4.0), ("ours", 1.0), ("original", 2.0))}}},
+    "lmcache": {"data": {name: [{"ttft_s": ttft + turn / 100, "tokens_per_s": 100 / ttft} for turn in range(7)] for name, ttft in (("redis", 0.5), ("ours", 0.25), ("original", 1.0))}}}}
+
 
 class Drawn(html.parser.HTMLParser):
     """{(heading, work, contestant): (least, median, most, all that its line says)}"""
@@ -210,6 +216,29 @@ def test_the_report_has_each_contestant_and_its_spread(tmp_path):
     assert not {"script", "link", "img", "iframe"} & drawn.tags and "prefers-color-scheme: dark" in text and "url(" not in text and "@import" not in text
 
 
+def test_the_report_and_the_table_of_the_engines(tmp_path):
+    text, drawn = reported(tmp_path, **{"engine-e2e": E2E})
+    work = "conversations that change the instance, ample local KV: mean time to the first token"
+    assert drawn.found["Two vLLM servers on one store: s", work, "ours"] == (1.0, 1.03, 1.06, "ours 1.03 (1-1.06)")
+    assert drawn.found["Two vLLM servers on one store: s", work, "none"][3] == "no store 4.12 (4-4.24)" and text.count("Not measured yet") == 3
+    assert ("Two vLLM servers on one store: tokens/s", "LMCache, one prompt on both instances: throughput there", "redis") in drawn.found and len(drawn.found) == 4 * 3 + 2 * 3
+    table = figures.e2e_table(E2E)
+    assert "| mean time to the first token | s | 4.12 (4-4.24) | 1.03 (1-1.06) | 2.06 (2-2.12) | 2.00 (2.00-2.00)x |" in table
+    assert "| throughput of input | tokens/s | 2.06e+03 (2e+03-2.12e+03) | 515 (500-530) | 1.03e+03 (1e+03-1.06e+03) | 0.50 (0.50-0.50)x |" in table
+    assert [line for line in table if line.startswith("| work")][1] == "| work | unit | Redis | ours | the original | ours times as good as the original |"
+
+
+def test_a_median_is_sure_by_enough_rounds_alone():
+    """By counting: so many of all draws of N rounds have the true median between these two."""
+    assert figures.surely([1.0, 2.0, 3.0, 4.0, 5.0]) is None and figures.surely([]) is None
+    assert figures.surely([6.0, 2.0, 3.0, 5.0, 4.0, 1.0]) == (1.0, 6.0) and figures.surely(list(range(8))) == (0, 7) and figures.surely(list(range(9))) == (1, 7)
+    for count in (6, 7, 8, 9, 12):
+        least, most = figures.surely(list(range(count)))
+        # Each round lies above the median or below it, as a coin falls; the median is outside where fewer than so many lie on one side.
+        outside = sum(1 for coins in range(2**count) if not least < bin(coins).count("1") <= most)
+        assert outside / 2**count <= 0.05
+
+
 def test_a_round_without_an_end_hides_no_other(tmp_path):
     runs = [{"keys": 1000, "recovered": recovered, "lost_percent": 0.0} for recovered in (2.5, None, 1.5)]
     _, drawn = reported(tmp_path, faults={**FAULTS, "results": [{**FAULTS["results"][0], "runs": runs}]})
@@ -233,7 +262,7 @@ def test_the_report_escapes_what_others_are_named(tmp_path):
 
 def test_the_report_says_what_is_not_measured_and_what_may_not_be_quoted(tmp_path):
     text, drawn = reported(tmp_path)
-    assert text.count("Not measured yet by these rules") == 3 and drawn.found == {}
+    assert text.count("Not measured yet by these rules") == len(figures.NAMES) == 4 and drawn.found == {}
     for name in ("store-20260101-000000", "store-20260102-000000"):
         (tmp_path / f"{name}.json").write_text(json.dumps({**STORE, "conditions": {**GOOD, "rounds": 1, "date": name}}))
     text = report.page(report.documents(tmp_path, "20260101"))
