@@ -4,8 +4,13 @@
  *
  * bench_core recover [objects]: a master that learns them (default 50,000,000) from inventories of simulated owners:
  * time and resident bytes. bench_core evict [more] [fewer]: what an eviction costs with so many objects (defaults
- * 10,000,000 and 100,000). */
+ * 10,000,000 and 100,000).
+ *
+ * bench_core cost [objects] [events]: what `./dev bench cost` compares, a name and a number a line; "events": each key
+ * that becomes readable, or is so no more, is written into the ring of KV events. */
 #include "store/core/core.h"
+#include "store/master/kv_events.h"
+#include "env/clock.h"
 #include "store/segment/layout.h"
 #include "tool/process.h"
 
@@ -67,6 +72,13 @@ static void send_frame(struct bench *bench, uint64_t connection)
 }
 
 static struct mc_core_config config;
+static struct mc_kv_events *events; /* NULL: nobody wants to know */
+
+static void moved(void *context, struct mc_span key, enum mc_core_medium medium, bool is_there)
+{
+    (void)context;
+    mc_kv_events_add(events, mc_clock_wall_ms(), medium, is_there, key); /* as the master's shell does */
+}
 
 static void start(struct bench *bench, uint64_t epoch, uint64_t recovery_window_ms)
 {
@@ -74,7 +86,7 @@ static void start(struct bench *bench, uint64_t epoch, uint64_t recovery_window_
     memset(bench, 0, sizeof(*bench));
     config = mc_core_config_default();
     config.recovery_window_ms = recovery_window_ms;
-    output = (struct mc_core_output){bench, get_buffer, closed, NULL, NULL, NULL, NULL, NULL};
+    output = (struct mc_core_output){bench, get_buffer, closed, NULL, NULL, NULL, events == NULL ? NULL : moved, NULL};
     bench->core = mc_core_create(&config, &output, (struct mc_id){1, 2}, epoch, 7, 0);
     if (bench->core == NULL)
         exit(1);
@@ -223,7 +235,7 @@ static double put_all(struct bench *bench, uint64_t first, uint64_t count, uint3
 }
 
 /* Keys per second over `window` keys again and again. Frames are made beforehand; what is measured is the core. */
-static double exist_all(struct bench *bench, uint64_t first, uint64_t window, uint64_t total)
+static double ask_all(struct bench *bench, enum mc_message message, uint64_t first, uint64_t window, uint64_t total)
 {
     uint64_t frames = window / BATCH, asked = 0;
     struct mc_buffer *made = calloc(frames, sizeof(*made));
@@ -232,7 +244,11 @@ static double exist_all(struct bench *bench, uint64_t first, uint64_t window, ui
         exit(1);
     for (uint64_t f = 0; f < frames; f++) {
         struct mc_wire_none none = {0};
-        mc_wire_none_write(&made[f], &none);
+        struct mc_wire_get get = {0};
+        if (message == MC_MESSAGE_GET)
+            mc_wire_get_write(&made[f], &get);
+        else
+            mc_wire_none_write(&made[f], &none);
         size_t list = mc_list_begin(&made[f]);
         for (uint32_t i = 0; i < BATCH; i++) {
             key_of(key, first + (f * BATCH + i) * 7919 % window);
@@ -244,7 +260,7 @@ static double exist_all(struct bench *bench, uint64_t first, uint64_t window, ui
     double start = now_s();
     while (asked < total) {
         for (uint64_t f = 0; f < frames; f++) {
-            struct mc_frame frame = {MC_MESSAGE_EXIST, 0, 1, mc_span(made[f].data, made[f].length)};
+            struct mc_frame frame = {message, 0, 1, mc_span(made[f].data, made[f].length)};
             mc_core_input(bench->core, 1, 1, &frame);
             bench->out[1].length = 0;
         }
@@ -255,6 +271,11 @@ static double exist_all(struct bench *bench, uint64_t first, uint64_t window, ui
         mc_buffer_free(&made[f]);
     free(made);
     return (double)asked / seconds;
+}
+
+static double exist_all(struct bench *bench, uint64_t first, uint64_t window, uint64_t total)
+{
+    return ask_all(bench, MC_MESSAGE_EXIST, first, window, total);
 }
 
 /* Ticks until the work is done; the longest of them, and the sum, in microseconds. */
@@ -411,8 +432,36 @@ static int eviction(uint64_t more, uint64_t fewer)
     return 0;
 }
 
+/* ---- what reasons, curve and events cost ---- */
+
+static int cost(uint64_t objects, bool with_events)
+{
+    static struct bench bench;
+    struct mc_core_statistics statistics;
+    if (with_events && (events = mc_kv_events_create(65536, "bench")) == NULL)
+        return 1;
+    mc_kv_events_lead(events, EPOCH);
+    size_t before = resident();
+    start(&bench, EPOCH, 0);
+    join_both(&bench, objects);
+    printf("put_ns %.2f\n", 1e9 / put_all(&bench, 0, objects, BATCH));
+    printf("exist_ns %.2f\n", 1e9 / ask_all(&bench, MC_MESSAGE_EXIST, 0, objects, 8000000));
+    printf("exist_absent_ns %.2f\n", 1e9 / ask_all(&bench, MC_MESSAGE_EXIST, objects * 16, objects, 8000000));
+    printf("get_ns %.2f\n", 1e9 / ask_all(&bench, MC_MESSAGE_GET, 0, objects, 4000000));
+    printf("get_absent_ns %.2f\n", 1e9 / ask_all(&bench, MC_MESSAGE_GET, objects * 16, objects, 8000000));
+    (void)mc_core_tick(bench.core, 3600000); /* leases of what was read are over */
+    printf("put_evicting_ns %.2f\n", 1e9 / put_all(&bench, objects, objects * 2, BATCH));
+    mc_core_statistics(bench.core, &statistics);
+    printf("bytes_an_object %.2f\n", (double)(resident() - before) / (double)statistics.objects);
+    stop(&bench);
+    mc_kv_events_destroy(events);
+    return statistics.evicted_objects > objects / 2 ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "cost") == 0)
+        return cost((argc > 2 ? strtoull(argv[2], NULL, 10) : 1000000) / BATCH * BATCH, argc > 3);
     if (argc > 1 && strcmp(argv[1], "recover") == 0)
         return recover(argc > 2 ? strtoull(argv[2], NULL, 10) : 50000000);
     if (argc > 1 && strcmp(argv[1], "evict") == 0)
