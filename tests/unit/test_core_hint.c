@@ -1,8 +1,7 @@
 /* Hints: what they let go first, store and load ahead, and what they cannot do: evict what is pinned, take more than
  * their share, or change what can be read. */
-#include "core_moves.h"
+#include "core_hints.h"
 
-#include "store/core/hint.h"
 #include "store/core/limits.h"
 #include "store/core/policy.h"
 
@@ -10,40 +9,9 @@
 
 #define FILL 900u /* of OBJECT in 4 MiB: nothing is evicted yet */
 
-static int32_t say_for(struct world *world, uint64_t connection, unsigned hint, const char *key, uint64_t for_ms)
-{
-    int32_t code = world_hint(world, connection, hint, key, for_ms);
-    world_check(world);
-    return code;
-}
-
-static int32_t say(struct world *world, uint64_t connection, enum mc_hint hint, const char *key)
-{
-    return say_for(world, connection, hint, key, 0);
-}
-
-/* By a look that is no use. */
-static bool is_there(struct world *world, const struct world_store *store, const char *key)
-{
-    return world_get(world, store->call, key, MC_GET_NO_LEASE, NULL, NULL) == 0;
-}
-
-static bool goes_first(const struct world *world, const char *key)
-{
-    const struct mc_object *object = mc_object_find(world->core, mc_span_string(key));
-    return object != NULL && mc_hint_is_first(world->core, object);
-}
-
 static uint64_t said(const struct world *world, enum mc_hint hint, enum mc_core_hinted outcome)
 {
     return statistics_of(world).hints[hint][outcome];
-}
-
-static void fill(struct world *world, const struct world_store *store, const char *prefix, unsigned count)
-{
-    char key[32];
-    for (unsigned i = 0; i < count; i++)
-        assert_int_equal(world_put_hard(world, store, world_name(key, prefix, i), OBJECT, NULL), 0);
 }
 
 /* Puts more until so many were evicted since. */
@@ -304,16 +272,6 @@ static void test_paused_and_then(void **state)
     }
 }
 
-/* The first that it was told to store. */
-static void disk_loses(struct world *world, const struct world_store *store, const struct moves *moves)
-{
-    struct world_told lost = {.segment = moves->segment, .count = 1};
-    lost.slots[0] = (struct mc_wire_slot){.slot = moves->stores[0].slot, .generation = moves->stores[0].generation};
-    world_owner_says(world, store->owner, MC_MESSAGE_LOST, &lost);
-    world_check(world);
-    (void)owner_clears(world, store->owner);
-}
-
 /* What only memory has is as wanted as any: none but the disk was to have it. */
 static void test_paused_and_lost_on_disk(void **state)
 {
@@ -426,16 +384,6 @@ static void test_prefetch(void **state)
     world_close_all(&world);
 }
 
-/* k0 to k[count - 1] lie on the disk alone. */
-static void put_on_disk(struct world *world, const struct world_store *store, unsigned count)
-{
-    char key[32];
-    for (unsigned i = 0; i < count; i++) {
-        put_and_store(world, store, world_name(key, "k", i));
-        forget_in_memory(world, store, key);
-    }
-}
-
 /* A sixteenth of 1 MiB; what somebody has come for does not count any more. */
 static void test_share(void **state)
 {
@@ -509,16 +457,6 @@ static void test_no_room_of_what_is_pinned(void **state)
         assert_true(statistics_of(&world).evicted_objects <= before + 20);
         world_close_all(&world);
     }
-}
-
-/* The next of them is loaded, as its owner does it. */
-static void load_one(struct world *world, const struct world_store *store)
-{
-    static struct moves moves;
-    told_moves(world, store->owner, &moves);
-    assert_int_equal(moves.type, MC_MESSAGE_LOAD);
-    assert_int_equal(moves.count, 1);
-    owner_did(world, store->owner, &moves, 0);
 }
 
 /* What was loaded for a hint, let go first and is wanted again counts again. */
@@ -670,135 +608,6 @@ static void test_promoted_beside_hints(void **state)
     world_close_all(&world);
 }
 
-/* Within the quota, and among its tenant's own. */
-static void test_quota(void **state)
-{
-    const struct world_wish hard = {.flags = MC_PUT_HARD_PIN};
-    struct mc_core_config config = mc_core_config_default();
-    const struct mc_core_quota small = {.bytes = OBJECT + OBJECT / 2}, large = {.bytes = 3 * OBJECT};
-    struct mc_wire_place place;
-    struct world world;
-    (void)state;
-    config.offload = MC_OFFLOAD_ON_PUT;
-    config.tenants = config.quotas = true;
-    world_open_with(&world, &config);
-    struct world_store store = world_store(&world, NODE_A, MIB, "a");
-    struct mc_wire_mount mount = disk_mount(DISK_A);
-    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
-    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &small), 0);
-    put_on_disk(&world, &store, 1);
-    assert_int_equal(world_put_place(&world, store.call, store.owner, "hard", OBJECT, &hard, &place), 0);
-    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_ERR_NO_AVAILABLE_HANDLE);
-    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &large), 0);
-    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
-    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k0"), 0); /* while it comes */
-    world_check(&world);
-    world_close_all(&world);
-}
-
-/* And of these none goes for what is not loaded then. */
-static void test_quota_and_no_room(void **state)
-{
-    struct mc_core_config config = mc_core_config_default();
-    const struct mc_core_quota quota = {.bytes = OBJECT + OBJECT / 2};
-    struct world world;
-    (void)state;
-    config.offload = MC_OFFLOAD_ON_PUT;
-    config.tenants = config.quotas = true;
-    world_open_with(&world, &config);
-    struct world_store store = world_store(&world, NODE_A, MIB, "a");
-    struct mc_wire_mount mount = disk_mount(DISK_A);
-    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
-    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &quota), 0);
-    put_on_disk(&world, &store, 1);
-    world.core->config.offload = MC_OFFLOAD_NEVER;
-    assert_int_equal(world_put(&world, store.call, store.owner, "other", OBJECT), 0);
-    struct mc_segment *memory = mc_segment_find(world.core, store.segment);
-    memory->fetches += MC_HINT_LOADS_MAX;
-    assert_int_equal(world_hint(&world, store.call, MC_HINT_PREFETCH, "k0", 0), MC_ERR_NO_AVAILABLE_HANDLE);
-    memory->fetches -= MC_HINT_LOADS_MAX;
-    assert_true(is_there(&world, &store, "other"));
-    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
-    assert_false(is_there(&world, &store, "other"));
-    world_close_all(&world);
-}
-
-/* Of a tenant's own what it has dropped makes room first. */
-static void test_own_that_is_dropped(void **state)
-{
-    struct mc_core_config config = mc_core_config_default();
-    const struct mc_core_quota quota = {.bytes = 3 * OBJECT};
-    struct world world;
-    (void)state;
-    config.tenants = config.quotas = true;
-    world_open_with(&world, &config);
-    struct world_store store = world_store(&world, NODE_A, MIB, "a");
-    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &quota), 0);
-    for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(world_put(&world, store.call, store.owner, (const char *[]){"a", "b", "c"}[i], OBJECT), 0);
-    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "c"), 0);
-    assert_int_equal(world_put(&world, store.call, store.owner, "d", OBJECT), 0);
-    assert_true(is_there(&world, &store, "a") && is_there(&world, &store, "b"));
-    assert_false(is_there(&world, &store, "c"));
-    world_close_all(&world);
-}
-
-/* But not once the disk that had it has lost it. */
-static void test_own_that_is_lost_on_disk(void **state)
-{
-    static struct moves moves;
-    struct mc_core_config config = mc_core_config_default();
-    const struct mc_core_quota quota = {.bytes = 3 * OBJECT};
-    struct world world;
-    (void)state;
-    config.offload = MC_OFFLOAD_ON_EVICT;
-    config.tenants = config.quotas = true;
-    world_open_with(&world, &config);
-    struct world_store store = world_store(&world, NODE_A, MIB, "a");
-    struct mc_wire_mount mount = disk_mount(DISK_A);
-    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
-    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &quota), 0);
-    for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(world_put(&world, store.call, store.owner, (const char *[]){"a", "b", "c"}[i], OBJECT), 0);
-    assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "c"), MC_HINT_BEGUN);
-    told_moves(&world, store.owner, &moves);
-    owner_did(&world, store.owner, &moves, 0);
-    disk_loses(&world, &store, &moves);
-    assert_int_equal(world_put(&world, store.call, store.owner, "d", OBJECT), 0);
-    assert_false(is_there(&world, &store, "a"));
-    assert_true(is_there(&world, &store, "b") && is_there(&world, &store, "c"));
-    world_close_all(&world);
-}
-
-/* Nor once it is wanted again, though it was only loaded ahead. */
-static void test_own_that_is_resumed(void **state)
-{
-    struct mc_core_config config = mc_core_config_default();
-    const struct mc_core_quota quota = {.bytes = 2 * OBJECT};
-    struct world world;
-    (void)state;
-    config.offload = MC_OFFLOAD_ON_PUT;
-    config.tenants = config.quotas = true;
-    world_open_with(&world, &config);
-    struct world_store store = world_store(&world, NODE_A, MIB, "a");
-    struct mc_wire_mount mount = disk_mount(DISK_A);
-    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
-    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &quota), 0);
-    put_on_disk(&world, &store, 1);
-    world.core->config.offload = MC_OFFLOAD_NEVER;
-    assert_int_equal(world_put(&world, store.call, store.owner, "b", OBJECT), 0);
-    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
-    load_one(&world, &store);
-    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k0"), 0);
-    assert_int_equal(say(&world, store.call, MC_HINT_RESUME, "k0"), 0);
-    assert_int_equal(world_put(&world, store.call, store.owner, "d", OBJECT), 0);
-    assert_false(is_there(&world, &store, "b"));
-    const struct mc_object *resumed = mc_object_find(world.core, mc_span_string("k0"));
-    struct mc_replica replica;
-    assert_int_equal(mc_object_readable(world.core, resumed, &replica, 1), 1);
-    world_close_all(&world);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -823,11 +632,6 @@ int main(void)
         cmocka_unit_test(test_used_again_as_it_was),
         cmocka_unit_test(test_bytes_under_way),
         cmocka_unit_test(test_promoted_beside_hints),
-        cmocka_unit_test(test_quota),
-        cmocka_unit_test(test_quota_and_no_room),
-        cmocka_unit_test(test_own_that_is_dropped),
-        cmocka_unit_test(test_own_that_is_lost_on_disk),
-        cmocka_unit_test(test_own_that_is_resumed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,134 @@
+/* Hints where tenants have quotas: what goes for another of one's own, and what hints load within that. */
+#include "core_hints.h"
+
+static void give_quota(struct world *world, uint64_t bytes, uint64_t objects)
+{
+    const struct mc_core_quota quota = {.bytes = bytes, .objects = objects};
+    assert_int_equal(mc_core_quota(world->core, mc_span_string("default"), &quota), 0);
+}
+
+/* A node of so much memory with a disk, and its one tenant has that quota. */
+static void open_quota(struct world *world, struct world_store *store, int offload, uint64_t memory, uint64_t bytes)
+{
+    struct mc_core_config config = mc_core_config_default();
+    config.offload = offload;
+    config.tenants = config.quotas = true;
+    world_open_with(world, &config);
+    *store = world_store(world, NODE_A, memory, "a");
+    struct mc_wire_mount mount = disk_mount(DISK_A);
+    assert_int_equal(world_mount(world, store->owner, &mount).code, 0);
+    give_quota(world, bytes, 0);
+}
+
+static void put_each(struct world *world, const struct world_store *store, const char *keys)
+{
+    for (; *keys != 0; keys++)
+        assert_int_equal(world_put(world, store->call, store->owner, (char[]){*keys, 0}, OBJECT), 0);
+}
+
+/* Within the quota, and among its tenant's own. */
+static void test_quota(void **state)
+{
+    const struct world_wish hard = {.flags = MC_PUT_HARD_PIN};
+    struct mc_wire_place place;
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_quota(&world, &store, MC_OFFLOAD_ON_PUT, MIB, OBJECT + OBJECT / 2);
+    put_on_disk(&world, &store, 1);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "hard", OBJECT, &hard, &place), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_ERR_NO_AVAILABLE_HANDLE);
+    give_quota(&world, 3 * OBJECT, 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k0"), 0); /* while it comes */
+    world_check(&world);
+    world_close_all(&world);
+}
+
+/* And of these none goes for what is not loaded then. */
+static void test_quota_and_no_room(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_quota(&world, &store, MC_OFFLOAD_ON_PUT, MIB, OBJECT + OBJECT / 2);
+    put_on_disk(&world, &store, 1);
+    world.core->config.offload = MC_OFFLOAD_NEVER;
+    assert_int_equal(world_put(&world, store.call, store.owner, "other", OBJECT), 0);
+    struct mc_segment *memory = mc_segment_find(world.core, store.segment);
+    memory->fetches += MC_HINT_LOADS_MAX;
+    assert_int_equal(world_hint(&world, store.call, MC_HINT_PREFETCH, "k0", 0), MC_ERR_NO_AVAILABLE_HANDLE);
+    memory->fetches -= MC_HINT_LOADS_MAX;
+    assert_true(is_there(&world, &store, "other"));
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
+    assert_false(is_there(&world, &store, "other"));
+    world_close_all(&world);
+}
+
+/* Of a tenant's own what it has dropped makes room first. */
+static void test_own_that_is_dropped(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_quota(&world, &store, MC_OFFLOAD_NEVER, MIB, 3 * OBJECT);
+    put_each(&world, &store, "abc");
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "c"), 0);
+    assert_int_equal(world_put(&world, store.call, store.owner, "d", OBJECT), 0);
+    assert_true(is_there(&world, &store, "a") && is_there(&world, &store, "b"));
+    assert_false(is_there(&world, &store, "c"));
+    world_close_all(&world);
+}
+
+/* But not once the disk that had it has lost it. */
+static void test_own_that_is_lost_on_disk(void **state)
+{
+    static struct moves moves;
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_quota(&world, &store, MC_OFFLOAD_ON_EVICT, MIB, 3 * OBJECT);
+    put_each(&world, &store, "abc");
+    assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "c"), MC_HINT_BEGUN);
+    told_moves(&world, store.owner, &moves);
+    owner_did(&world, store.owner, &moves, 0);
+    disk_loses(&world, &store, &moves);
+    assert_int_equal(world_put(&world, store.call, store.owner, "d", OBJECT), 0);
+    assert_false(is_there(&world, &store, "a"));
+    assert_true(is_there(&world, &store, "b") && is_there(&world, &store, "c"));
+    world_close_all(&world);
+}
+
+/* Nor once it is wanted again, though it was only loaded ahead. */
+static void test_own_that_is_resumed(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_quota(&world, &store, MC_OFFLOAD_ON_PUT, MIB, 2 * OBJECT);
+    put_on_disk(&world, &store, 1);
+    world.core->config.offload = MC_OFFLOAD_NEVER;
+    assert_int_equal(world_put(&world, store.call, store.owner, "b", OBJECT), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
+    load_one(&world, &store);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k0"), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_RESUME, "k0"), 0);
+    assert_int_equal(world_put(&world, store.call, store.owner, "d", OBJECT), 0);
+    assert_false(is_there(&world, &store, "b"));
+    const struct mc_object *resumed = mc_object_find(world.core, mc_span_string("k0"));
+    struct mc_replica replica;
+    assert_int_equal(mc_object_readable(world.core, resumed, &replica, 1), 1);
+    world_close_all(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_quota),
+        cmocka_unit_test(test_quota_and_no_room),
+        cmocka_unit_test(test_own_that_is_dropped),
+        cmocka_unit_test(test_own_that_is_lost_on_disk),
+        cmocka_unit_test(test_own_that_is_resumed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
