@@ -166,14 +166,17 @@ static const char *check_list(const struct mc_segment *segment, const struct mc_
 }
 
 /* A node's list is the one that it says. */
-static const char *check_policy(const struct mc_segment *segment)
+static const char *check_policy(const struct mc_core *core, const struct mc_segment *segment)
 {
+    bool has_uses = core->config.policy->spare != NULL;
     const struct mc_node_list *lists[] = {&segment->normal, &segment->proven};
     for (unsigned proven = 0; proven < 2; proven++)
         for (uint32_t slot = lists[proven]->head; slot != MC_NODE_NONE;) {
             const struct mc_node *node = mc_segment_node(segment, slot);
             if (node->proven != proven || mc_node_object(node)->soft || mc_node_goes_first(node))
                 return "a list of the policy";
+            if (node->uses > 0 && !has_uses)
+                return "a use that the policy does not know";
             slot = node->list_next;
         }
     return NULL;
@@ -238,7 +241,7 @@ static const char *check_segment(const struct mc_core *core, const struct mc_seg
         return "what may be evicted";
     wrong = check_list(segment, &segment->normal, MC_NODE_LIVE);
     wrong = wrong != NULL ? wrong : check_list(segment, &segment->proven, MC_NODE_LIVE);
-    wrong = wrong != NULL ? wrong : check_policy(segment);
+    wrong = wrong != NULL ? wrong : check_policy(core, segment);
     wrong = wrong != NULL ? wrong : check_list(segment, &segment->soft, MC_NODE_LIVE);
     wrong = wrong != NULL ? wrong : check_list(segment, &segment->first, MC_NODE_LIVE);
     wrong = wrong != NULL ? wrong : check_hints(segment);

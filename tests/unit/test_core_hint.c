@@ -608,6 +608,41 @@ static void test_promoted_beside_hints(void **state)
     world_close_all(&world);
 }
 
+/* That it was loaded ahead nobody knows once it has gone: a policy that remembers no uses passes nothing over. */
+static void test_node_is_as_new(void **state)
+{
+    static const char *const policies[] = {"lru", "clock", "s3fifo"};
+    struct mc_core_config config = mc_core_config_default();
+    static struct moves moves;
+    struct world world;
+    char key[32];
+    (void)state;
+    for (unsigned p = 0; p < 3; p++) {
+        config.offload = MC_OFFLOAD_ON_EVICT;
+        config.policy = mc_eviction_find(policies[p]);
+        world_open_with(&world, &config);
+        struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
+        struct mc_wire_mount mount = disk_mount(DISK_A);
+        assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+        assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+        assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "k"), MC_HINT_BEGUN);
+        told_moves(&world, store.owner, &moves);
+        owner_did(&world, store.owner, &moves, 0);
+        forget_in_memory(&world, &store, "k");
+        assert_int_equal(world_put(&world, store.call, store.owner, "a", OBJECT), 0);
+        assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k"), MC_HINT_BEGUN);
+        load_one(&world, &store);
+        assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k"), 0);
+        assert_int_equal(world_put(&world, store.call, store.owner, "b", OBJECT), 0);
+        forget_in_memory(&world, &store, "a"); /* whose hole takes in that of k, */
+        forget_in_memory(&world, &store, "k"); /* and so its node is the next that is taken */
+        for (unsigned i = 0; statistics_of(&world).offload_begun < 4; i++)
+            assert_int_equal(world_put(&world, store.call, store.owner, world_name(key, "f", i), OBJECT), 0);
+        world_check(&world);
+        world_close_all(&world);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -632,6 +667,7 @@ int main(void)
         cmocka_unit_test(test_used_again_as_it_was),
         cmocka_unit_test(test_bytes_under_way),
         cmocka_unit_test(test_promoted_beside_hints),
+        cmocka_unit_test(test_node_is_as_new),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

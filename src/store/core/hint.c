@@ -58,6 +58,8 @@ void mc_hint_end(struct mc_segment *segment, uint32_t slot)
     struct mc_node *node = mc_segment_node(segment, slot);
     if (mc_node_is_fetched(node))
         segment->fetched -= node->size;
+    if (mc_node_goes_first(node))
+        node->uses = 0; /* they are the policy's again */
     node->listed = 0;
 }
 

@@ -11,7 +11,7 @@
  * or loaded by then is where it is.
  *
  * A node says it by `listed`, which its space does not need while it is in use; and `uses` of one that goes first, that
- * it was fetched: when hints alone want it again it is so again, if that fits. */
+ * it was fetched: when hints alone want it again it is so again, if that fits. No policy sees that. */
 #ifndef MC_CORE_HINT_H
 #define MC_CORE_HINT_H
 

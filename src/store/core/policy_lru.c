@@ -5,6 +5,7 @@
 static void enter(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
 {
     (void)core;
+    mc_segment_node(segment, slot)->uses = 0;
     mc_eviction_append(segment, slot, false);
 }
 
