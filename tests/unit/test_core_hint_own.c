@@ -121,6 +121,50 @@ static void test_own_that_is_resumed(void **state)
     world_close_all(&world);
 }
 
+/* Of a group what is dropped goes alone, and not at all once another member is used. */
+static void test_own_of_a_group(void **state)
+{
+    const struct world_wish in_group = {.group = 7};
+    struct world world;
+    struct world_store store;
+    char key[32];
+    (void)state;
+    open_quota(&world, &store, MC_OFFLOAD_NEVER, MIB, 4 * OBJECT);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "g", i), OBJECT, &in_group), 0);
+    put_each(&world, &store, "a");
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "g0"), 0);
+    put_each(&world, &store, "b");
+    assert_false(is_there(&world, &store, "g0"));
+    assert_true(is_there(&world, &store, "g1") && is_there(&world, &store, "g2") && is_there(&world, &store, "a"));
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "g2"), 0);
+    world.now += 2000;
+    assert_int_equal(world_exist(&world, store.call, "g1"), 1);
+    put_each(&world, &store, "c");
+    assert_true(is_there(&world, &store, "g1") && is_there(&world, &store, "g2"));
+    assert_false(is_there(&world, &store, "a") || goes_first(&world, "g2"));
+    world_close_all(&world);
+}
+
+/* A tenant whose values are all of one group that is used has room among them nevertheless. */
+static void test_own_of_a_group_that_is_used(void **state)
+{
+    const struct world_wish in_group = {.group = 7};
+    struct world world;
+    struct world_store store;
+    char key[32];
+    (void)state;
+    open_quota(&world, &store, MC_OFFLOAD_NEVER, MIB, 3 * OBJECT);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "g", i), OBJECT, &in_group), 0);
+    world.now += 2000;
+    assert_int_equal(world_exist(&world, store.call, "g1"), 1);
+    put_each(&world, &store, "a");
+    for (unsigned i = 0; i < 3; i++)
+        assert_false(is_there(&world, &store, world_name(key, "g", i)));
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -129,6 +173,8 @@ int main(void)
         cmocka_unit_test(test_own_that_is_dropped),
         cmocka_unit_test(test_own_that_is_lost_on_disk),
         cmocka_unit_test(test_own_that_is_resumed),
+        cmocka_unit_test(test_own_of_a_group),
+        cmocka_unit_test(test_own_of_a_group_that_is_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

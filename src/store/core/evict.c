@@ -46,6 +46,8 @@ static bool is_turned(struct mc_core *core, struct mc_object *object)
         return false;
     core->turns_left--;
     mc_object_rejuvenate(core, object);
+    if (mc_core_counts(core))
+        mc_account_used(core, object);
     return true;
 }
 
@@ -321,7 +323,7 @@ static enum going goes_for_own(const struct mc_core *core, const struct mc_objec
     return GOES;
 }
 
-/* With its group, if it is in one. */
+/* With its group, if it is in one and nobody has said of it alone that it may go. */
 static void evict_one_own(struct mc_core *core, struct mc_object *object, uint32_t *count)
 {
     struct mc_group *group = mc_object_group(object);
@@ -329,7 +331,7 @@ static void evict_one_own(struct mc_core *core, struct mc_object *object, uint32
     while (at.segment != NULL && at.segment->kind != MC_SEGMENT_MEMORY)
         at = mc_replica_next(core, at);
     mc_assert(at.segment != NULL); /* one lies in memory: it is in the list */
-    if (group != NULL) {
+    if (group != NULL && !mc_hint_is_first(core, object)) {
         (void)evict_group(core, group, at.segment, at.slot, count);
     } else {
         (void)drop_whole(core, object, NULL);
@@ -356,9 +358,12 @@ bool mc_evict_own(struct mc_core *core, struct mc_account *account, const struct
     mc_account_puts(core, mc_object_key(account->oldest)); /* it is not kept from itself */
     for (int soft = 0; soft <= may_go_soft(core); soft++) {
         uint64_t left = account->objects < MC_EVICT_OWN_MAX ? account->objects : MC_EVICT_OWN_MAX;
-        for (; left > 0 && count > 0 && is_above(account, bytes, objects); left--) {
+        while (left > 0 && count > 0 && is_above(account, bytes, objects)) {
             struct mc_object *object = account->oldest;
             enum going going = object == but ? GOES_NEVER : goes_for_own(core, object, soft != 0);
+            if (going == GOES && is_turned(core, object))
+                continue;
+            left--;
             any_later |= going == GOES_LATER;
             if (going == GOES)
                 evict_one_own(core, object, &count);
