@@ -350,10 +350,10 @@ static uint64_t replicas_counted(const struct mc_core *core, const struct mc_obj
     return count;
 }
 
-/* What tenants have: nodes: replicas in memory of all segments. */
-static const char *check_accounts(const struct mc_core *core, uint64_t nodes)
+/* What tenants have: nodes: replicas in memory of all segments; of which so many bytes are being loaded for hints. */
+static const char *check_accounts(const struct mc_core *core, uint64_t nodes, uint64_t fetching)
 {
-    uint64_t cells = 0, in_use = 0, counted = 0;
+    uint64_t cells = 0, in_use = 0, counted = 0, fetches = core->fetches;
     const struct mc_account *account;
     if (core->objects.accounts == NULL)
         return NULL;
@@ -373,9 +373,13 @@ static const char *check_accounts(const struct mc_core *core, uint64_t nodes)
             firm != account->firm_bytes)
             return "what a tenant has";
         cells += account->cells;
+        fetching -= account->fetching_bytes;
+        fetches -= account->fetching_objects;
     }
     for (uint32_t i = 0; i < MC_OBJECT_SIZES; i++)
         in_use += core->objects.sizes[i].in_use;
+    if (fetching != 0 || fetches != 0)
+        return "what is loaded for hints of tenants";
     return cells != in_use || counted != nodes ? "what all tenants have" : NULL;
 }
 
@@ -383,7 +387,7 @@ static const char *check_accounts(const struct mc_core *core, uint64_t nodes)
 static const char *check_sums(const struct mc_core *core)
 {
     uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0, moving = 0, in_memory = 0, firm = 0, pausing = 0,
-             hard = 0, fetches = 0;
+             hard = 0, fetches = 0, fetching = 0;
     struct holding holding = {.core = core};
     mc_objects_visit(&core->objects, count_held, &holding);
     if (holding.lost)
@@ -399,7 +403,9 @@ static const char *check_sums(const struct mc_core *core)
             remains += node->state == MC_NODE_CLEARING && (node->seen & MC_CLEARING_REMAINS) != 0;
             moving += node->state == MC_NODE_MOVING;
             pausing += node->state == MC_NODE_MOVING ? node->uses : 0;
-            fetches += node->state == MC_NODE_MOVING && mc_node_is_fetched(node);
+            bool is_fetching = node->state == MC_NODE_MOVING && mc_node_is_fetched(node);
+            fetches += is_fetching;
+            fetching += is_fetching ? mc_node_object(node)->length : 0;
             if (node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED)
                 continue;
             const struct mc_object *object = mc_node_object(node);
@@ -419,7 +425,7 @@ static const char *check_sums(const struct mc_core *core)
     }
     if (waiting != 0)
         return "the objects that wait";
-    const char *wrong = check_accounts(core, in_memory);
+    const char *wrong = check_accounts(core, in_memory, fetching);
     if (wrong != NULL)
         return wrong;
     if (firm != core->firm.bytes)

@@ -1,6 +1,8 @@
 /* Hints where tenants have quotas: what goes for another of one's own, and what hints load within that. */
 #include "core_hints.h"
 
+#include "store/core/account.h"
+
 static void give_quota(struct world *world, uint64_t bytes, uint64_t objects)
 {
     const struct mc_core_quota quota = {.bytes = bytes, .objects = objects};
@@ -165,6 +167,48 @@ static void test_own_of_a_group_that_is_used(void **state)
     world_close_all(&world);
 }
 
+/* What is under way counts, until it has come or failed. */
+static void test_quota_and_what_is_under_way(void **state)
+{
+    static struct moves moves, more;
+    struct world world;
+    struct world_store store;
+    (void)state;
+    for (unsigned by_count = 0; by_count < 2; by_count++) {
+        open_quota(&world, &store, MC_OFFLOAD_ON_PUT, MIB, 100 * OBJECT);
+        put_on_disk(&world, &store, 4);
+        give_quota(&world, by_count ? 100 * OBJECT : 2 * OBJECT, by_count ? 2 : 0);
+        assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
+        told_moves(&world, store.owner, &moves);
+        assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k1"), MC_HINT_BEGUN);
+        told_moves(&world, store.owner, &more);
+        assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k2"), MC_ERR_NO_AVAILABLE_HANDLE);
+        owner_did(&world, store.owner, &moves, MC_ERR_FILE_READ_FAIL);
+        assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k2"), MC_HINT_BEGUN);
+        owner_did(&world, store.owner, &more, 0);
+        assert_int_equal(mc_account_find(world.core->objects.accounts, mc_span_string("k1"))->bytes, OBJECT);
+        assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k3"), MC_HINT_BEGUN); /* instead of k1 */
+        assert_int_equal(mc_account_find(world.core->objects.accounts, mc_span_string("k1"))->bytes, 0);
+        world_close_all(&world);
+    }
+}
+
+/* What is more than the quota by itself pushes out nothing. */
+static void test_quota_that_it_can_not_fit(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_quota(&world, &store, MC_OFFLOAD_ON_PUT, MIB, 100 * OBJECT);
+    put_on_disk(&world, &store, 1);
+    world.core->config.offload = MC_OFFLOAD_NEVER;
+    assert_int_equal(world_put(&world, store.call, store.owner, "small", OBJECT / 2), 0);
+    give_quota(&world, OBJECT - 1, 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_true(is_there(&world, &store, "small"));
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -175,6 +219,8 @@ int main(void)
         cmocka_unit_test(test_own_that_is_resumed),
         cmocka_unit_test(test_own_of_a_group),
         cmocka_unit_test(test_own_of_a_group_that_is_used),
+        cmocka_unit_test(test_quota_and_what_is_under_way),
+        cmocka_unit_test(test_quota_that_it_can_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

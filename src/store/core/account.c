@@ -333,26 +333,61 @@ int32_t mc_account_admit(struct mc_core *core, struct mc_span key, const struct 
     return MC_ERR_TENANT_QUOTA_EXCEEDED;
 }
 
+/* What a tenant may have beside what is being loaded for hints. */
+static struct mc_core_quota most_of(const struct mc_core *core, const struct mc_account *account)
+{
+    uint64_t objects = account->quota.objects == 0 ? UINT64_MAX : account->quota.objects;
+    return (struct mc_core_quota){.bytes = left_of(mc_account_most_bytes(core, account), account->fetching_bytes),
+                                  .objects = left_of(objects, account->fetching_objects)};
+}
+
+void mc_account_fetches(struct mc_object *object)
+{
+    struct mc_account *account = mc_object_holding(object)->account;
+    account->fetching_bytes += object->length;
+    account->fetching_objects++;
+}
+
+void mc_account_fetched(struct mc_object *object)
+{
+    struct mc_account *account = mc_object_holding(object)->account;
+    mc_assert(account->fetching_bytes >= object->length);
+    account->fetching_bytes -= object->length;
+    account->fetching_objects--;
+}
+
+/* NULL: it may have any. */
+static struct mc_account *account_with_quota(const struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_account *account = core->objects.accounts == NULL ? NULL : mc_object_holding(object)->account;
+    return account != NULL && account->has_quota ? account : NULL;
+}
+
 void mc_account_make_room(struct mc_core *core, const struct mc_object *object)
 {
-    if (core->objects.accounts == NULL)
+    struct mc_account *account = account_with_quota(core, object);
+    if (account == NULL || mc_account_has_room(core, object))
         return;
-    struct mc_account *account = mc_object_holding(object)->account;
-    if (!account->has_quota)
-        return;
-    uint64_t bytes = mc_account_most_bytes(core, account);
-    uint64_t objects = account->quota.objects == 0 ? UINT64_MAX : account->quota.objects;
-    if (account->bytes + object->length > bytes || account->objects >= objects)
-        (void)mc_evict_own(core, account, object, left_of(bytes, object->length), left_of(objects, 1));
+    struct mc_core_quota most = most_of(core, account);
+    (void)mc_evict_own(core, account, object, left_of(most.bytes, object->length), left_of(most.objects, 1));
+}
+
+bool mc_account_could(const struct mc_core *core, const struct mc_object *object)
+{
+    const struct mc_account *account = account_with_quota(core, object);
+    if (account == NULL)
+        return true;
+    struct mc_core_quota most = most_of(core, account);
+    return object->length <= most.bytes && most.objects > 0;
 }
 
 bool mc_account_has_room(const struct mc_core *core, const struct mc_object *object)
 {
-    const struct mc_account *account = core->objects.accounts == NULL ? NULL : mc_object_holding(object)->account;
-    if (account == NULL || !account->has_quota)
+    const struct mc_account *account = account_with_quota(core, object);
+    if (account == NULL)
         return true;
-    bool is_one_more = account->quota.objects == 0 || account->objects < account->quota.objects;
-    return account->bytes + object->length <= mc_account_most_bytes(core, account) && is_one_more;
+    struct mc_core_quota most = most_of(core, account);
+    return account->bytes + object->length <= most.bytes && account->objects < most.objects;
 }
 
 /* ---- for the admin shell ---- */

@@ -4,7 +4,8 @@
  * successor and the value that it replaces count both.
  *
  * Invariant (proved by tests/core_check.c): bytes, objects and the list of a tenant are the sums over the nodes of all
- * segments of memory, whatever put, lost, moved or found them. */
+ * segments of memory, whatever put, lost, moved or found them. What hints have being loaded is in none of these: it is
+ * counted beside them, and leaves no room for more of that. No put waits for it. */
 #ifndef MC_CORE_ACCOUNT_H
 #define MC_CORE_ACCOUNT_H
 
@@ -18,8 +19,9 @@ struct mc_account {
     struct mc_scope scope;
     uint64_t cells; /* objects and tombstones of its keys: as long as there are some it stays */
     uint64_t bytes, objects;
-    uint64_t firm_bytes;                 /* see firm.h */
-    struct mc_object *oldest, *youngest; /* of `objects`, by their last use */
+    uint64_t fetching_bytes, fetching_objects; /* that are being loaded for hints */
+    uint64_t firm_bytes;                       /* see firm.h */
+    struct mc_object *oldest, *youngest;       /* of `objects`, by their last use */
     bool has_quota;
     struct mc_core_quota quota;
     uint64_t evicted_bytes, evicted_objects, refused;
@@ -51,8 +53,13 @@ void mc_account_goes_first(struct mc_object *object);
  * TENANT_QUOTA_EXCEEDED; SPACE_SOON: it is to come again. object: of the key, whose value it would replace; or NULL. */
 int32_t mc_account_admit(struct mc_core *core, struct mc_span key, const struct mc_object *object, uint64_t length,
                          uint32_t replicas);
+/* It is being loaded for a hint; it has come, or failed. */
+void mc_account_fetches(struct mc_object *object);
+void mc_account_fetched(struct mc_object *object);
 /* A value comes from a disk: room is made for it among its tenant's own, as far as that goes. */
 void mc_account_make_room(struct mc_core *core, const struct mc_object *object);
+/* Could it, if nothing that is there was left? */
+bool mc_account_could(const struct mc_core *core, const struct mc_object *object);
 /* May its tenant have as much more as one replica of it in memory? */
 bool mc_account_has_room(const struct mc_core *core, const struct mc_object *object);
 /* What its quota is by now. */

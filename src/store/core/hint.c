@@ -42,6 +42,8 @@ void mc_hint_load_begun(struct mc_core *core, struct mc_segment *segment, struct
     segment->fetching += node->size;
     segment->fetches++;
     core->fetches++;
+    if (mc_core_counts(core))
+        mc_account_fetches(mc_node_object(node));
 }
 
 void mc_hint_load_ended(struct mc_core *core, struct mc_segment *segment, const struct mc_node *node)
@@ -51,6 +53,8 @@ void mc_hint_load_ended(struct mc_core *core, struct mc_segment *segment, const 
     segment->fetching -= node->size;
     segment->fetches--;
     core->fetches--;
+    if (mc_core_counts(core))
+        mc_account_fetched(mc_node_object(node));
 }
 
 void mc_hint_end(struct mc_segment *segment, uint32_t slot)

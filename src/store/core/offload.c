@@ -321,7 +321,7 @@ static int32_t load(struct mc_core *core, struct mc_object *object, bool fetch)
         core->counter_end - core->counter <= MC_BATCH_MAX || mc_jobs_will_meet(core, object))
         return MC_ERR_OBJECT_NOT_FOUND;
     uint64_t units = mc_extent_units(object->length, object->key_length);
-    if (fetch && !may_fetch(from.segment->member, units))
+    if (fetch && (!may_fetch(from.segment->member, units) || !mc_account_could(core, object)))
         return MC_ERR_OBJECT_NOT_FOUND;
     mc_account_make_room(core, object);
     if (fetch && !mc_account_has_room(core, object))
