@@ -643,6 +643,33 @@ static void test_node_is_as_new(void **state)
     }
 }
 
+/* Of what is being loaded it holds once it is there, unless it is asked for meanwhile. */
+static void test_while_it_is_loaded(void **state)
+{
+    struct world world;
+    struct world_store store;
+    (void)state;
+    for (unsigned hint = MC_HINT_DROP; hint <= MC_HINT_PAUSE; hint++) {
+        for (unsigned what = 0; what < 4; what++) {
+            (void)open_with_disk(&world, &store);
+            put_on_disk(&world, &store, 1);
+            if (what == 3)
+                assert_int_equal(world_get(&world, store.call, "k0", 0, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
+            else
+                assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
+            assert_int_equal(say(&world, store.call, hint, "k0"), 0);
+            if (what == 1)
+                assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"), MC_HINT_BEGUN);
+            if (what == 2)
+                assert_int_equal(world_get(&world, store.call, "k0", 0, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
+            load_one(&world, &store);
+            assert_int_equal(goes_first(&world, "k0"), what == 0 || what == 3);
+            assert_int_equal(world.core->pausing, 0);
+            world_close_all(&world);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -668,6 +695,7 @@ int main(void)
         cmocka_unit_test(test_bytes_under_way),
         cmocka_unit_test(test_promoted_beside_hints),
         cmocka_unit_test(test_node_is_as_new),
+        cmocka_unit_test(test_while_it_is_loaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

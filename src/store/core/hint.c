@@ -122,6 +122,8 @@ void mc_hint_go_first(struct mc_core *core, struct mc_object *object)
         node->listed = 1;
         mc_list_append(at.segment, &at.segment->first, at.slot);
     }
+    if (object->moving)
+        mc_offload_go_first(core, object);
 }
 
 bool mc_hint_holds(const struct mc_core *core, const struct mc_object *object)

@@ -58,9 +58,10 @@ void mc_hint_end(struct mc_segment *segment, uint32_t slot);
 bool mc_hint_used(struct mc_segment *segment, uint32_t slot);
 /* A disk has lost the object. If no other has it, what is in memory is all there is, and as wanted as any. */
 void mc_hint_lost_on_disk(const struct mc_core *core, struct mc_object *object);
-/* Those of its replicas that age are the next to go, behind those of which that was said before. */
+/* Those of its replicas that age are the next to go, behind those of which that was said before; what is being loaded
+ * of it will be. */
 void mc_hint_go_first(struct mc_core *core, struct mc_object *object);
-/* Is it to go first, now or once it is stored? */
+/* Is it to go first, now or once it is stored or loaded? */
 bool mc_hint_holds(const struct mc_core *core, const struct mc_object *object);
 /* Is one of its replicas among those that go first? */
 bool mc_hint_is_first(const struct mc_core *core, const struct mc_object *object);

@@ -32,7 +32,7 @@ static bool begin_move(struct mc_core *core, struct mc_object *object, struct mc
     mc_generation_next(core, node, replica);
     node->state = MC_NODE_MOVING;
     node->seen = 0;
-    node->uses = 0; /* of a store: its user pauses */
+    node->uses = 0; /* 1: once that is done it is to go first */
     node->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
     object->moving = 1;
     segment->used += node->size;
@@ -176,6 +176,12 @@ bool mc_offload_ahead(struct mc_core *core, const struct mc_member *member, stru
     return true;
 }
 
+static void goes_first_then(struct mc_core *core, struct mc_node *node)
+{
+    core->pausing += 1u - node->uses;
+    node->uses = 1;
+}
+
 bool mc_offload_pause(struct mc_core *core, struct mc_object *object)
 {
     if (!object->moving && (core->config.offload == MC_OFFLOAD_NEVER || !store_within(core, object, limit_ahead(core))))
@@ -183,9 +189,7 @@ bool mc_offload_pause(struct mc_core *core, struct mc_object *object)
     struct mc_replica at = moving_node(core, object);
     if (at.segment->kind != MC_SEGMENT_DISK)
         return false; /* it is being loaded, and so on a disk */
-    struct mc_node *node = mc_segment_node(at.segment, at.slot);
-    core->pausing += 1u - node->uses;
-    node->uses = 1;
+    goes_first_then(core, mc_segment_node(at.segment, at.slot));
     return at.segment->state == MC_SEGMENT_OK; /* not of an owner that is cut off: perhaps once it is back */
 }
 
@@ -198,8 +202,14 @@ bool mc_offload_is_paused(const struct mc_core *core, const struct mc_object *ob
 void mc_offload_unpause(struct mc_core *core, const struct mc_object *object)
 {
     struct mc_replica at = moving_node(core, object);
-    if (at.segment->kind == MC_SEGMENT_DISK)
-        unpause(core, mc_segment_node(at.segment, at.slot));
+    unpause(core, mc_segment_node(at.segment, at.slot));
+}
+
+void mc_offload_go_first(struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica at = moving_node(core, object);
+    if (at.segment->kind == MC_SEGMENT_MEMORY)
+        goes_first_then(core, mc_segment_node(at.segment, at.slot));
 }
 
 bool mc_offload_is_full(const struct mc_core *core, const struct mc_member *member)
@@ -313,10 +323,12 @@ static int32_t load(struct mc_core *core, struct mc_object *object, bool fetch)
     bool is_hopeful = false;
     if (!object->visible || from.segment == NULL || from.segment->state != MC_SEGMENT_OK)
         return MC_ERR_OBJECT_NOT_FOUND;
-    /* It does not come soon to an owner that is cut off, and whose disk another process has taken up. */
-    if (object->moving)
+    if (object->moving) {
+        mc_offload_unpause(core, object); /* somebody wants it */
+        /* It does not come soon to an owner that is cut off, and whose disk another process has taken up. */
         return moving_node(core, object).segment->state == MC_SEGMENT_OK ? MC_ERR_PUT_IN_PROGRESS
                                                                          : MC_ERR_OBJECT_NOT_FOUND;
+    }
     if (is_resting(core, from) || object->live >= MC_REPLICA_COUNT_MAX ||
         core->counter_end - core->counter <= MC_BATCH_MAX || mc_jobs_will_meet(core, object))
         return MC_ERR_OBJECT_NOT_FOUND;

@@ -86,7 +86,7 @@ struct mc_core {
     uint32_t evictions_left, turns_left; /* of this input */
     bool spares_soft;                    /* room is made for what a hint has loaded: soft pins stay */
     enum mc_core_eviction evicting;      /* what for; groups and quotas are told apart by `leaving` */
-    uint32_t pausing;                    /* values that are being stored, and are then to go first: see offload.h */
+    uint32_t pausing;                    /* values that are being moved, and are then to go first: see offload.h */
     uint32_t fetches;                    /* values that are being loaded for hints */
 
     struct mc_objects objects;
