@@ -183,6 +183,28 @@ static void test_masters_end(void **state)
     finish(&world, a, NULL);
 }
 
+/* That it went was no mistake of the policy's, though it comes back; and why it is not there is known. */
+static void test_teaches_the_policy_nothing(void **state)
+{
+    struct world world;
+    struct mc_core_why why;
+    (void)state;
+    struct world_store store = open_policy(&world, "s3fifo");
+    fill(&world, &store, "k", FILL);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k899"), 0);
+    press(&world, &store, 1);
+    assert_false(is_there(&world, &store, "k899"));
+    assert_int_equal(world.core->ghosts.fresh + world.core->ghosts.proven, statistics_of(&world).evicted_objects - 1);
+    mc_core_why(world.core, mc_span_string("k899"), &why);
+    assert_int_equal(why.why, MC_GONE_EVICTED);
+    double part = world.core->fresh_part;
+    assert_int_equal(world_put_hard(&world, &store, "k899", OBJECT, NULL), 0);
+    struct mc_replica at = mc_replica_first(world.core, mc_object_find(world.core, mc_span_string("k899")));
+    assert_false(mc_segment_node(at.segment, at.slot)->proven);
+    assert_true(world.core->fresh_part >= part && world.core->fresh_part <= part);
+    world_close_all(&world);
+}
+
 /* ---- pause ---- */
 
 /* A node with a disk, where values go before they are evicted. */
@@ -696,6 +718,7 @@ int main(void)
         cmocka_unit_test(test_promoted_beside_hints),
         cmocka_unit_test(test_node_is_as_new),
         cmocka_unit_test(test_while_it_is_loaded),
+        cmocka_unit_test(test_teaches_the_policy_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -212,7 +212,7 @@ static void test_ghosts(void **state)
     (void)state;
     assert_int_equal(found_of(&ghosts, 0, 10), 0);
     for (uint64_t i = 0; i < OBJECTS; i++)
-        mc_ghosts_add(&ghosts, i, mix(i), (struct mc_ghost){MC_GONE_EVICTED, i % 3 == 0, 0, 0}, OBJECTS);
+        mc_ghosts_add(&ghosts, i, mix(i), (struct mc_ghost){.why = MC_GONE_EVICTED, .is_proven = i % 3 == 0}, OBJECTS);
     assert_true(found_of(&ghosts, 0, OBJECTS) > OBJECTS * 99 / 100);
     assert_true(found_of(&ghosts, OBJECTS, 2 * OBJECTS) < 100); /* taken for another */
     assert_true(mc_ghosts_find(&ghosts, 0, mix(OBJECTS - 1)).is_proven);

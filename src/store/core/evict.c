@@ -210,7 +210,7 @@ static void note_evicted(struct mc_core *core, const struct mc_object *object, s
     bool is_wanted = !mc_node_goes_first(mc_segment_node(last.segment, last.slot));
     if (!is_on_disk && is_wanted && mc_offload_expects(core, last.segment->member))
         core->statistics.offload_late++;
-    mc_miss_evicted(core, object, was_proven);
+    mc_miss_evicted(core, object, was_proven, is_wanted);
 }
 
 /* What lies on a disk stays: the replicas in memory go. */

@@ -2,6 +2,8 @@
  * proven, and 8 of its age; 0 = free. */
 #include "store/core/ghost.h"
 
+#include "base/error.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +14,9 @@
 #define WHY_MASK 15u
 #define PRINT_SHIFT (WHY_SHIFT + 4)
 _Static_assert(MC_GONE_COUNT <= WHY_MASK, "a reason has 4 bits");
+/* Reasons from NEVER on are of no key that has gone: as they, evictions of what was unwanted are written. */
+#define UNWANTED (MC_GONE_NEVER - MC_GONE_EVICTED)
+_Static_assert(MC_GONE_EVICTED_QUOTA + UNWANTED < MC_GONE_COUNT, "there are as many");
 
 /* The bucket is chosen by the lower bits of the hash, what is kept of it are the upper ones. */
 static uint32_t print_of(uint64_t hash)
@@ -71,7 +76,8 @@ static void step(struct mc_ghosts *ghosts, uint64_t now_ms, uint64_t objects)
 
 void mc_ghosts_add(struct mc_ghosts *ghosts, uint64_t now_ms, uint64_t hash, struct mc_ghost ghost, uint64_t objects)
 {
-    bool is_evicted = mc_gone_is_evicted(ghost.why);
+    bool is_evicted = mc_gone_is_evicted(ghost.why), is_choice = is_evicted && !ghost.is_unwanted;
+    mc_assert(ghost.why < MC_GONE_NEVER && (is_evicted || !ghost.is_unwanted));
     if (!widen(ghosts, objects, hash))
         return;
     /* Where many go, and nothing comes instead, the first are not to be forgotten for how few are left. */
@@ -80,8 +86,8 @@ void mc_ghosts_add(struct mc_ghosts *ghosts, uint64_t now_ms, uint64_t hash, str
     if (ghosts->until_step == 0)
         step(ghosts, now_ms, objects);
     ghosts->until_step--;
-    ghosts->fresh += is_evicted && !ghost.is_proven;
-    ghosts->proven += is_evicted && ghost.is_proven;
+    ghosts->fresh += is_choice && !ghost.is_proven;
+    ghosts->proven += is_choice && ghost.is_proven;
     uint32_t *bucket = bucket_of(ghosts, hash), print = print_of(hash), at = 0;
     for (uint32_t i = 0; i < MC_GHOST_ENTRIES; i++) {
         if (bucket[i] == 0 || bucket[i] >> PRINT_SHIFT == print) {
@@ -91,14 +97,17 @@ void mc_ghosts_add(struct mc_ghosts *ghosts, uint64_t now_ms, uint64_t hash, str
         if (age_of(ghosts, bucket[i]) > age_of(ghosts, bucket[at]))
             at = i;
     }
-    bucket[at] =
-        print << PRINT_SHIFT | (uint32_t)ghost.why << WHY_SHIFT | (ghost.is_proven ? PROVEN : 0) | ghosts->step;
+    uint32_t why = ghost.why + (ghost.is_unwanted ? UNWANTED : 0);
+    bucket[at] = print << PRINT_SHIFT | why << WHY_SHIFT | (ghost.is_proven ? PROVEN : 0) | ghosts->step;
 }
 
 static struct mc_ghost read_entry(const struct mc_ghosts *ghosts, uint64_t now_ms, uint32_t entry)
 {
     bool is_last = age_of(ghosts, entry) == 0;
-    return (struct mc_ghost){.why = (enum mc_gone)(entry >> WHY_SHIFT & WHY_MASK),
+    uint32_t why = entry >> WHY_SHIFT & WHY_MASK;
+    bool is_unwanted = why >= MC_GONE_NEVER;
+    return (struct mc_ghost){.why = (enum mc_gone)(is_unwanted ? why - UNWANTED : why),
+                             .is_unwanted = is_unwanted,
                              .is_proven = (entry & PROVEN) != 0,
                              .from_ms = ghosts->step_ms[entry & AGE_MASK],
                              .to_ms = is_last ? now_ms : ghosts->step_ms[(entry + 1) & AGE_MASK]};

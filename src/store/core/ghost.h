@@ -24,6 +24,7 @@
 struct mc_ghost {            /* what is known of a key */
     enum mc_gone why;        /* NONE: nothing */
     bool is_proven;          /* it was used again before it went */
+    bool is_unwanted;        /* of one that was evicted: its user had said that it may go; no mistake of a policy's */
     uint64_t from_ms, to_ms; /* it went in that time */
 };
 

@@ -16,9 +16,9 @@ static void remember(struct mc_core *core, uint64_t hash, struct mc_ghost ghost)
     mc_ghosts_add(&core->ghosts, core->now_ms, hash, ghost, core->visible_count);
 }
 
-void mc_miss_evicted(struct mc_core *core, const struct mc_object *object, bool was_proven)
+void mc_miss_evicted(struct mc_core *core, const struct mc_object *object, bool was_proven, bool is_wanted)
 {
-    struct mc_ghost ghost = {.why = core->leaving, .is_proven = was_proven};
+    struct mc_ghost ghost = {.why = core->leaving, .is_proven = was_proven, .is_unwanted = !is_wanted};
     mc_assert(mc_gone_is_evicted(core->leaving));
     uint64_t hash = mc_object_hash(&core->objects, object);
     remember(core, hash, ghost);

@@ -17,8 +17,8 @@ static inline void mc_miss_picks(const struct mc_core *core, struct mc_picks *pi
     picks->count = 0;
 }
 
-/* The object leaves memory to make room (core->leaving says for what). */
-void mc_miss_evicted(struct mc_core *core, const struct mc_object *object, bool was_proven);
+/* The object leaves memory to make room (core->leaving says for what); is_wanted: nobody has said that it may. */
+void mc_miss_evicted(struct mc_core *core, const struct mc_object *object, bool was_proven, bool is_wanted);
 /* Its last replica went (core->leaving says why), or its put has failed. */
 void mc_miss_vanished(struct mc_core *core, const struct mc_object *object);
 /* A put was answered by that code. */

@@ -33,7 +33,7 @@ static void enter(struct mc_core *core, struct mc_segment *segment, uint32_t slo
     struct mc_ghost ghost = {.why = MC_GONE_NONE};
     if (core->ghosts.bucket_count > 0)
         ghost = mc_ghosts_find(&core->ghosts, core->now_ms, mc_object_hash(&core->objects, mc_node_object(node)));
-    bool was_evicted = mc_gone_is_evicted(ghost.why);
+    bool was_evicted = mc_gone_is_evicted(ghost.why) && !ghost.is_unwanted;
     if (was_evicted)
         follow(core, ghost.is_proven);
     node->uses = 0;
