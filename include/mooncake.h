@@ -371,7 +371,7 @@ enum mc_hint {
  * waits for what it has begun. results[i] = 0: it is as was said (RESUME, PREFETCH: in memory; PAUSE: or there is no
  * disk for it); MC_HINT_BEGUN: it is being loaded, or stored; MC_ERR_OBJECT_NOT_FOUND; MC_ERR_NO_AVAILABLE_HANDLE: no
  * room to load it just now, or hints load so much already; MC_ERR_OBJECT_IS_PINNED: DROP of what is pinned firmly or
- * hard; MC_ERR_REPLICA_IS_NOT_READY; MC_ERR_NOT_PERMITTED: DROP and PAUSE want the right to write;
+ * hard; MC_ERR_REPLICA_IS_NOT_READY; MC_ERR_NOT_PERMITTED: DROP and PAUSE want the right to write, the others to read;
  * MC_ERR_NOT_SUPPORTED: the master is of an earlier release. Returns 0 or the error of the whole call. */
 MC_API int mc_store_hint(struct mc_store *store, const struct mc_bytes *keys, size_t count, enum mc_hint hint,
                          uint64_t for_ms, int *results);

@@ -139,6 +139,28 @@ static void test_refused(void **state)
     world_close_all(&world);
 }
 
+/* To drop is for who may write, and to have something loaded for who may read. */
+static void test_rights(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+    assert_true(mc_right_suffices(MC_RIGHT_READ, MC_MESSAGE_HINT) &&
+                mc_right_suffices(MC_RIGHT_WRITE, MC_MESSAGE_HINT));
+    for (unsigned rights = MC_RIGHT_READ; rights <= (MC_RIGHT_READ | MC_RIGHT_WRITE); rights++) {
+        uint64_t who = world_connect(&world);
+        mc_core_permitted(world.core, world.now, who, rights, 77 + rights, "");
+        struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, CLIENT + rights, FIRST_LIFE);
+        assert_int_equal(world_greet(&world, who, &hello).code, 0);
+        for (unsigned hint = MC_HINT_DROP; hint <= MC_HINT_PREFETCH; hint++) {
+            bool may = (rights & (hint <= MC_HINT_PAUSE ? MC_RIGHT_WRITE : MC_RIGHT_READ)) != 0;
+            assert_int_equal(say(&world, who, hint, "k"), may ? 0 : MC_ERR_NOT_PERMITTED);
+        }
+    }
+    world_close_all(&world);
+}
+
 /* One of a group goes alone, and with the others while it is as young as they. */
 static void test_group(void **state)
 {
@@ -719,6 +741,7 @@ int main(void)
         cmocka_unit_test(test_node_is_as_new),
         cmocka_unit_test(test_while_it_is_loaded),
         cmocka_unit_test(test_teaches_the_policy_nothing),
+        cmocka_unit_test(test_rights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -211,9 +211,9 @@ static int32_t prefetch(struct mc_core *core, struct mc_object *object)
     return 0;
 }
 
-static bool may_write(const struct mc_connection *connection)
+static bool may(const struct mc_connection *connection, bool is_fetch)
 {
-    return connection->key == 0 || (connection->rights & MC_RIGHT_WRITE) != 0;
+    return connection->key == 0 || (connection->rights & (is_fetch ? MC_RIGHT_READ : MC_RIGHT_WRITE)) != 0;
 }
 
 static int32_t hint_one(struct mc_core *core, const struct mc_connection *connection, struct mc_span key,
@@ -222,7 +222,7 @@ static int32_t hint_one(struct mc_core *core, const struct mc_connection *connec
     bool is_fetch = hint->hint == MC_HINT_RESUME || hint->hint == MC_HINT_PREFETCH;
     if (key.length == 0 || key.length > MC_KEY_LENGTH_MAX)
         return MC_ERR_INVALID_KEY;
-    if (!is_fetch && !may_write(connection))
+    if (!may(connection, is_fetch))
         return MC_ERR_NOT_PERMITTED;
     struct mc_object *object = mc_object_find(core, key);
     if (object == NULL)

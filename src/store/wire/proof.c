@@ -244,11 +244,12 @@ unsigned mc_right_needed(unsigned type)
         return MC_RIGHT_WRITE;
     case MC_MESSAGE_GET:
     case MC_MESSAGE_EXIST:
-    case MC_MESSAGE_HINT: /* what but loads is looked at there */
     case MC_MESSAGE_SEGMENT_KEYS:
     case MC_MESSAGE_READ:
     case MC_MESSAGE_ROTTEN: /* who says so has read it */
         return MC_RIGHT_READ;
+    case MC_MESSAGE_HINT: /* which of them, the core knows */
+        return MC_RIGHT_READ | MC_RIGHT_WRITE;
     case MC_MESSAGE_SEGMENT: /* where others are, and that one of them is not there: who uses the pool, or is of it */
     case MC_MESSAGE_SEGMENT_NAMED:
     case MC_MESSAGE_SEGMENTS:
