@@ -291,10 +291,10 @@ MUTATIONS = [
     ("a_snapshot_has_what_is_not_there_yet", CORE + "media.c", "    if (!object->visible)\n        return;\n", ""),
     # Hints
     ("what_is_dropped_goes_with_the_others", CORE + "evict.c", "oldest(core, segment, &first_policy, segment->first.count, first);", "oldest(core, segment, &first_policy, 0, first);"),
-    ("what_is_dropped_is_removed", CORE + "hint.c", "    mc_hint_go_first(core, object);\n    return 0;\n}\n\n/* A pin", "    mc_object_drop(core, object, NULL);\n    return 0;\n}\n\n/* A pin"),
+    ("what_is_dropped_is_removed", CORE + "hint.c", "    mc_hint_go_first(core, object, MC_FIRST_DROPPED);\n    return 0;\n}\n\n/* A pin", "    mc_object_drop(core, object, NULL);\n    return 0;\n}\n\n/* A pin"),
     ("firm_pins_end_when_they_are_dropped", CORE + "hint.c", "    if (object->hard)\n        return MC_ERR_OBJECT_IS_PINNED;", "    if (object->hard && !object->soft)\n        return MC_ERR_OBJECT_IS_PINNED;"),
     ("who_goes_first_takes_the_group_along", CORE + "evict.c", "        if (group != NULL && !mc_node_goes_first(node)) {", "        if (group != NULL) {"),
-    ("what_pauses_goes_before_it_is_stored", CORE + "hint.c", "        return mc_offload_pause(core, object) ? MC_HINT_BEGUN : 0;", "        mc_hint_go_first(core, object);"),
+    ("what_pauses_goes_before_it_is_stored", CORE + "hint.c", "        return mc_offload_pause(core, object) ? MC_HINT_BEGUN : 0;", "        mc_hint_go_first(core, object, 0);"),
     ("hints_evict_what_is_pinned_softly", CORE + "offload.c", "    core->spares_soft = true;", ""),
     ("hints_load_as_much_as_they_like", CORE + "hint.c", "    return segment->fetched + units <= ", "    return true || segment->fetched + units <= "),
     # Sessions

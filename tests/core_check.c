@@ -402,7 +402,7 @@ static const char *check_sums(const struct mc_core *core)
             clearing += node->state == MC_NODE_CLEARING && mc_node_held(node) != NULL;
             remains += node->state == MC_NODE_CLEARING && (node->seen & MC_CLEARING_REMAINS) != 0;
             moving += node->state == MC_NODE_MOVING;
-            pausing += node->state == MC_NODE_MOVING ? node->uses : 0;
+            pausing += node->state == MC_NODE_MOVING && node->uses > 0;
             bool is_fetching = node->state == MC_NODE_MOVING && mc_node_is_fetched(node);
             fetches += is_fetching;
             fetching += is_fetching ? mc_node_object(node)->length : 0;

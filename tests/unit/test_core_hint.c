@@ -338,6 +338,47 @@ static void test_paused_and_lost_on_disk(void **state)
     world_close_all(&world);
 }
 
+/* What is not needed any more is not needed for that its disk has lost it; the last word counts. */
+static void test_dropped_and_lost_on_disk(void **state)
+{
+    static struct moves moves;
+    struct world world;
+    struct world_store store;
+    (void)state;
+    for (unsigned last = MC_HINT_DROP; last <= MC_HINT_PAUSE; last++) {
+        open_with_lazy_disk(&world, &store);
+        assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+        assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "k"), MC_HINT_BEGUN);
+        told_moves(&world, store.owner, &moves);
+        owner_did(&world, store.owner, &moves, 0);
+        assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k"), 0);
+        if (last == MC_HINT_PAUSE)
+            assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "k"), 0);
+        disk_loses(&world, &store, &moves);
+        assert_int_equal(on_disk(&world, "k"), 0);
+        assert_int_equal(goes_first(&world, "k"), last == MC_HINT_DROP);
+        world_close_all(&world);
+    }
+}
+
+/* What was to pause and is dropped before a disk has it is dropped. */
+static void test_dropped_while_it_is_stored(void **state)
+{
+    static struct moves moves;
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_with_lazy_disk(&world, &store);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", OBJECT), 0);
+    assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "k"), MC_HINT_BEGUN);
+    told_moves(&world, store.owner, &moves);
+    assert_int_equal(say(&world, store.call, MC_HINT_DROP, "k"), 0);
+    owner_did(&world, store.owner, &moves, 0);
+    disk_loses(&world, &store, &moves);
+    assert_true(goes_first(&world, "k"));
+    world_close_all(&world);
+}
+
 /* Of an owner that is cut off nobody knows whether it stores anything yet. */
 static void test_paused_while_its_disk_is_away(void **state)
 {
@@ -742,6 +783,8 @@ int main(void)
         cmocka_unit_test(test_while_it_is_loaded),
         cmocka_unit_test(test_teaches_the_policy_nothing),
         cmocka_unit_test(test_rights),
+        cmocka_unit_test(test_dropped_and_lost_on_disk),
+        cmocka_unit_test(test_dropped_while_it_is_stored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,12 +86,17 @@ bool mc_hint_used(struct mc_segment *segment, uint32_t slot)
     return was_first;
 }
 
+static bool is_paused(const struct mc_node *node)
+{
+    return mc_node_goes_first(node) && (node->uses & MC_FIRST_DROPPED) == 0;
+}
+
 void mc_hint_lost_on_disk(const struct mc_core *core, struct mc_object *object)
 {
     struct mc_replica at = mc_replica_first(core, object);
     bool is_on_disk = mc_object_on_disk(core, object).segment != NULL, was_first = false;
     for (; !is_on_disk && at.segment != NULL; at = mc_replica_next(core, at))
-        if (mc_replica_ages(at.segment, object) && mc_node_goes_first(mc_segment_node(at.segment, at.slot)))
+        if (mc_replica_ages(at.segment, object) && is_paused(mc_segment_node(at.segment, at.slot)))
             was_first |= mc_hint_used(at.segment, at.slot);
     if (was_first)
         mc_account_used(core, object);
@@ -105,7 +110,18 @@ static void part_from_group(struct mc_object *object)
         mc_object_membership(object)->touched = group->touched;
 }
 
-void mc_hint_go_first(struct mc_core *core, struct mc_object *object)
+static void enter_first(struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    mc_eviction_leave(segment, slot);
+    node->uses = mc_node_is_fetched(node) ? MC_FIRST_WAS_FETCHED : 0;
+    mc_hint_end(segment, slot);
+    node->awaited = 0;
+    node->listed = 1;
+    mc_list_append(segment, &segment->first, slot);
+}
+
+void mc_hint_go_first(struct mc_core *core, struct mc_object *object, unsigned dropped)
 {
     mc_assert(object->visible && !object->soft);
     part_from_group(object);
@@ -113,17 +129,14 @@ void mc_hint_go_first(struct mc_core *core, struct mc_object *object)
         mc_account_goes_first(object);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
         struct mc_node *node = mc_segment_node(at.segment, at.slot);
-        if (!mc_replica_ages(at.segment, object) || mc_node_goes_first(node))
+        if (!mc_replica_ages(at.segment, object))
             continue;
-        mc_eviction_leave(at.segment, at.slot);
-        node->uses = mc_node_is_fetched(node);
-        mc_hint_end(at.segment, at.slot);
-        node->awaited = 0;
-        node->listed = 1;
-        mc_list_append(at.segment, &at.segment->first, at.slot);
+        if (!mc_node_goes_first(node))
+            enter_first(at.segment, at.slot);
+        node->uses = ((node->uses & MC_FIRST_WAS_FETCHED) | dropped) & 3u;
     }
     if (object->moving)
-        mc_offload_go_first(core, object);
+        mc_offload_go_first(core, object, dropped);
 }
 
 bool mc_hint_holds(const struct mc_core *core, const struct mc_object *object)
@@ -148,7 +161,9 @@ static int32_t drop(struct mc_core *core, struct mc_object *object)
         return MC_ERR_OBJECT_IS_PINNED;
     if (object->soft)
         mc_object_unpin(core, object);
-    mc_hint_go_first(core, object);
+    if (object->moving)
+        mc_offload_unpause(core, object); /* that it pauses was said before */
+    mc_hint_go_first(core, object, MC_FIRST_DROPPED);
     return 0;
 }
 
@@ -161,7 +176,7 @@ static int32_t pause(struct mc_core *core, struct mc_object *object, uint64_t fo
     if (disk.segment == NULL || disk.segment->state != MC_SEGMENT_OK)
         return mc_offload_pause(core, object) ? MC_HINT_BEGUN : 0;
     if (!object->hard && !object->soft)
-        mc_hint_go_first(core, object);
+        mc_hint_go_first(core, object, 0);
     return 0;
 }
 
@@ -191,8 +206,8 @@ static bool all_fetched_again(const struct mc_core *core, const struct mc_object
 {
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
         const struct mc_node *node = mc_segment_node(at.segment, at.slot);
-        if (mc_replica_ages(at.segment, object) && mc_node_goes_first(node) && node->uses > 0 &&
-            !fetched_again(at.segment, at.slot))
+        if (mc_replica_ages(at.segment, object) && mc_node_goes_first(node) &&
+            (node->uses & MC_FIRST_WAS_FETCHED) != 0 && !fetched_again(at.segment, at.slot))
             return false;
     }
     return true;

@@ -10,8 +10,8 @@
  * All of this is the order in which values age, which no master tells the next: that one begins anew. What was stored
  * or loaded by then is where it is.
  *
- * A node says it by `listed`, which its space does not need while it is in use; and `uses` of one that goes first, that
- * it was fetched: when hints alone want it again it is so again, if that fits. No policy sees that. */
+ * A node says it by `listed`, which its space does not need while it is in use; and `uses` of one that goes first, why
+ * (enum mc_first). No policy sees that. */
 #ifndef MC_CORE_HINT_H
 #define MC_CORE_HINT_H
 
@@ -31,6 +31,12 @@ struct mc_frame;
 struct mc_member;
 struct mc_object;
 struct mc_segment;
+
+/* Bits. */
+enum mc_first {
+    MC_FIRST_WAS_FETCHED = 1u, /* when hints alone want it again it is so again, if that fits */
+    MC_FIRST_DROPPED = 2u,     /* else its user pauses: as long as a disk has it */
+};
 
 /* The LIVE node is in `first` of its segment. */
 static inline bool mc_node_goes_first(const struct mc_node *node)
@@ -56,11 +62,12 @@ void mc_hint_load_ended(struct mc_core *core, struct mc_segment *segment, const 
 void mc_hint_end(struct mc_segment *segment, uint32_t slot);
 /* The node, which a hint concerns, is used. True: it was among those that go first, and ages again. */
 bool mc_hint_used(struct mc_segment *segment, uint32_t slot);
-/* A disk has lost the object. If no other has it, what is in memory is all there is, and as wanted as any. */
+/* A disk has lost the object. If no other has it, what is in memory is all there is, and as wanted as any but for what
+ * was dropped. */
 void mc_hint_lost_on_disk(const struct mc_core *core, struct mc_object *object);
 /* Those of its replicas that age are the next to go, behind those of which that was said before; what is being loaded
- * of it will be. */
-void mc_hint_go_first(struct mc_core *core, struct mc_object *object);
+ * of it will be. dropped: MC_FIRST_DROPPED or 0, which holds for all of them from now on. */
+void mc_hint_go_first(struct mc_core *core, struct mc_object *object, unsigned dropped);
 /* Is it to go first, now or once it is stored or loaded? */
 bool mc_hint_holds(const struct mc_core *core, const struct mc_object *object);
 /* Is one of its replicas among those that go first? */

@@ -32,7 +32,7 @@ static bool begin_move(struct mc_core *core, struct mc_object *object, struct mc
     mc_generation_next(core, node, replica);
     node->state = MC_NODE_MOVING;
     node->seen = 0;
-    node->uses = 0; /* 1: once that is done it is to go first */
+    node->uses = 0; /* enum then */
     node->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
     object->moving = 1;
     segment->used += node->size;
@@ -43,10 +43,18 @@ static bool begin_move(struct mc_core *core, struct mc_object *object, struct mc
     return true;
 }
 
-static void unpause(struct mc_core *core, struct mc_node *node)
+/* What is to become of the value once the MOVING node is filled. */
+enum then {
+    THEN_NOTHING,
+    THEN_PAUSES,
+    THEN_DROPPED, /* these two: it goes first */
+};
+
+static void set_then(struct mc_core *core, struct mc_node *node, enum then then)
 {
-    core->pausing -= node->uses;
-    node->uses = 0;
+    core->pausing -= node->uses > 0;
+    core->pausing += then != THEN_NOTHING;
+    node->uses = then & 3u;
 }
 
 /* It is no move any more, and nothing else yet. */
@@ -59,7 +67,7 @@ static struct mc_object *end_move(struct mc_core *core, struct mc_segment *segme
         segment->move_unsent = node->list_next;
     segment->moves_sent -= node->seen;
     mc_list_remove(segment, &segment->moves, slot);
-    unpause(core, node);
+    set_then(core, node, THEN_NOTHING);
     mc_hint_load_ended(core, segment, node);
     object->moving = 0;
     (void)mc_map_remove(&core->moves, (uintptr_t)object);
@@ -176,12 +184,6 @@ bool mc_offload_ahead(struct mc_core *core, const struct mc_member *member, stru
     return true;
 }
 
-static void goes_first_then(struct mc_core *core, struct mc_node *node)
-{
-    core->pausing += 1u - node->uses;
-    node->uses = 1;
-}
-
 bool mc_offload_pause(struct mc_core *core, struct mc_object *object)
 {
     if (!object->moving && (core->config.offload == MC_OFFLOAD_NEVER || !store_within(core, object, limit_ahead(core))))
@@ -189,7 +191,7 @@ bool mc_offload_pause(struct mc_core *core, struct mc_object *object)
     struct mc_replica at = moving_node(core, object);
     if (at.segment->kind != MC_SEGMENT_DISK)
         return false; /* it is being loaded, and so on a disk */
-    goes_first_then(core, mc_segment_node(at.segment, at.slot));
+    set_then(core, mc_segment_node(at.segment, at.slot), THEN_PAUSES);
     return at.segment->state == MC_SEGMENT_OK; /* not of an owner that is cut off: perhaps once it is back */
 }
 
@@ -202,14 +204,14 @@ bool mc_offload_is_paused(const struct mc_core *core, const struct mc_object *ob
 void mc_offload_unpause(struct mc_core *core, const struct mc_object *object)
 {
     struct mc_replica at = moving_node(core, object);
-    unpause(core, mc_segment_node(at.segment, at.slot));
+    set_then(core, mc_segment_node(at.segment, at.slot), THEN_NOTHING);
 }
 
-void mc_offload_go_first(struct mc_core *core, const struct mc_object *object)
+void mc_offload_go_first(struct mc_core *core, const struct mc_object *object, unsigned dropped)
 {
     struct mc_replica at = moving_node(core, object);
     if (at.segment->kind == MC_SEGMENT_MEMORY)
-        goes_first_then(core, mc_segment_node(at.segment, at.slot));
+        set_then(core, mc_segment_node(at.segment, at.slot), dropped != 0 ? THEN_DROPPED : THEN_PAUSES);
 }
 
 bool mc_offload_is_full(const struct mc_core *core, const struct mc_member *member)
@@ -430,7 +432,7 @@ static bool may_join(const struct mc_core *core, const struct mc_object *object,
 
 void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t slot, bool done)
 {
-    bool is_paused = mc_segment_node(segment, slot)->uses > 0;
+    unsigned then = mc_segment_node(segment, slot)->uses;
     struct mc_object *object = end_move(core, segment, slot);
     bool is_store = segment->kind == MC_SEGMENT_DISK, was_told_read = mc_segment_node(segment, slot)->proven;
     if (done && may_join(core, object, segment)) {
@@ -438,8 +440,8 @@ void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t
         mc_object_join(core, object, segment, slot);
         if (!is_store)
             wake_disk(core, object);
-        if (is_paused && !object->hard && !object->soft)
-            mc_hint_go_first(core, object);
+        if (then != THEN_NOTHING && !object->hard && !object->soft)
+            mc_hint_go_first(core, object, then == THEN_DROPPED ? MC_FIRST_DROPPED : 0);
         core->statistics.offload_done += is_store;
         core->statistics.promotion_done += !is_store;
         core->statistics.promotion_bytes += is_store ? 0 : object->length;
