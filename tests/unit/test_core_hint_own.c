@@ -209,6 +209,27 @@ static void test_quota_that_it_can_not_fit(void **state)
     world_close_all(&world);
 }
 
+/* For what is refused since so much is pinned nothing of one's own goes. */
+static void test_own_and_a_pin_that_is_refused(void **state)
+{
+    const struct world_wish hard = {.flags = MC_PUT_HARD_PIN},
+                            firm = {.flags = MC_PUT_SOFT_PIN | MC_PUT_FIRM_PIN | MC_PUT_OR_NOT, .pin_ms = 5000};
+    struct world world;
+    struct world_store store;
+    struct mc_wire_place place;
+    (void)state;
+    open_quota(&world, &store, MC_OFFLOAD_NEVER, MIB, 3 * OBJECT);
+    world.core->config.hard_pin_ratio = world.core->config.firm_pin_ratio = 0.001;
+    put_each(&world, &store, "abc");
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "d", OBJECT, &hard, &place),
+                     MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "d", OBJECT, &firm, &place),
+                     MC_ERR_FIRM_PIN_REFUSED);
+    assert_int_equal(statistics_of(&world).firm_pins_refused, 1);
+    assert_true(is_there(&world, &store, "a") && is_there(&world, &store, "b") && is_there(&world, &store, "c"));
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +242,7 @@ int main(void)
         cmocka_unit_test(test_own_of_a_group_that_is_used),
         cmocka_unit_test(test_quota_and_what_is_under_way),
         cmocka_unit_test(test_quota_that_it_can_not_fit),
+        cmocka_unit_test(test_own_and_a_pin_that_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

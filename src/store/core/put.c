@@ -462,11 +462,11 @@ static void places_return(struct mc_core *core, const struct mc_replica *replica
     }
 }
 
-/* May its tenant put it? 0 or the item's code. *object may have made room for it. */
+/* May its tenant put it? 0 or the item's code. *object may have made room for it. What only moves is let through. */
 static int32_t admit(struct mc_core *core, const struct start *start, const struct mc_wire_put_start_item *item,
                      struct mc_object **object)
 {
-    if (!mc_core_counts(core))
+    if (!mc_core_counts(core) || start->expected != 0)
         return 0;
     int32_t code = mc_account_admit(core, item->key, *object, item->length, start->replica_count);
     if (code == 0 && *object != NULL)
@@ -561,7 +561,7 @@ static void wish_pin(struct mc_core *core, const struct start *start, const stru
         mc_firm_begin(object);
 }
 
-/* May it be put, as far as its key and its tenant go? 0 or the item's code. *object: of the key, or NULL. */
+/* May it be put, as far as its key goes? 0 or the item's code. *object: of the key, or NULL. */
 static int32_t item_code(struct mc_core *core, const struct start *start, const struct mc_wire_put_start_item *item,
                          struct mc_object **object)
 {
@@ -592,7 +592,7 @@ static int32_t item_code(struct mc_core *core, const struct start *start, const 
         return MC_ERR_BUSY;
     if (start->places + start->replica_count > MC_BATCH_MAX)
         return MC_ERR_SPACE_SOON; /* the answer has no place left for its places; the rest of the batch comes again */
-    return start->expected != 0 ? 0 : admit(core, start, item, object); /* what only moves is let through */
+    return 0;
 }
 
 /* 0 and what was granted, or the item's code. */
@@ -607,7 +607,12 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
         return code;
     /* Kept also when the value that is to be replaced is what has to make room. */
     uint64_t group = item->group != 0 || object == NULL ? item->group : mc_object_group_id(object);
-    code = pin_code(core, start, item, object, &pin);
+    code = pin_code(core, start, item, object, &pin); /* before anything goes for it */
+    if (code != 0)
+        goto refused;
+    code = admit(core, start, item, &object);
+    if (code == 0)
+        code = pin_code(core, start, item, object, &pin); /* the value that it is to replace may have gone */
     if (code != 0)
         goto refused;
     uint32_t count;
