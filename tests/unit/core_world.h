@@ -750,22 +750,31 @@ static int world_exist(struct world *world, uint64_t connection, const char *key
     return *(const uint8_t *)reply.results.data;
 }
 /* hint: enum mc_hint, or none. */
-static int32_t world_hint(struct world *world, uint64_t connection, unsigned hint, const char *key, uint64_t for_ms)
+static void world_hints(struct world *world, uint64_t connection, unsigned hint, const char *const *keys,
+                        uint32_t count, uint64_t for_ms, int32_t *codes)
 {
     struct mc_wire_hint head = {.hint = (uint8_t)hint, .for_ms = for_ms};
     struct mc_wire_none none;
-    struct mc_wire_code code;
     size_t frame = world_begin(world, MC_MESSAGE_HINT, 11);
     mc_wire_hint_write(&world->frame, &head);
-    world_keys(world, &key, 1);
+    world_keys(world, keys, count);
     world_send(world, connection, frame);
     struct mc_frame answer = world_receive(world, connection);
     mc_assert(answer.type == MC_MESSAGE_HINT_REPLY && answer.request_id == 11);
     struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
     mc_wire_none_read(&reader, &none);
-    mc_assert(mc_list_read(&reader) == 1);
-    mc_wire_code_read(&reader, &code);
-    return code.code;
+    mc_assert(mc_list_read(&reader) == count);
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_wire_code code;
+        mc_wire_code_read(&reader, &code);
+        codes[i] = code.code;
+    }
+}
+static int32_t world_hint(struct world *world, uint64_t connection, unsigned hint, const char *key, uint64_t for_ms)
+{
+    int32_t code;
+    world_hints(world, connection, hint, &key, 1, for_ms, &code);
+    return code;
 }
 static void world_remove_send(struct world *world, uint64_t connection, const char *const *keys, uint32_t count,
                               bool force)

@@ -2,6 +2,7 @@
 #include "core_hints.h"
 
 #include "store/core/account.h"
+#include "store/core/limits.h"
 
 static void give_quota(struct world *world, uint64_t bytes, uint64_t objects)
 {
@@ -230,6 +231,40 @@ static void test_own_and_a_pin_that_is_refused(void **state)
     world_close_all(&world);
 }
 
+#define PINNED 600u /* more than are looked at for one, so one can count how often that was */
+
+/* What a message costs has a bound, not only what a key of it does: who has no room is not looked at for each. */
+static void test_quota_and_many(void **state)
+{
+    const struct world_wish hard = {.flags = MC_PUT_HARD_PIN};
+    struct world world;
+    struct world_store store;
+    const char *keys[4] = {"k0", "k1", "k2", "k3"};
+    int32_t codes[4];
+    char key[32];
+    (void)state;
+    open_quota(&world, &store, MC_OFFLOAD_ON_PUT, 4 * MIB, 4 * MIB);
+    put_on_disk(&world, &store, 4);
+    world.core->config.offload = MC_OFFLOAD_NEVER;
+    for (unsigned i = 0; i < PINNED; i++)
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "h", i), OBJECT, &hard), 0);
+    give_quota(&world, 4 * MIB, PINNED);
+    const struct mc_account *account = mc_account_find(world.core->objects.accounts, mc_span_string("k0"));
+    const struct mc_object *object = account->oldest;
+    for (unsigned i = 0; i < MC_EVICT_OWN_MAX; i++)
+        object = mc_object_holding(object)->next;
+    world_hints(&world, store.call, MC_HINT_PREFETCH, keys, 4, 0, codes);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(codes[i], MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_ptr_equal(account->oldest, object);
+    world_check(&world);
+    give_quota(&world, 4 * MIB, PINNED + 4);
+    world_hints(&world, store.call, MC_HINT_PREFETCH, keys, 4, 0, codes);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(codes[i], MC_HINT_BEGUN);
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -243,6 +278,7 @@ int main(void)
         cmocka_unit_test(test_quota_and_what_is_under_way),
         cmocka_unit_test(test_quota_that_it_can_not_fit),
         cmocka_unit_test(test_own_and_a_pin_that_is_refused),
+        cmocka_unit_test(test_quota_and_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -372,6 +372,17 @@ void mc_account_make_room(struct mc_core *core, const struct mc_object *object)
     (void)mc_evict_own(core, account, object, left_of(most.bytes, object->length), left_of(most.objects, 1));
 }
 
+void mc_account_in_vain(const struct mc_core *core, struct mc_object *object)
+{
+    if (mc_core_counts(core))
+        mc_object_holding(object)->account->vain_stamp = core->stamp;
+}
+
+bool mc_account_is_in_vain(const struct mc_core *core, const struct mc_object *object)
+{
+    return mc_core_counts(core) && mc_object_holding(object)->account->vain_stamp == core->stamp;
+}
+
 bool mc_account_could(const struct mc_core *core, const struct mc_object *object)
 {
     const struct mc_account *account = account_with_quota(core, object);

@@ -20,6 +20,7 @@ struct mc_account {
     uint64_t cells; /* objects and tombstones of its keys: as long as there are some it stays */
     uint64_t bytes, objects;
     uint64_t fetching_bytes, fetching_objects; /* that are being loaded for hints */
+    uint32_t vain_stamp;                       /* of the last message whose hints found no room */
     uint64_t firm_bytes;                       /* see firm.h */
     struct mc_object *oldest, *youngest;       /* of `objects`, by their last use */
     bool has_quota;
@@ -58,6 +59,9 @@ void mc_account_fetches(struct mc_object *object);
 void mc_account_fetched(struct mc_object *object);
 /* A value comes from a disk: room is made for it among its tenant's own, as far as that goes. */
 void mc_account_make_room(struct mc_core *core, const struct mc_object *object);
+/* It had none, or none could be made: for no other hint of this message (core->stamp) it is looked for. */
+void mc_account_in_vain(const struct mc_core *core, struct mc_object *object);
+bool mc_account_is_in_vain(const struct mc_core *core, const struct mc_object *object);
 /* Could it, if nothing that is there was left? */
 bool mc_account_could(const struct mc_core *core, const struct mc_object *object);
 /* May its tenant have as much more as one replica of it in memory? */

@@ -277,6 +277,7 @@ void mc_request_hint(struct mc_core *core, struct mc_connection *connection, con
     mc_wire_hint_read(&reader, &hint);
     uint32_t count = mc_keys_read(connection, &reader, keys);
     bool is_known = hint.hint >= MC_HINT_DROP && hint.hint < MC_CORE_HINTS; /* else of a later release */
+    core->stamp++;
     for (uint32_t i = 0; i < count; i++) {
         /* Looked for one by one: what comes into memory may evict what was found before. */
         codes[i] = is_known ? hint_one(core, connection, keys[i], &hint) : MC_ERR_NOT_SUPPORTED;

@@ -338,8 +338,10 @@ static int32_t load(struct mc_core *core, struct mc_object *object, bool fetch)
     if (fetch && (!may_fetch(from.segment->member, units) || !mc_account_could(core, object)))
         return MC_ERR_OBJECT_NOT_FOUND;
     mc_account_make_room(core, object);
-    if (fetch && !mc_account_has_room(core, object))
+    if (fetch && !mc_account_has_room(core, object)) {
+        mc_account_in_vain(core, object);
         return MC_ERR_OBJECT_NOT_FOUND;
+    }
     mc_account_puts(core, mc_object_key(object));
     uint32_t slot = find_memory(core, from.segment->member, units, fetch, &memory, &is_hopeful);
     mc_account_puts(core, mc_span(NULL, 0));
@@ -371,7 +373,9 @@ int32_t mc_offload_fetch(struct mc_core *core, struct mc_object *object)
     struct mc_replica from = mc_object_on_disk(core, object);
     if (from.segment == NULL || from.segment->state != MC_SEGMENT_OK || is_resting(core, from))
         return MC_ERR_OBJECT_NOT_FOUND;
-    if (!object->moving && loads_open(core) >= core->config.promotion_queue_limit)
+    bool is_over = loads_open(core) >= core->config.promotion_queue_limit || core->evictions_left == 0 ||
+                   mc_account_is_in_vain(core, object);
+    if (!object->moving && is_over)
         return MC_ERR_NO_AVAILABLE_HANDLE;
     core->spares_soft = true;
     int32_t code = load(core, object, true);
