@@ -540,6 +540,7 @@ static void test_no_room_of_what_is_pinned(void **state)
                              pinned ? MC_ERR_NO_AVAILABLE_HANDLE : MC_HINT_BEGUN);
         assert_true(statistics_of(&world).evicted_objects == before || !pinned);
         assert_true(statistics_of(&world).evicted_objects <= before + 20);
+        assert_int_equal(statistics_of(&world).promotion_no_room, 0); /* that counts what readers do not have */
         world_close_all(&world);
     }
 }

@@ -345,7 +345,7 @@ static int32_t load(struct mc_core *core, struct mc_object *object, bool fetch)
     mc_account_puts(core, mc_object_key(object));
     uint32_t slot = find_memory(core, from.segment->member, units, fetch, &memory, &is_hopeful);
     mc_account_puts(core, mc_span(NULL, 0));
-    core->statistics.promotion_no_room += slot == MC_NODE_NONE && !is_hopeful;
+    core->statistics.promotion_no_room += slot == MC_NODE_NONE && !is_hopeful && !fetch;
     if (slot == MC_NODE_NONE)
         return is_hopeful ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_NOT_FOUND;
     if (!begin_move(core, object, memory, slot, MC_REPLICA_LOADED)) {
