@@ -1,5 +1,6 @@
 #include "base/size.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -22,4 +23,16 @@ void mc_size_text(char *text, size_t size, uint64_t bytes)
     for (value /= 1024; value >= 1023.995 && unit + 1 < LENGTH(units); unit++)
         value /= 1024;
     snprintf(text, size, "%.2f %s", value, units[unit]);
+}
+
+void mc_seconds_text(char *text, size_t size, uint64_t seconds)
+{
+    if (seconds < 120)
+        snprintf(text, size, "%" PRIu64 " s", seconds);
+    else if (seconds < 7200)
+        snprintf(text, size, "%" PRIu64 " min", seconds / 60);
+    else if (seconds < 172800)
+        snprintf(text, size, "%" PRIu64 " h %" PRIu64 " min", seconds / 3600, seconds / 60 % 60);
+    else
+        snprintf(text, size, "%" PRIu64 " days %" PRIu64 " h", seconds / 86400, seconds / 3600 % 24);
 }

@@ -1,4 +1,4 @@
-/* Sizes as people read them. */
+/* Sizes and times as people read them. */
 #ifndef MC_BASE_SIZE_H
 #define MC_BASE_SIZE_H
 
@@ -9,5 +9,7 @@
 void mc_size_text(char *text, size_t size, uint64_t bytes);
 /* The whole number below; the nearest one that there is to what is none. */
 uint64_t mc_size_of_real(double number);
+/* Time as people read it: "90 s", "3 h 12 min". */
+void mc_seconds_text(char *text, size_t size, uint64_t seconds);
 
 #endif

@@ -2,11 +2,11 @@
 #include "console/console.h"
 
 #include "env/clock.h"
+#include "env/meter.h"
 
 #include <inttypes.h>
 #include <poll.h>
 #include <string.h>
-#include <unistd.h>
 
 #define LOOK_MS 500
 #define STUCK_MS 30000u /* without progress: then it says why that may be */
@@ -61,19 +61,6 @@ static void put_line(FILE *out, struct mc_span json)
     fprintf(out, "\n");
 }
 
-/* Where it is a terminal one line that is written over, else a line for each change. */
-static void show_progress(const struct mc_console *console, uint64_t done, uint64_t all, bool is_last)
-{
-    int filled = all == 0 ? 30 : (int)(30 * done / all);
-    if (console->is_json)
-        return;
-    if (isatty(STDERR_FILENO))
-        fprintf(stderr, "\r[%.*s%.*s] %" PRIu64 " of %" PRIu64 " objects%s", filled, "##############################",
-                30 - filled, "..............................", done, all, is_last ? "\n" : "");
-    else
-        fprintf(stderr, "%" PRIu64 " of %" PRIu64 " objects\n", done, all);
-}
-
 static int say_end(const struct mc_console *console, struct mc_span job)
 {
     char status[32];
@@ -84,40 +71,54 @@ static int say_end(const struct mc_console *console, struct mc_span job)
         fprintf(console->out, "drained: the node can be ended; mooncake undrain takes that back\n");
     if (!is_done)
         fprintf(stderr, "mooncake: the drain has ended without success: %s%s\n", status,
-                strcmp(status, "FAILED") == 0 ? "; the segment is gone, or another master leads by now" : "");
+                strcmp(status, "FAILED") == 0
+                    ? "; the segment is gone, or another master leads by now: mooncake nodes tells which are there"
+                    : "; somebody took it back: mooncake undrain, or on the page of the master");
     return is_done ? MC_CONSOLE_FINE : MC_CONSOLE_FAILED;
 }
 
-/* Until it ends. */
-static int follow_job(struct mc_console *console, const char *id)
+/* Until it ends, which is said: its last answer is in reply then. */
+static int await_end(struct mc_console *console, const char *path, struct mc_meter *meter, struct mc_buffer *reply)
 {
-    struct mc_buffer reply = {0};
-    char path[160];
     uint64_t before = UINT64_MAX, moved_ms = mc_clock_ms();
-    int code;
-    snprintf(path, sizeof(path), "/api/v1/drain_jobs/query?job_id=%s", id);
     for (;;) {
-        code = mc_console_ask(console, path, NULL, &reply);
-        struct mc_span job = mc_span(reply.data, reply.length);
-        uint64_t status = mc_console_number(job, "status"), done = mc_console_number(job, "succeeded_units");
-        if (code != MC_CONSOLE_FINE)
-            break;
-        if (done != before || status > 2)
-            show_progress(console, done, mc_console_number(job, "total_units"), status > 2);
-        if (status > 2) { /* SUCCEEDED, FAILED, CANCELED */
-            code = say_end(console, job);
-            break;
+        mc_meter_hold(meter); /* it may say what is wrong */
+        int code = mc_console_ask(console, path, NULL, reply);
+        mc_meter_go_on(meter);
+        struct mc_span job = mc_span(reply->data, reply->length);
+        uint64_t done = mc_console_number(job, "succeeded_units");
+        if (code != MC_CONSOLE_FINE || mc_console_number(job, "status") > 2) /* SUCCEEDED, FAILED, CANCELED */
+            return code;
+        if (before == UINT64_MAX) {
+            mc_meter_step(meter, "drain", "objects", mc_console_number(job, "total_units"), 0);
+            mc_meter_from(meter, done);
         }
+        mc_meter_at(meter, done);
         if (done != before)
             moved_ms = mc_clock_ms();
         before = done;
         if (mc_clock_ms() - moved_ms > STUCK_MS) {
-            fprintf(stderr, "\nmooncake: nothing was moved for %u s: have the others room (mooncake status)?\n",
+            mc_meter_hold(meter);
+            fprintf(stderr, "mooncake: nothing was moved for %u s: have the others room (mooncake status)?\n",
                     STUCK_MS / 1000);
+            mc_meter_go_on(meter);
             moved_ms = mc_clock_ms();
         }
         (void)poll(NULL, 0, LOOK_MS);
     }
+}
+
+static int follow_job(struct mc_console *console, const char *id)
+{
+    struct mc_buffer reply = {0};
+    struct mc_meter meter;
+    char path[160];
+    snprintf(path, sizeof(path), "/api/v1/drain_jobs/query?job_id=%s", id);
+    mc_meter_begin(&meter);
+    int code = await_end(console, path, &meter, &reply);
+    mc_meter_end(&meter);
+    if (code == MC_CONSOLE_FINE)
+        code = say_end(console, mc_span(reply.data, reply.length));
     mc_buffer_free(&reply);
     return code;
 }

@@ -97,14 +97,7 @@ const char *mc_console_count(char text[32], uint64_t number)
 
 const char *mc_console_time(char text[32], uint64_t seconds)
 {
-    if (seconds < 120)
-        snprintf(text, 32, "%" PRIu64 " s", seconds);
-    else if (seconds < 7200)
-        snprintf(text, 32, "%" PRIu64 " min", seconds / 60);
-    else if (seconds < 172800)
-        snprintf(text, 32, "%" PRIu64 " h %" PRIu64 " min", seconds / 3600, seconds / 60 % 60);
-    else
-        snprintf(text, 32, "%" PRIu64 " days %" PRIu64 " h", seconds / 86400, seconds / 3600 % 24);
+    mc_seconds_text(text, 32, seconds);
     return text;
 }
 

@@ -1,0 +1,222 @@
+/* The line of a terminal that says how far long work is. */
+#include "env/meter.h"
+
+#include "base/size.h"
+#include "env/clock.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define REDRAW_MS 200u
+#define BAR 24
+#define COLUMNS 80u /* of a terminal that does not say */
+#define LINE_SIZE 512u
+
+/* ---- the line ---- */
+
+struct text {
+    char *at, *end;
+};
+
+static void add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct text *text, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text->at, (size_t)(text->end - text->at), format, arguments);
+    va_end(arguments);
+    text->at += length < 0 ? 0 : length < text->end - text->at ? length : text->end - text->at - 1;
+}
+
+static void add_number(struct text *text, uint64_t number, bool is_size)
+{
+    char size[32];
+    mc_size_text(size, sizeof(size), number);
+    if (is_size)
+        add(text, "%s", size);
+    else
+        add(text, "%" PRIu64, number);
+}
+
+/* Of 1, from the count and from the time, whichever is further. Negative: not known. */
+static double part_of(const struct mc_meter *meter, uint64_t done, double seconds)
+{
+    double part = meter->all > 0 ? (double)done / (double)meter->all : -1;
+    double by_time = meter->seconds > 0 ? seconds / meter->seconds : -1;
+    part = by_time > part ? by_time : part;
+    return part > 1 ? 1 : part;
+}
+
+/* Negative: not known. */
+static double seconds_left(const struct mc_meter *meter, uint64_t done, double rate, double seconds)
+{
+    double by_count = meter->all > done && rate > 0 ? (double)(meter->all - done) / rate : -1;
+    double by_time = meter->seconds > 0 ? meter->seconds - seconds : -1;
+    if (by_count < 0 || (by_time >= 0 && by_time < by_count))
+        return by_time;
+    return by_count;
+}
+
+void mc_meter_line(const struct mc_meter *meter, uint64_t done, double seconds, unsigned columns, char *line,
+                   size_t size)
+{
+    struct text text = {line, line + (size < columns + 1u ? size : columns + 1u)};
+    bool is_size = strcmp(meter->unit, "B") == 0;
+    uint64_t moved = done > meter->first ? done - meter->first : 0;
+    double part = part_of(meter, done, seconds), rate = seconds > 0 ? (double)moved / seconds : 0;
+    double left = seconds_left(meter, done, rate, seconds);
+    char time[32];
+    *line = 0;
+    if (meter->what[0] != 0)
+        add(&text, "%s  ", meter->what);
+    if (part >= 0)
+        add(&text, "[%.*s%.*s] %3.0f %%  ", (int)(part * BAR), "########################", BAR - (int)(part * BAR),
+            "........................", 100 * part);
+    if (meter->unit[0] != 0) {
+        add_number(&text, done, is_size);
+        if (meter->all > 0) {
+            add(&text, " of ");
+            add_number(&text, meter->all, is_size);
+        }
+        add(&text, is_size ? ", " : " %s, ", meter->unit);
+        if (is_size || rate >= 10)
+            add_number(&text, (uint64_t)rate, is_size);
+        else
+            add(&text, "%.1f", rate);
+        add(&text, "/s, ");
+    }
+    mc_seconds_text(time, sizeof(time), (uint64_t)(left < 0 ? seconds : left + 0.5));
+    add(&text, left < 0 ? "%s so far" : "%s left", time);
+    if (meter->note[0] != 0)
+        add(&text, "  %s", meter->note);
+}
+
+/* ---- the thread ---- */
+
+static void put(const char *text)
+{
+    ssize_t written = write(STDERR_FILENO, text, strlen(text)); /* whole, so that nobody's lines come between */
+    (void)written;                                              /* a terminal that has gone is not told */
+}
+
+static void wipe(struct mc_meter *meter)
+{
+    if (meter->is_drawn)
+        put("\r\033[K");
+    meter->is_drawn = false;
+}
+
+static void draw(struct mc_meter *meter)
+{
+    struct winsize window = {0};
+    char line[LINE_SIZE], whole[LINE_SIZE + 8];
+    bool is_told = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1;
+    double seconds = (double)(mc_clock_ms() - meter->step_ms) / 1e3;
+    mc_meter_line(meter, atomic_load_explicit(&meter->done, memory_order_relaxed), seconds,
+                  is_told ? window.ws_col - 1u : COLUMNS - 1u, line, sizeof(line));
+    (void)snprintf(whole, sizeof(whole), "\r%s\033[K", line);
+    put(whole);
+    meter->is_drawn = true;
+    meter->drawn_ms = mc_clock_ms();
+}
+
+static void *drawer(void *argument)
+{
+    struct mc_meter *meter = argument;
+    uint64_t next_ns = mc_clock_ns() + MC_METER_AFTER_MS * 1000000ull;
+    pthread_mutex_lock(&meter->drawer.lock);
+    while (!meter->drawer.stop) {
+        if (mc_monitor_wait(&meter->drawer.lock, &meter->drawer.changed, next_ns) == 0)
+            continue;
+        if (!meter->is_held)
+            draw(meter);
+        next_ns = mc_clock_ns() + REDRAW_MS * 1000000ull;
+    }
+    wipe(meter);
+    pthread_mutex_unlock(&meter->drawer.lock);
+    return NULL;
+}
+
+/* ---- for who works ---- */
+
+void mc_meter_begin(struct mc_meter *meter)
+{
+    *meter = (struct mc_meter){.unit = ""};
+    meter->step_ms = mc_clock_ms();
+    if (isatty(STDERR_FILENO) != 1)
+        return;
+    mc_monitor_init(&meter->drawer.lock, &meter->drawer.changed);
+    meter->is_shown = mc_sleeper_start(&meter->drawer, "mc-meter", drawer, meter) == 0;
+    if (!meter->is_shown)
+        mc_monitor_destroy(&meter->drawer.lock, &meter->drawer.changed);
+}
+
+void mc_meter_step(struct mc_meter *meter, const char *what, const char *unit, uint64_t all, double seconds)
+{
+    if (!meter->is_shown)
+        return;
+    pthread_mutex_lock(&meter->drawer.lock);
+    (void)snprintf(meter->what, sizeof(meter->what), "%s", what);
+    meter->note[0] = 0;
+    meter->unit = unit;
+    meter->all = all;
+    meter->first = 0;
+    meter->seconds = seconds;
+    meter->step_ms = mc_clock_ms();
+    mc_meter_at(meter, 0);
+    pthread_mutex_unlock(&meter->drawer.lock);
+}
+
+void mc_meter_from(struct mc_meter *meter, uint64_t done)
+{
+    if (!meter->is_shown)
+        return;
+    pthread_mutex_lock(&meter->drawer.lock);
+    meter->first = done;
+    mc_meter_at(meter, done);
+    pthread_mutex_unlock(&meter->drawer.lock);
+}
+
+void mc_meter_note(struct mc_meter *meter, const char *format, ...)
+{
+    va_list arguments;
+    if (!meter->is_shown)
+        return;
+    pthread_mutex_lock(&meter->drawer.lock);
+    va_start(arguments, format);
+    (void)vsnprintf(meter->note, sizeof(meter->note), format, arguments);
+    va_end(arguments);
+    pthread_mutex_unlock(&meter->drawer.lock);
+}
+
+void mc_meter_hold(struct mc_meter *meter)
+{
+    if (!meter->is_shown)
+        return;
+    pthread_mutex_lock(&meter->drawer.lock);
+    meter->is_held = true;
+    wipe(meter);
+    pthread_mutex_unlock(&meter->drawer.lock);
+}
+
+void mc_meter_go_on(struct mc_meter *meter)
+{
+    if (!meter->is_shown)
+        return;
+    pthread_mutex_lock(&meter->drawer.lock);
+    meter->is_held = false;
+    if (meter->drawn_ms != 0 && mc_clock_ms() - meter->drawn_ms >= REDRAW_MS)
+        draw(meter);
+    pthread_mutex_unlock(&meter->drawer.lock);
+}
+
+void mc_meter_end(struct mc_meter *meter)
+{
+    if (meter->is_shown)
+        mc_sleeper_end(&meter->drawer);
+    meter->is_shown = false;
+}

@@ -1,0 +1,112 @@
+/* The line that says how far long work is: what stands in it, when it is drawn, and that nothing of it stays. */
+#include "env/meter.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char *line_of(const struct mc_meter *meter, uint64_t done, double seconds, unsigned columns)
+{
+    static char line[512];
+    mc_meter_line(meter, done, seconds, columns, line, sizeof(line));
+    return line;
+}
+
+static void test_what_a_line_says(void **state)
+{
+    (void)state;
+    struct mc_meter counted = {.what = "drain", .unit = "objects", .all = 400};
+    assert_string_equal(line_of(&counted, 100, 10, 200),
+                        "drain  [######..................]  25 %  100 of 400 objects, 10/s, 30 s left");
+    assert_string_equal(line_of(&counted, 0, 10, 200),
+                        "drain  [........................]   0 %  0 of 400 objects, 0.0/s, 10 s so far");
+    counted.first = 90; /* what was there before says nothing of how fast it is */
+    assert_non_null(strstr(line_of(&counted, 100, 10, 200), "100 of 400 objects, 1.0/s, 5 min left"));
+    struct mc_meter timed = {.unit = "B", .seconds = 8, .note = "wrong 0"};
+    assert_string_equal(line_of(&timed, 3 << 20, 2, 200),
+                        "[######..................]  25 %  3.00 MB, 1.50 MB/s, 6 s left  wrong 0");
+    struct mc_meter both = {.unit = "requests", .all = 100, .seconds = 10}; /* whichever ends first */
+    assert_non_null(strstr(line_of(&both, 10, 5, 200), " 50 %  10 of 100 requests, 2.0/s, 5 s left"));
+    assert_non_null(strstr(line_of(&both, 80, 5, 200), " 80 %  80 of 100 requests, 16/s, 1 s left"));
+    struct mc_meter bare = {.what = "check 2 of 3: disk", .unit = ""};
+    assert_string_equal(line_of(&bare, 0, 4, 200), "check 2 of 3: disk  4 s so far");
+    assert_int_equal(strlen(line_of(&counted, 100, 10, 40)), 40); /* it must fit, or it cannot be wiped */
+}
+
+/* What stderr gets while `work` is at it. */
+static size_t drawn(bool is_terminal, void (*work)(struct mc_meter *meter), char *text, size_t size)
+{
+    struct mc_meter meter;
+    int ends[2], before = dup(STDERR_FILENO);
+    if (is_terminal) {
+        ends[0] = posix_openpt(O_RDWR | O_NOCTTY);
+        assert_true(ends[0] >= 0 && grantpt(ends[0]) == 0 && unlockpt(ends[0]) == 0);
+        ends[1] = open(ptsname(ends[0]), O_RDWR | O_NOCTTY);
+    } else {
+        assert_int_equal(pipe(ends), 0);
+    }
+    assert_true(before >= 0 && ends[1] >= 0 && dup2(ends[1], STDERR_FILENO) >= 0);
+    mc_meter_begin(&meter);
+    mc_meter_step(&meter, "", "objects", 10, 0);
+    work(&meter);
+    mc_meter_end(&meter);
+    assert_true(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0 && dup2(before, STDERR_FILENO) >= 0);
+    ssize_t got = read(ends[0], text, size - 1);
+    text[got < 0 ? 0 : got] = 0;
+    close(ends[0]);
+    close(ends[1]);
+    close(before);
+    return strlen(text);
+}
+
+static void work_long(struct mc_meter *meter)
+{
+    mc_meter_at(meter, 5);
+    usleep((MC_METER_AFTER_MS + 300) * 1000);
+    mc_meter_hold(meter);
+    assert_int_equal(write(STDERR_FILENO, "else\n", 5), 5);
+    mc_meter_go_on(meter);
+    usleep(500 * 1000);
+}
+static void work_short(struct mc_meter *meter)
+{
+    mc_meter_at(meter, 5);
+    usleep(300 * 1000);
+}
+
+static void test_it_is_drawn_after_two_seconds_and_wiped(void **state)
+{
+    static const char first[] = "\r[############............]  50 %  5 of 10 objects, ";
+    char text[4096];
+    (void)state;
+    assert_true(drawn(true, work_long, text, sizeof(text)) > 0);
+    assert_memory_equal(text, first, sizeof(first) - 1);
+    assert_non_null(strstr(text, "\r\033[Kelse")); /* of a line of its own */
+    assert_non_null(strstr(strstr(text, "else"), "5 of 10 objects"));
+    assert_string_equal(text + strlen(text) - 4, "\r\033[K");
+}
+
+static void test_nobody_is_told_where_none_looks(void **state)
+{
+    char text[4096];
+    (void)state;
+    assert_int_equal(drawn(true, work_short, text, sizeof(text)), 0);
+    (void)drawn(false, work_long, text, sizeof(text));
+    assert_string_equal(text, "else\n");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_a_line_says),
+        cmocka_unit_test(test_it_is_drawn_after_two_seconds_and_wiped),
+        cmocka_unit_test(test_nobody_is_told_where_none_looks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
