@@ -2,6 +2,7 @@
 #include "store/disk/offline.h"
 
 #include "env/json.h"
+#include "env/meter.h"
 #include "store/disk/dead.h"
 #include "store/disk/directory.h"
 #include "store/disk/walk.h"
@@ -27,6 +28,7 @@ struct disk_look {
     enum mc_disk_look_kind kind;
     bool is_json, is_in_use, has_no_memory;
     FILE *out;
+    struct mc_meter *meter; /* in bytes of volumes */
     struct mc_buffer text;
     struct mc_json_writer json;
     int fd; /* of the directory */
@@ -44,8 +46,11 @@ struct disk_look {
 
 static void text_flush(struct disk_look *look)
 {
-    if (look->text.length > 0)
-        (void)fwrite(look->text.data, 1, look->text.length, look->out); /* its end is seen by who closes it */
+    if (look->text.length == 0)
+        return;
+    mc_meter_hold(look->meter);
+    (void)fwrite(look->text.data, 1, look->text.length, look->out); /* its end is seen by who closes it */
+    mc_meter_go_on(look->meter);
     look->text.length = 0;
 }
 
@@ -58,6 +63,7 @@ static int part_open(const struct disk_look *look, const char *name)
     if (fd >= 0 && (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))) {
         close(fd);
         fd = -1;
+        errno = ENOENT;
     }
     return fd;
 }
@@ -226,7 +232,8 @@ static void region_print(struct disk_look *look, const struct mc_disk_walk *walk
     text_flush(look);
 }
 
-static void region_look(struct disk_look *look, uint32_t region)
+/* before: the bytes of the regions that were looked at. */
+static void region_look(struct disk_look *look, uint32_t region, uint64_t before)
 {
     struct mc_disk_walk walk;
     bool has_more = true;
@@ -234,6 +241,7 @@ static void region_look(struct disk_look *look, uint32_t region)
     look->region_live = look->region_dead = look->region_rotten = 0;
     mc_disk_walk_start(&walk, look->super.segment_id, look->super.region_bytes, region);
     while (has_more) {
+        mc_meter_at(look->meter, before + walk.offset);
         uint32_t got = bytes_read(fd, look->bytes, walk.length, region_at_file(look, region, walk.offset));
         struct mc_disk_record record;
         has_more = mc_disk_walk_feed(&walk, look->bytes, got);
@@ -259,12 +267,14 @@ static int later_first(const void *a, const void *b)
 }
 
 /* Of two copies of an object the later one counts: so later regions are looked at first. */
-static void regions_look(struct disk_look *look)
+static void regions_look(struct disk_look *look, const char *directory)
 {
     uint32_t count = 0;
+    mc_meter_step(look->meter, directory, "headers of regions", look->region_count, 0);
     for (uint32_t i = 0; i < look->region_count; i++) {
         struct mc_disk_head head;
         int fd = look->volume_fds[i / MC_DISK_VOLUME_REGIONS];
+        mc_meter_at(look->meter, i);
         if (fd < 0 || bytes_read(fd, look->bytes, MC_DISK_PAGE, region_at_file(look, i, 0)) < MC_DISK_PAGE)
             continue;
         bool is_good =
@@ -272,8 +282,9 @@ static void regions_look(struct disk_look *look)
         look->regions[count++] = (struct region_at){.sequence = is_good ? head.sequence : 0, .region = i};
     }
     qsort(look->regions, count, sizeof(*look->regions), later_first);
+    mc_meter_step(look->meter, directory, "B", count * look->super.region_bytes, 0);
     for (uint32_t i = 0; i < count; i++)
-        region_look(look, look->regions[i].region);
+        region_look(look, look->regions[i].region, i * look->super.region_bytes);
 }
 
 /* ---- one directory ---- */
@@ -387,20 +398,30 @@ static enum mc_disk_look_code contents_look(struct disk_look *look, const char *
 {
     enum mc_disk_look_code code = MC_DISK_LOOK_NO_DISK;
     if (!tables_make(look)) {
-        code = problem_print(look, directory, "no memory", code);
+        code = problem_print(look, directory, "no memory for its tables: give this process more", code);
         goto out;
     }
     journal_load(look, "clears.0");
     journal_load(look, "clears.1");
     head_print(look, directory);
-    regions_look(look);
+    regions_look(look, directory);
     foot_print(look);
     code = is_damaged(look) ? MC_DISK_LOOK_DAMAGED : MC_DISK_LOOK_WHOLE;
     if (look->has_no_memory) /* what it said of the dead may be wrong */
-        code = problem_print(look, directory, "no memory for all of it", MC_DISK_LOOK_NO_DISK);
+        code = problem_print(look, directory, "no memory for all of it: give this process more", MC_DISK_LOOK_NO_DISK);
 out:
     tables_free(look);
     return code;
+}
+
+/* Why there is nothing to look at, and what to do. */
+static const char *why_not(int error)
+{
+    return error == EACCES || error == EPERM
+               ? "not to be read by this user: run mooncake_disk as the user of its store node, or as root"
+           : error == ENOENT || error == ENOTDIR
+               ? "no disk of ours: give the folder that the node has as --disks, or a directory mooncake-c.<n> in it"
+               : "its file identity cannot be opened: the kernel's log may say why (dmesg)";
 }
 
 static enum mc_disk_look_code directory_look(struct disk_look *base, const char *directory)
@@ -415,15 +436,18 @@ static enum mc_disk_look_code directory_look(struct disk_look *base, const char 
     if (look->fd >= 0)
         fd = part_open(look, "identity");
     if (fd < 0) {
-        code = problem_print(look, directory, "no disk of ours, or not to be read by this user", code);
+        code = problem_print(look, directory, why_not(errno), code);
         goto out;
     }
     enum mc_disk_verdict verdict = mc_disk_identity_read(fd, page, &look->super);
     look->is_in_use = is_in_use(look);
     if (verdict == MC_DISK_OTHER_VERSION)
-        code = problem_print(look, directory, "a disk of another version", code);
+        code = problem_print(look, directory,
+                             "a disk of another version: use the mooncake_disk of the release that wrote it", code);
     else if (verdict != MC_DISK_GOOD)
-        code = problem_print(look, directory, "its identity is damaged: nothing of it can be found any more",
+        code = problem_print(look, directory,
+                             "its identity is damaged: nothing of it can be found any more; move the directory away, "
+                             "and the node makes a new one",
                              MC_DISK_LOOK_DAMAGED);
     else if (look->is_in_use && look->kind == MC_DISK_LOOK_CHECK)
         code = problem_print(look, directory, "in use by a process; stop it first, or use list or stat",
@@ -442,12 +466,14 @@ out:
 
 enum mc_disk_look_code mc_disk_look(const char *path, enum mc_disk_look_kind kind, bool is_json, FILE *out)
 {
-    struct disk_look look = {.kind = kind, .is_json = is_json, .out = out, .fd = -1};
+    struct mc_meter meter;
+    struct disk_look look = {.kind = kind, .is_json = is_json, .out = out, .fd = -1, .meter = &meter};
     char directory[MC_DISK_PATH_MAX + MC_DISK_NAME_MAX];
     struct stat status;
     enum mc_disk_look_code worst = MC_DISK_LOOK_WHOLE;
     unsigned found = 0;
     look.json = (struct mc_json_writer){.out = &look.text};
+    mc_meter_begin(&meter);
     if (is_json)
         mc_json_begin(&look.json, NULL, '[');
     text_flush(&look);
@@ -467,6 +493,7 @@ enum mc_disk_look_code mc_disk_look(const char *path, enum mc_disk_look_kind kin
         mc_buffer_printf(&look.text, "\n");
     }
     text_flush(&look);
+    mc_meter_end(&meter);
     mc_buffer_free(&look.text);
     return worst;
 }
