@@ -2,6 +2,7 @@
  * best that there can be and what the original does. No cluster, no memory: only what lies where. */
 #include "policy/pool.h"
 #include "policy/reference.h"
+#include "env/meter.h"
 #include "tool/bench.h"
 #include "tool/synthetic.h"
 #include "tool/trace.h"
@@ -51,6 +52,7 @@ struct comparison {
     uint32_t capacities[CAPACITIES_MAX], capacity_count;
     struct mc_pool_settings settings;
     struct mc_json_writer writer;
+    struct mc_meter meter; /* in requests of a row */
     FILE *out;
 };
 
@@ -133,7 +135,8 @@ static int take_trace(struct comparison *comparison, const char *path)
 
 /* ---- rows ---- */
 
-static int64_t pool_hits(const struct comparison *comparison, const char *policy, uint32_t capacity,
+/* before: requests of the row that are done. */
+static int64_t pool_hits(struct comparison *comparison, const char *policy, uint32_t capacity, uint64_t before,
                          struct mc_pool_counts *counts)
 {
     const struct mc_trace *trace = &comparison->trace;
@@ -146,6 +149,7 @@ static int64_t pool_hits(const struct comparison *comparison, const char *policy
         const struct mc_trace_request *request = &trace->requests[r];
         int64_t more = mc_pool_request(pool, trace->block_ids + request->first_block, request->block_count);
         hits = more < 0 ? -1 : hits + more;
+        mc_meter_at(&comparison->meter, before + r + 1);
     }
     if (pool != NULL) {
         *counts = mc_pool_counts(pool);
@@ -190,7 +194,9 @@ static void print_expected(const struct comparison *comparison, const struct mc_
 static int print_row(struct comparison *comparison, const char *name, const char *policy,
                      int64_t (*reference)(const struct mc_references *references, uint32_t capacity))
 {
-    fprintf(comparison->out, "%-20s", name);
+    uint64_t requests = comparison->trace.request_count;
+    double percents[CAPACITIES_MAX] = {0};
+    mc_meter_step(&comparison->meter, name, "requests", requests * comparison->capacity_count, 0);
     mc_json_begin(&comparison->writer, NULL, '{');
     mc_json_add_text(&comparison->writer, "policy", name);
     mc_json_begin(&comparison->writer, "hits_percent", '[');
@@ -199,12 +205,15 @@ static int print_row(struct comparison *comparison, const char *name, const char
     for (uint32_t i = 0; i < comparison->capacity_count && hits >= 0; i++) {
         uint32_t capacity = comparison->capacities[i];
         hits = policy == NULL ? reference(&comparison->references, capacity)
-                              : pool_hits(comparison, policy, capacity, &counts[i]);
-        double percent = 100.0 * (double)hits / comparison->references.count;
-        fprintf(comparison->out, " %8.2f", percent);
-        fflush(comparison->out);
-        mc_json_add_real(&comparison->writer, NULL, percent);
+                              : pool_hits(comparison, policy, capacity, i * requests, &counts[i]);
+        percents[i] = 100.0 * (double)hits / comparison->references.count;
+        mc_json_add_real(&comparison->writer, NULL, percents[i]);
+        mc_meter_at(&comparison->meter, (i + 1) * requests);
     }
+    mc_meter_hold(&comparison->meter);
+    fprintf(comparison->out, "%-20s", name);
+    for (uint32_t i = 0; i < comparison->capacity_count; i++)
+        fprintf(comparison->out, " %8.2f", percents[i]);
     fprintf(comparison->out, "\n");
     mc_json_end(&comparison->writer, ']');
     if (policy != NULL && comparison->settings.disk_blocks > 0)
@@ -212,6 +221,9 @@ static int print_row(struct comparison *comparison, const char *name, const char
     if (policy != NULL && mc_options_bool(&comparison->options, "curve"))
         print_expected(comparison, counts);
     mc_json_end(&comparison->writer, '}');
+    if (hits < 0)
+        mc_meter_end(&comparison->meter); /* before others print */
+    mc_meter_go_on(&comparison->meter);
     return hits < 0 ? mc_bench_fail(MC_BENCH_TROUBLE, "%s: no such policy, or it could not run", name) : MC_BENCH_OK;
 }
 
@@ -281,11 +293,13 @@ static int compare(struct comparison *comparison)
     fprintf(comparison->out, "\n");
     mc_json_end(&comparison->writer, ']');
     mc_json_begin(&comparison->writer, "rows", '[');
+    mc_meter_begin(&comparison->meter);
     int rc = print_row(comparison, "Belady (may bypass)", NULL, mc_reference_belady);
     if (rc == MC_BENCH_OK)
         rc = print_row(comparison, "the original", NULL, mc_reference_original);
     if (rc == MC_BENCH_OK)
         rc = print_policies(comparison);
+    mc_meter_end(&comparison->meter);
     mc_json_end(&comparison->writer, ']');
     return mc_bench_write_json(&comparison->options, &comparison->writer, rc);
 }

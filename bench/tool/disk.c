@@ -6,6 +6,7 @@
 #include "tool/process.h"
 
 #include "env/clock.h"
+#include "env/meter.h"
 #include "store/disk/io.h"
 
 #include <errno.h>
@@ -39,6 +40,7 @@ struct disk_bench {
     uint8_t *memory;
     uint64_t size, total;
     unsigned depth;
+    struct mc_meter *meter;
 };
 
 struct lane {
@@ -81,6 +83,7 @@ static void end_block(struct mc_disk_request *request, int64_t result)
         pass->error = result < 0 ? (int)-result : EIO;
     else
         pass->bytes += request->length;
+    mc_meter_at(pass->bench->meter, pass->bytes);
     mc_histogram_add(&pass->times, mc_clock_ns() - request->begun_ns);
     begin_block(lane);
 }
@@ -97,6 +100,12 @@ static double processor_seconds(void)
 /* Begins at most count blocks, for so many seconds, and waits for all. */
 static void run_pass(struct pass *pass, const struct disk_bench *bench, bool is_read, uint64_t count, double seconds)
 {
+    bool is_counted = count < UINT64_MAX;
+    mc_meter_step(bench->meter,
+                  is_counted ? "laying out the file"
+                  : is_read  ? "read"
+                             : "write",
+                  "B", is_counted ? count * bench->size : 0, is_counted ? 0 : seconds);
     uint64_t start_ns = mc_clock_ns();
     double start_cpu = processor_seconds();
     memset(pass, 0, sizeof(*pass));
@@ -140,6 +149,8 @@ static void print_pass(const struct pass *pass, const char *name, FILE *out, str
 /* The exit code of a pass. */
 static int code_of(const struct pass *pass, const char *name)
 {
+    if (mc_interrupted || pass->error != 0)
+        mc_meter_end(pass->bench->meter); /* before others print */
     if (mc_interrupted)
         return MC_BENCH_INTERRUPTED;
     return pass->error == 0 ? MC_BENCH_OK : mc_bench_fail(MC_BENCH_WRONG, "%s: %s", name, strerror(pass->error));
@@ -158,8 +169,10 @@ static int measure(const struct disk_bench *bench, const struct mc_options *opti
     int rc = code_of(&pass, "laying out the file");
     if (rc != MC_BENCH_OK)
         return rc;
+    mc_meter_hold(bench->meter);
     fprintf(out, "%s each, %u at a time, by %s, %s\n", mc_size_format(bench->size, size, sizeof(size)), bench->depth,
             engine, is_direct ? "O_DIRECT" : "through the kernel's cache");
+    mc_meter_go_on(bench->meter);
     struct mc_json_writer json = mc_bench_json(&document, '{');
     mc_json_add_text(&json, "engine", engine);
     mc_json_add_bool(&json, "direct", is_direct);
@@ -168,7 +181,9 @@ static int measure(const struct disk_bench *bench, const struct mc_options *opti
     mc_json_add_number(&json, "total", bench->total);
     for (unsigned i = 0; i < 2 && rc == MC_BENCH_OK; i++) {
         run_pass(&pass, bench, i == 1, UINT64_MAX, seconds);
+        mc_meter_hold(bench->meter);
         print_pass(&pass, i == 1 ? "read" : "write", out, &json);
+        mc_meter_go_on(bench->meter);
         rc = code_of(&pass, i == 1 ? "read" : "write");
     }
     return mc_bench_write_json(options, &json, rc);
@@ -217,7 +232,9 @@ static int open_and_measure(struct disk_bench *bench, const struct mc_options *o
         rc = mc_bench_fail(rc, "--engine=%s cannot be used: %s", engine, strerror(-opened));
         goto close_file;
     }
+    mc_meter_begin(bench->meter);
     rc = measure(bench, options);
+    mc_meter_end(bench->meter);
     mc_disk_io_close(bench->io);
 close_file:
     close(bench->fd);
@@ -229,7 +246,8 @@ unmap:
 int mc_bench_disk(int argc, char **argv)
 {
     struct mc_options options;
-    struct disk_bench bench = {.fd = -1};
+    struct mc_meter meter;
+    struct disk_bench bench = {.fd = -1, .meter = &meter};
     int rc = MC_BENCH_USAGE;
     if (!mc_bench_options(&options, option_table, sizeof(option_table) / sizeof(option_table[0]), "mooncake_bench disk",
                           " [options]\nMeasures a disk through the queue that the disk tier uses.\n", argc, argv, &rc))

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define LIST_MAX 32
 #define START_MS 30000u
@@ -52,7 +51,7 @@ struct bench {
     enum mc_engine_memory memory;
     const char *path;
     FILE *out;
-    bool is_terminal;
+    struct mc_meter meter;
     struct mc_buffer document;
     struct mc_json_writer json;
     uint32_t number, number_max;
@@ -186,15 +185,6 @@ static int find_target(struct bench *bench, const struct mc_transfer_config *con
 
 /* ---- telling ---- */
 
-static void tell(void *context, double part, uint64_t bytes)
-{
-    const struct bench *bench = context;
-    char size[32];
-    fprintf(stderr, "\r  step %u of %u: %3.0f %%, %s \033[K", bench->number, bench->number_max, part * 100,
-            mc_size_format(bytes, size, sizeof(size)));
-    fflush(stderr);
-}
-
 static double per_gb(double seconds, const struct mc_engine_result *result, bool verify)
 {
     return seconds < 0 || verify || result->bytes == 0 ? -1 : seconds / ((double)result->bytes / 1e9);
@@ -227,8 +217,6 @@ static double mean_us(const struct mc_histogram *times)
 
 static void show(const struct bench *bench, const struct mc_engine_step *step, const struct mc_engine_result *result)
 {
-    if (bench->is_terminal)
-        fprintf(stderr, "\r\033[K");
     FILE *out = bench->out;
     fprintf(out, "%-5s %12llu %6u %7u", mc_engine_operation_name(step->operation), (unsigned long long)step->block,
             step->batch, step->threads);
@@ -297,19 +285,24 @@ static void run_step(struct bench *bench, const struct mc_engine_step *step, str
 {
     bench->number++;
     if (!mc_engine_step_fits(step, bench->side.size)) {
+        mc_meter_hold(&bench->meter);
         fprintf(bench->out, "%-5s %12llu %6u %7u  skipped: more than --total\n",
                 mc_engine_operation_name(step->operation), (unsigned long long)step->block, step->batch, step->threads);
+        mc_meter_go_on(&bench->meter);
         return;
     }
-    if (mc_engine_run(&bench->side, &bench->target, step, bench->is_terminal ? tell : NULL, bench, result) < 0) {
+    if (mc_engine_run(&bench->side, &bench->target, step, &bench->meter, result) < 0) {
+        mc_meter_end(&bench->meter);
         fprintf(stderr, "a step could not run: no memory, or %s does not take bytes\n", bench->target_name);
         bench->rc = MC_BENCH_TROUBLE;
         return;
     }
+    mc_meter_hold(&bench->meter);
     show(bench, step, result);
     note(bench, step, result);
     if (judge(bench, result) != MC_BENCH_OK)
         bench->rc = MC_BENCH_WRONG;
+    mc_meter_go_on(&bench->meter);
 }
 
 static void run_steps(struct bench *bench)
@@ -322,6 +315,8 @@ static void run_steps(struct bench *bench)
     struct mc_engine_step step = {.seconds = mc_options_real(&bench->options, "seconds"),
                                   .warmup_seconds = mc_options_real(&bench->options, "warmup"),
                                   .verify = mc_options_bool(&bench->options, "verify")};
+    char title[48];
+    step.title = title;
     bench->number_max = bench->operation_count * bench->thread_count * bench->batch_count * bench->size_count;
     show_head(bench->out);
     for (uint32_t i = 0; i < bench->number_max && bench->rc == MC_BENCH_OK && !mc_interrupted; i++) {
@@ -333,6 +328,7 @@ static void run_steps(struct bench *bench)
         step.threads = (uint32_t)bench->threads[rest % bench->thread_count];
         rest /= bench->thread_count;
         step.operation = (enum mc_engine_operation)bench->operations[rest];
+        snprintf(title, sizeof(title), "step %u of %u", bench->number + 1, bench->number_max);
         run_step(bench, &step, result);
     }
     free(result);
@@ -353,13 +349,14 @@ static int measure(struct bench *bench)
 {
     struct mc_transfer_config config = config_of(&bench->options);
     bench->out = mc_bench_out(&bench->options);
-    bench->is_terminal = isatty(STDERR_FILENO);
     bench->process.log = -1;
     mc_interrupt_catch();
     bench->rc = find_target(bench, &config) == 0 ? MC_BENCH_OK : MC_BENCH_TROUBLE;
     if (bench->rc == MC_BENCH_OK) {
         begin_document(bench);
+        mc_meter_begin(&bench->meter);
         run_steps(bench);
+        mc_meter_end(&bench->meter);
         mc_json_end(&bench->json, ']');
         bench->rc = mc_bench_write_json(&bench->options, &bench->json, bench->rc);
     }

@@ -8,6 +8,7 @@
 #ifndef MC_TOOL_ENGINE_H
 #define MC_TOOL_ENGINE_H
 
+#include "env/meter.h"
 #include "tool/histogram.h"
 #include "tool/process.h"
 
@@ -45,6 +46,7 @@ struct mc_engine_step {
     double seconds, warmup_seconds;
     bool is_fixed; /* each thread moves the same blocks again and again, as the original's command does */
     bool verify;
+    const char *title; /* for who waits */
 };
 
 struct mc_engine_target {
@@ -66,11 +68,10 @@ struct mc_engine_result {
 
 /* Does the step fit the buffer? */
 bool mc_engine_step_fits(const struct mc_engine_step *step, uint64_t size);
-/* Runs it. tell (may be NULL) is called about four times a second with the part that is done. Ends early after the
- * first failure or when mc_interrupted is set. 0, or negative: it could not start. */
+/* Runs it, and says in meter how far it is. Ends early after the first failure or when mc_interrupted is set. 0, or
+ * negative: it could not start. */
 int mc_engine_run(const struct mc_engine_side *side, struct mc_engine_target *target, const struct mc_engine_step *step,
-                  void (*tell)(void *context, double part, uint64_t bytes), void *context,
-                  struct mc_engine_result *result);
+                  struct mc_meter *meter, struct mc_engine_result *result);
 
 const char *mc_engine_operation_name(enum mc_engine_operation operation);
 /* "read", "write", "mix"; false when it is none of them. */

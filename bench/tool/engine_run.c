@@ -213,13 +213,13 @@ static void merge(struct mc_engine_result *into, const struct mc_engine_result *
     mc_histogram_merge(&into->times, &from->times);
 }
 
-static void watch(struct run *run, void (*tell)(void *context, double part, uint64_t bytes), void *context)
+static void watch(struct run *run, struct mc_meter *meter)
 {
+    mc_meter_step(meter, run->step->title, "B", 0, run->step->seconds);
     uint64_t start_ns = mc_clock_ns(), length_ns = (uint64_t)(run->step->seconds * 1e9), past_ns = 0;
     while (past_ns < length_ns && !run->stop && !mc_interrupted) {
         uint64_t left_us = (length_ns - past_ns) / 1000 + 1;
-        if (tell != NULL)
-            tell(context, (double)past_ns / (double)length_ns, run->bytes);
+        mc_meter_at(meter, run->bytes);
         usleep((useconds_t)(left_us < TELL_US ? left_us : TELL_US));
         past_ns = mc_clock_ns() - start_ns;
     }
@@ -237,8 +237,8 @@ static void start_clock(struct run *run, uint32_t threads)
 }
 
 /* Runs so many threads, of which all are there and none has begun. */
-static int run_threads(struct run *run, struct engine_worker *workers, void (*tell)(void *, double, uint64_t),
-                       void *context, struct mc_engine_result *result)
+static int run_threads(struct run *run, struct engine_worker *workers, struct mc_meter *meter,
+                       struct mc_engine_result *result)
 {
     struct mc_transfer_counters before, after;
     uint32_t started = 0;
@@ -249,7 +249,7 @@ static int run_threads(struct run *run, struct engine_worker *workers, void (*te
     mc_transfer_counters(run->side->engine, &before);
     double cpu = cpu_of(getpid()), target_cpu = cpu_of(run->target->pid);
     uint64_t start_ns = mc_clock_ns();
-    watch(run, tell, context);
+    watch(run, meter);
     for (uint32_t i = 0; i < started; i++) { /* each ends its last batch, which counts */
         pthread_join(workers[i].thread, NULL);
         merge(result, &workers[i].result);
@@ -266,8 +266,7 @@ static int run_threads(struct run *run, struct engine_worker *workers, void (*te
 }
 
 int mc_engine_run(const struct mc_engine_side *side, struct mc_engine_target *target, const struct mc_engine_step *step,
-                  void (*tell)(void *context, double part, uint64_t bytes), void *context,
-                  struct mc_engine_result *result)
+                  struct mc_meter *meter, struct mc_engine_result *result)
 {
     struct run run = {.side = side, .target = target, .step = step};
     struct engine_worker *workers = calloc(step->threads, sizeof(*workers));
@@ -280,7 +279,7 @@ int mc_engine_run(const struct mc_engine_side *side, struct mc_engine_target *ta
     if (rc == 0) {
         pthread_mutex_init(&run.lock, NULL);
         pthread_cond_init(&run.changed, NULL);
-        rc = run_threads(&run, workers, tell, context, result);
+        rc = run_threads(&run, workers, meter, result);
         pthread_cond_destroy(&run.changed);
         pthread_mutex_destroy(&run.lock);
     }

@@ -5,6 +5,7 @@
 #include "tool/shared.h"
 
 #include "env/clock.h"
+#include "env/meter.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -13,8 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LINE_MS 2000   /* between two lines of progress in a file or pipe */
-#define REDRAW_MS 200  /* the same on a terminal */
+#define SHOW_MS 200    /* between two looks at how far it is */
 #define LOOK_MS 20     /* between two looks at the children */
 #define READY_MS 60000 /* for all workers to join */
 #define DEFAULT_CAPACITY (UINT64_C(3) << 30)
@@ -89,7 +89,7 @@ struct replay {
     uint64_t parts[MC_CLUSTER_NODES_MAX]; /* of the capacity, for each node */
     unsigned node_count;
     double speed;
-    bool terminal;
+    struct mc_meter meter;
     FILE *out; /* for people: stdout, or stderr when stdout is for the JSON */
 };
 
@@ -363,20 +363,10 @@ static void show_progress(struct replay *replay, double seconds)
 {
     struct mc_replay_counters sum;
     mc_replay_sum(&replay->view, &sum, NULL);
-    const struct mc_replay_shared *shared = replay->view.shared;
-    double part = (double)sum.requests / (double)shared->request_count;
-    double duration = mc_options_real(&replay->options, "duration");
-    double left = part > 0 ? seconds / part - seconds : 0;
-    if (duration > 0 && left > duration - seconds)
-        left = duration - seconds;
     double hits = sum.blocks > 0 ? 100.0 * (double)sum.hit_blocks / (double)sum.blocks : 0;
-    fprintf(replay->out,
-            "%s%5.1f %%  %" PRIu64 " requests  %.0f/s  hits %.1f %%  in %.2f GB/s  out %.2f GB/s  wrong %" PRIu64
-            "  %.0f s left%s",
-            replay->terminal ? "\r" : "  ", 100 * part, sum.requests, (double)sum.requests / seconds, hits,
-            (double)sum.put_bytes / seconds / 1e9, (double)sum.got_bytes / seconds / 1e9, sum.wrong_bytes,
-            left > 0 ? left : 0, replay->terminal ? "   " : "\n");
-    fflush(replay->out);
+    mc_meter_at(&replay->meter, sum.requests);
+    mc_meter_note(&replay->meter, "hits %.1f %%  in %.2f GB/s  out %.2f GB/s  wrong %" PRIu64, hits,
+                  (double)sum.put_bytes / seconds / 1e9, (double)sum.got_bytes / seconds / 1e9, sum.wrong_bytes);
 }
 
 /* Runs until the trace or the time is over, something ends that should not, or the user interrupts. */
@@ -384,8 +374,10 @@ static void run(struct replay *replay)
 {
     struct mc_replay_shared *shared = replay->view.shared;
     uint64_t start = mc_clock_ns();
-    uint64_t step_ms = replay->terminal ? REDRAW_MS : LINE_MS, next_ms = mc_clock_ms() + step_ms;
+    uint64_t next_ms = mc_clock_ms() + SHOW_MS;
     double duration = mc_options_real(&replay->options, "duration");
+    mc_meter_begin(&replay->meter);
+    mc_meter_step(&replay->meter, "", "requests", shared->request_count, duration);
     atomic_store(&shared->start_ns, start);
     while (workers_run(replay)) {
         double seconds = (double)(mc_clock_ns() - start) / 1e9;
@@ -399,7 +391,7 @@ static void run(struct replay *replay)
             break;
         if (mc_clock_ms() >= next_ms) {
             show_progress(replay, seconds);
-            next_ms += step_ms;
+            next_ms += SHOW_MS;
         }
         usleep(LOOK_MS * 1000);
     }
@@ -410,8 +402,7 @@ static void run(struct replay *replay)
     replay->told.seconds = (double)(mc_clock_ns() - start) / 1e9;
     if (replay->told.lost == NULL)
         replay->told.lost = lost_worker(replay);
-    if (replay->terminal)
-        fprintf(replay->out, "\n");
+    mc_meter_end(&replay->meter);
 }
 
 static void stop_workers(struct replay *replay)
@@ -485,7 +476,6 @@ int mc_bench_replay(int argc, char **argv)
                         "traces/conversation_trace.jsonl.gz\n");
     } else {
         replay.out = mc_bench_out(&replay.options);
-        replay.terminal = isatty(fileno(replay.out)) == 1;
         rc = replay_all(&replay);
     }
     mc_options_free(&replay.options);

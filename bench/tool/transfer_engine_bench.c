@@ -83,6 +83,16 @@ static int report(const struct mc_options *options, const struct mc_engine_resul
     return mc_bench_write_json(options, &out, result->failed > 0 ? MC_BENCH_WRONG : MC_BENCH_OK);
 }
 
+static int run_shown(const struct mc_engine_side *side, struct mc_engine_target *target,
+                     const struct mc_engine_step *step, struct mc_engine_result *result)
+{
+    struct mc_meter meter;
+    mc_meter_begin(&meter);
+    int rc = mc_engine_run(side, target, step, &meter, result);
+    mc_meter_end(&meter);
+    return rc;
+}
+
 static int initiate(const struct mc_options *options, const struct mc_transfer_config *config)
 {
     struct mc_engine_target target = {.name = mc_options_text(options, "segment_id")};
@@ -90,7 +100,8 @@ static int initiate(const struct mc_options *options, const struct mc_transfer_c
                                   .batch = (uint32_t)mc_options_int(options, "batch_size"),
                                   .threads = (uint32_t)mc_options_int(options, "threads"),
                                   .seconds = (double)mc_options_int(options, "duration"),
-                                  .is_fixed = true};
+                                  .is_fixed = true,
+                                  .title = ""};
     struct mc_engine_side side = {0};
     struct mc_engine_result *result = malloc(sizeof(*result));
     uint64_t size = (uint64_t)mc_options_int(options, "buffer_size");
@@ -104,7 +115,7 @@ static int initiate(const struct mc_options *options, const struct mc_transfer_c
         target.address = mc_transfer_first_address(side.engine, target.name);
         if (target.address == 0)
             fprintf(stderr, "%s cannot be reached, or has no memory registered\n", target.name);
-        else if (mc_engine_run(&side, &target, &step, NULL, NULL, result) == 0)
+        else if (run_shown(&side, &target, &step, result) == 0)
             rc = report(options, result);
         mc_engine_side_close(&side);
     }

@@ -4,6 +4,7 @@
 #include "tool/process.h"
 
 #include "env/clock.h"
+#include "env/meter.h"
 #include "mooncake.h"
 
 #include <inttypes.h>
@@ -40,6 +41,7 @@ struct work {
     char (*keys)[KEY_SIZE];
     uint8_t *buffer;
     uint64_t failed;
+    struct mc_meter meter;
     struct mc_bytes key_list[BATCH_MAX];
     struct iovec parts[BATCH_MAX];
     struct mc_get_item get_items[BATCH_MAX];
@@ -109,6 +111,8 @@ static bool time_operation(struct work *work, const struct operation *operation,
         return false;
     if (operation->once && mc_store_remove_all(work->store, true) < 0)
         work->failed++;
+    mc_meter_step(&work->meter, operation->name, "keys", operation->once ? work->key_count : 0,
+                  operation->once ? 0 : work->seconds);
     uint64_t start = mc_clock_ns(), done = 0, failed = work->failed;
     uint64_t end = start + (uint64_t)(work->seconds * 1e9);
     for (uint32_t first = 0; operation->once ? done + items <= work->key_count : mc_clock_ns() < end; first += items) {
@@ -117,6 +121,7 @@ static bool time_operation(struct work *work, const struct operation *operation,
         operation->run(work, items);
         mc_histogram_add(calls, mc_clock_ns() - before);
         done += items;
+        mc_meter_at(&work->meter, done);
     }
     double seconds = (double)(mc_clock_ns() - start) / 1e9;
     double gbps = operation->moves ? (double)(done * work->size) / (double)(calls->sum + 1) : 0;
@@ -127,10 +132,12 @@ static bool time_operation(struct work *work, const struct operation *operation,
     mc_json_add_real(json, "gbps", gbps);
     mc_json_add_number(json, "failed", work->failed - failed);
     mc_json_end(json, '}');
+    mc_meter_hold(&work->meter);
     fprintf(out, "%-12s %9" PRIu64 " calls %12.0f keys/s  p50 %10s  p99 %10s  %6.2f GB/s  %" PRIu64 " failed\n",
             operation->name, (uint64_t)calls->count, (double)done / seconds,
             mc_time_format(mc_histogram_quantile(calls, 0.5), p50, sizeof(p50)),
             mc_time_format(mc_histogram_quantile(calls, 0.99), p99, sizeof(p99)), gbps, work->failed - failed);
+    mc_meter_go_on(&work->meter);
     free(calls);
     return true;
 }
@@ -164,15 +171,19 @@ static int run_operations(struct work *work, const struct mc_options *options)
     struct mc_json_writer json = mc_bench_json(&document, '[');
     int rc = MC_BENCH_OK;
     snprintf(copy, sizeof(copy), "%s", mc_options_text(options, "operations"));
+    mc_meter_begin(&work->meter);
     while (rc == MC_BENCH_OK && !mc_interrupted && (word = strsep(&rest, ",")) != NULL) {
         const struct operation *operation = find_operation(word);
-        if (operation == NULL)
+        if (operation == NULL) {
+            mc_meter_end(&work->meter); /* before others print */
             fprintf(stderr,
                     "--operations: there is no \"%s\"; there are exist, batch_exist, put, get, batch_put, batch_get\n",
                     word);
+        }
         if (operation == NULL || !time_operation(work, operation, out, &json))
             rc = MC_BENCH_USAGE;
     }
+    mc_meter_end(&work->meter);
     if (rc == MC_BENCH_OK)
         rc = mc_bench_write_json(options, &json, rc);
     mc_buffer_free(&document);

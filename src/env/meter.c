@@ -71,7 +71,10 @@ void mc_meter_line(const struct mc_meter *meter, uint64_t done, double seconds, 
     double left = seconds_left(meter, done, rate, seconds);
     char time[32];
     *line = 0;
-    if (meter->what[0] != 0)
+    size_t length = strlen(meter->what), room = columns / 3; /* of a long one, as a path, the end says most */
+    if (length > room)
+        add(&text, "...%s  ", meter->what + length - room + 3);
+    else if (length > 0)
         add(&text, "%s  ", meter->what);
     if (part >= 0)
         add(&text, "[%.*s%.*s] %3.0f %%  ", (int)(part * BAR), "########################", BAR - (int)(part * BAR),

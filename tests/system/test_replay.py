@@ -93,6 +93,14 @@ class Replay:
                 break
         raise AssertionError(f"no {text!r} in {''.join(lines)}")
 
+    def await_workers(self, count, seconds=20):
+        """Until they are at it."""
+        deadline = time.monotonic() + seconds * SLOW
+        while sum(" worker " in line for line in self.left().values()) < count:
+            assert time.monotonic() < deadline, self.left()
+            time.sleep(0.02)
+        time.sleep(1)
+
     def end(self, seconds=60):
         try:
             self.output = self.process.communicate(timeout=seconds * SLOW)[0]
@@ -210,7 +218,7 @@ def test_duration_ends_it(replay, tmp_path):
 def test_interrupt_ends_in_order(replay, tmp_path):
     trace = Trace(tmp_path / "slow.jsonl", 1000, spacing_ms=1000)
     run = replay(trace, "--workers=2", "--capacity=48M", "--speed=10")
-    run.await_line("requests")  # progress
+    run.await_workers(2)
     assert len(run.left()) == 1 + 1 + 3 + 2
     started = time.monotonic()
     run.process.send_signal(signal.SIGINT)
@@ -225,7 +233,7 @@ def test_interrupt_ends_in_order(replay, tmp_path):
 def test_killed_parent_leaves_nothing_behind(replay, tmp_path):
     trace = Trace(tmp_path / "slow.jsonl", 1000, spacing_ms=1000)
     run = replay(trace, "--workers=2", "--capacity=48M", "--speed=10")
-    run.await_line("requests")
+    run.await_workers(2)
     run.process.kill()
     run.process.wait()
     run.expect_gone()
@@ -235,7 +243,7 @@ def test_killed_parent_leaves_nothing_behind(replay, tmp_path):
 def test_lost_process_breaks_it_off(replay, tmp_path, victim):
     trace = Trace(tmp_path / "slow.jsonl", 1000, spacing_ms=1000)
     run = replay(trace, "--workers=2", "--capacity=48M", "--speed=10")
-    run.await_line("requests")
+    run.await_workers(2)
     pid = next(pid for pid, command in run.left().items() if victim in command)
     os.kill(pid, signal.SIGKILL)
     assert run.end() == 3, run.output

@@ -36,6 +36,8 @@ static void test_what_a_line_says(void **state)
     assert_non_null(strstr(line_of(&both, 80, 5, 200), " 80 %  80 of 100 requests, 16/s, 1 s left"));
     struct mc_meter bare = {.what = "check 2 of 3: disk", .unit = ""};
     assert_string_equal(line_of(&bare, 0, 4, 200), "check 2 of 3: disk  4 s so far");
+    struct mc_meter far = {.what = "/a/long/way/to/a/disk/mooncake-c.0", .unit = "B", .all = 4096};
+    assert_non_null(strstr(line_of(&far, 1024, 1, 79), "...y/to/a/disk/mooncake-c.0  ["));
     assert_int_equal(strlen(line_of(&counted, 100, 10, 40)), 40); /* it must fit, or it cannot be wiped */
 }
 
