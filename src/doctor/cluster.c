@@ -22,6 +22,8 @@
 
 #define ADMIN_PORT 9003
 #define MASTER_PORT 50051
+#define CLOCK_APART_MS 1000u
+#define STANDBYS_MAX 32u
 
 static uint64_t deadline_of(void)
 {
@@ -123,6 +125,21 @@ static void say_answer(struct mc_doctor *doctor, const char *address, const stru
                   "%s: %s %s%s", address, mc_error_name(said->code), said->text, is_standby ? said->leader : "");
 }
 
+/* The log has said what was wrong, for the one that it was. */
+static void say_no_tls(struct mc_doctor *doctor, const char *address)
+{
+    const struct mc_tls_settings settings = mc_secure_calls();
+    char fix[1024];
+    bool has_name = settings.name != NULL && settings.name[0] != 0;
+    snprintf(fix, sizeof(fix),
+             "the line on stderr says which end refuses; openssl s_client -connect %s shows the certificate there: it "
+             "must be signed by what MC_TLS_CA_CERT names here, and be for %s%s; ours must be signed by what "
+             "MC_TLS_CLIENT_CA_CERT names there",
+             address, has_name ? "MC_TLS_SERVER_NAME, " : "that name or address, or for MC_TLS_SERVER_NAME",
+             has_name ? settings.name : "");
+    mc_doctor_say(doctor, MC_VERDICT_BROKEN, "master", 0, fix, "%s: no TLS with it", address);
+}
+
 void mc_check_master(struct mc_doctor *doctor)
 {
     char address[MC_ADDRESS_MAX];
@@ -140,8 +157,7 @@ void mc_check_master(struct mc_doctor *doctor)
     int fd = mc_tcp_connect(address, deadline_of());
     if (fd >= 0 && mc_secure_connect(fd, address, deadline_of()) < 0) { /* the log says why */
         mc_fd_close(fd);
-        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "master", 0, "what the log says of TLS", "%s: no TLS with it",
-                      address);
+        say_no_tls(doctor, address);
         return;
     }
     if (fd < 0) {
@@ -207,6 +223,75 @@ static void say_capacity(struct mc_doctor *doctor, const char *address)
     mc_buffer_free(&text);
 }
 
+static void say_clock(struct mc_doctor *doctor, struct mc_span json, uint64_t before_ms, uint64_t after_ms)
+{
+    uint64_t there_ms = 0;
+    if (mc_json_find_number(json, "time_ms", &there_ms) != 1)
+        return;
+    uint64_t here_ms = before_ms + (after_ms - before_ms) / 2;
+    bool is_ahead = here_ms > there_ms;
+    uint64_t apart_ms = is_ahead ? here_ms - there_ms : there_ms - here_ms;
+    bool is_much = apart_ms > CLOCK_APART_MS;
+    mc_doctor_say(
+        doctor, is_much ? MC_VERDICT_WARNING : MC_VERDICT_FINE, "clocks", 0,
+        is_much ? "let NTP set both (timedatectl, chronyc tracking): lines of logs, certificates, and how long "
+                  "pins and disks outlive a boot go by it"
+                : NULL,
+        "this machine's is %" PRIu64 ".%03u s %s the master's (half of the round trip, %" PRIu64 " ms, may be wrong)",
+        apart_ms / 1000, (unsigned)(apart_ms % 1000), is_ahead ? "ahead of" : "behind", (after_ms - before_ms + 1) / 2);
+}
+
+const char *mc_doctor_other_build(const struct mc_doctor *doctor, const char *build, char *text, size_t size)
+{
+    bool is_other = build[0] != 0 && doctor->master_build[0] != 0 && strcmp(build, doctor->master_build) != 0;
+    text[0] = 0;
+    if (is_other)
+        snprintf(text, size, ", of build %s (the master's is %s)", build, doctor->master_build);
+    return text;
+}
+
+static void say_standby(struct mc_doctor *doctor, struct mc_span json)
+{
+    char address[MC_ADDRESS_MAX] = "?", title[MC_ADDRESS_MAX + 16];
+    char build[MC_DOCTOR_BUILD_MAX] = "", other[2 * MC_DOCTOR_BUILD_MAX + 64];
+    struct mc_json_cursor member;
+    int rc = mc_json_open(json, '{', &member);
+    while (rc == 0 && mc_json_next(&member) == 1) { /* what is not as expected stays unknown */
+        if (mc_json_is(member.name, "address"))
+            (void)mc_json_text(&member, address, sizeof(address));
+        else if (mc_json_is(member.name, "build"))
+            (void)mc_json_text(&member, build, sizeof(build));
+    }
+    bool is_other = mc_doctor_other_build(doctor, build, other, sizeof(other))[0] != 0;
+    snprintf(title, sizeof(title), "standby %s", address);
+    mc_doctor_say(doctor, is_other ? MC_VERDICT_NOTE : MC_VERDICT_FINE, title, 0, is_other ? MC_DOCTOR_FIX_BUILD : NULL,
+                  "%s",
+                  is_other        ? other + 2
+                  : build[0] == 0 ? "its build is not known"
+                                  : build);
+}
+
+/* What an older master does not tell is left out. */
+static void say_overview(struct mc_doctor *doctor, const char *address)
+{
+    struct mc_buffer text = {0};
+    struct mc_span list, build;
+    struct mc_json_cursor element;
+    int error = 0;
+    uint64_t before_ms = mc_clock_wall_ms();
+    int rc = ask_http(address, "/api/v1/overview", &text, &error);
+    uint64_t after_ms = mc_clock_wall_ms();
+    struct mc_span json = mc_span(text.data, text.length);
+    if (rc == 200 && after_ms >= before_ms)
+        say_clock(doctor, json, before_ms, after_ms);
+    if (rc == 200 && mc_json_find(json, "build", &build) == 1)
+        copy_text(doctor->master_build, sizeof(doctor->master_build), build);
+    if (rc == 200 && mc_json_find(json, "standbys", &list) == 1 && mc_json_open(list, '[', &element) == 0)
+        for (unsigned left = STANDBYS_MAX; left > 0 && mc_json_next(&element) == 1; left--)
+            say_standby(doctor, element.value);
+    mc_buffer_free(&text);
+}
+
 void mc_check_admin(struct mc_doctor *doctor)
 {
     char address[MC_ADDRESS_MAX];
@@ -238,6 +323,7 @@ void mc_check_admin(struct mc_doctor *doctor)
     if (mc_json_find_number(json, "metadata_port", &number) == 1 && number <= UINT16_MAX)
         doctor->metadata_port = (unsigned)number;
     mc_buffer_free(&text);
+    say_overview(doctor, address);
     say_capacity(doctor, address);
     rc = ask_http(address, "/get_segments_detail", &text, &error);
     if (rc == 200) {

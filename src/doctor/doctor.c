@@ -3,16 +3,17 @@
 
 #include "base/error.h"
 #include "env/json.h"
+#include "env/meter.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 static const struct check {
-    const char *section;
+    const char *section, *name;
     void (*run)(struct mc_doctor *doctor);
 } checks[] = {
-#define ROW(section, name) {section, mc_check_##name},
+#define ROW(section, name) {section, #name, mc_check_##name},
     MC_DOCTOR_CHECKS(ROW)
 #undef ROW
 };
@@ -38,10 +39,17 @@ void mc_doctor_free(struct mc_doctor *doctor)
 
 void mc_doctor_run(struct mc_doctor *doctor)
 {
+    struct mc_meter meter;
+    char title[64];
+    mc_meter_begin(&meter);
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
         doctor->section = checks[i].section;
+        (void)snprintf(title, sizeof(title), "check %zu of %zu: %s", i + 1, sizeof(checks) / sizeof(checks[0]),
+                       checks[i].name);
+        mc_meter_step(&meter, title, "", 0, 0);
         checks[i].run(doctor);
     }
+    mc_meter_end(&meter);
 }
 
 int mc_doctor_code(const struct mc_doctor *doctor)

@@ -16,7 +16,8 @@
 
 #define MC_DOCTOR_FACTS_MAX 4096u
 #define MC_DOCTOR_LINE_MAX 4096u /* bytes of a line of a file */
-#define MC_DOCTOR_WAIT_MS 3000u  /* for each answer of another process */
+#define MC_DOCTOR_BUILD_MAX 128u
+#define MC_DOCTOR_WAIT_MS 3000u /* for each answer of another process */
 
 enum mc_verdict { MC_VERDICT_FINE, MC_VERDICT_NOTE, MC_VERDICT_WARNING, MC_VERDICT_BROKEN, MC_VERDICTS };
 
@@ -47,6 +48,7 @@ struct mc_doctor {
     uint64_t master_epoch;
     unsigned metadata_port; /* of the master's own metadata service; 0: none, or not known */
     bool is_metadata_reached;
+    char master_build[MC_DOCTOR_BUILD_MAX]; /* "": not known */
 };
 
 void mc_doctor_init(struct mc_doctor *doctor, const struct mc_doctor_config *config);
@@ -88,6 +90,9 @@ void mc_doctor_pairs(struct mc_doctor *doctor, struct mc_span document);
 
 /* What to do about an address that cannot be connected to. */
 const char *mc_doctor_fix_of_connect(int error);
+/* The end of a value, for something of another build than the master; "" for the same, or one that is not known. */
+const char *mc_doctor_other_build(const struct mc_doctor *doctor, const char *build, char *text, size_t size);
+#define MC_DOCTOR_FIX_BUILD "fine while a cluster is upgraded; else upgrade the older one (docs/versions.md)"
 /* The master's list of segments: what it says of each, and whether it can be reached from here. */
 void mc_doctor_segments(struct mc_doctor *doctor, struct mc_span json);
 void mc_doctor_disks(struct mc_doctor *doctor, struct mc_span json);
@@ -118,6 +123,8 @@ void mc_doctor_disks(struct mc_doctor *doctor, struct mc_span json);
     X("rdma", opened)                                                                                                  \
     X("rdma", topology)                                                                                                \
     X("rdma", gpus)                                                                                                    \
+    X("secrets", keys)                                                                                                 \
+    X("secrets", tls)                                                                                                  \
     X("disk", disk)                                                                                                    \
     X("cluster", master)                                                                                               \
     X("cluster", admin)                                                                                                \

@@ -16,7 +16,7 @@
 #define DIALS_MAX 512u /* connected to; the others are not tried */
 
 struct dial {
-    char name[96], address[MC_ADDRESS_MAX], size[32], status[32];
+    char name[96], address[MC_ADDRESS_MAX], size[32], status[32], build[MC_DOCTOR_BUILD_MAX];
     uint64_t objects;
     int fd;    /* under way, or connected; -1 */
     int error; /* errno; 0: it is connected */
@@ -37,6 +37,8 @@ static void read_segment(struct dial *dial, struct mc_span text)
             (void)mc_json_text(&member, dial->size, sizeof(dial->size));
         else if (mc_json_is(member.name, "status"))
             (void)mc_json_text(&member, dial->status, sizeof(dial->status));
+        else if (mc_json_is(member.name, "build"))
+            (void)mc_json_text(&member, dial->build, sizeof(dial->build));
         else if (mc_json_is(member.name, "objects"))
             (void)mc_json_number(&member, &dial->objects);
     }
@@ -83,7 +85,7 @@ static void await(struct dial *dials, size_t count, uint64_t deadline_ns)
 
 static void say(struct mc_doctor *doctor, const struct dial *dial, bool is_tried)
 {
-    char title[128], why[160] = "";
+    char title[128], why[160] = "", other[2 * MC_DOCTOR_BUILD_MAX + 64];
     bool is_well = strcmp(dial->status, "OK") == 0;
     bool is_reached = !is_tried || dial->error == 0;
     const char *fix = NULL;
@@ -94,6 +96,12 @@ static void say(struct mc_doctor *doctor, const struct dial *dial, bool is_tried
               "(local_hostname)";
     else if (!is_reached)
         fix = mc_doctor_fix_of_connect(dial->error);
+    else if (!is_tried)
+        fix = "more segments than one run connects to: look at its own machine, or call it from here (nc -z)";
+    else if (mc_doctor_other_build(doctor, dial->build, other, sizeof(other))[0] != 0)
+        fix = MC_DOCTOR_FIX_BUILD;
+    if (!is_tried)
+        snprintf(why, sizeof(why), ", not tried");
     if (!is_reached)
         snprintf(why, sizeof(why), ", NOT REACHED from this host: %s",
                  dial->error == ENOENT ? "its name is not known here" : strerror(dial->error));
@@ -101,9 +109,11 @@ static void say(struct mc_doctor *doctor, const struct dial *dial, bool is_tried
     mc_doctor_say(doctor,
                   !is_well      ? MC_VERDICT_WARNING
                   : !is_reached ? MC_VERDICT_BROKEN
+                  : fix != NULL ? MC_VERDICT_NOTE
                                 : MC_VERDICT_FINE,
-                  title, is_reached ? 0 : dial->error, fix, "%s, %s, at %s, %" PRIu64 " objects%s", dial->status,
-                  dial->size, dial->address, dial->objects, why);
+                  title, is_reached ? 0 : dial->error, fix, "%s, %s, at %s, %" PRIu64 " objects%s%s", dial->status,
+                  dial->size, dial->address, dial->objects,
+                  mc_doctor_other_build(doctor, dial->build, other, sizeof(other)), why);
 }
 
 /* ---- disks ---- */

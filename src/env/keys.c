@@ -200,6 +200,14 @@ void mc_keys_use(const char *file)
     pthread_mutex_unlock(&lock);
 }
 
+bool mc_keys_file(char *name, size_t size)
+{
+    pthread_mutex_lock(&lock);
+    snprintf(name, size, "%s", file_name);
+    pthread_mutex_unlock(&lock);
+    return name[0] != 0;
+}
+
 /* Lock held. */
 static void settings_take(void)
 {

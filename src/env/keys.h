@@ -42,6 +42,8 @@ bool mc_keys_are_wanted(void);
 /* The key that this process shows. False: there are none. */
 bool mc_keys_own(struct mc_key *key);
 bool mc_keys_find(struct mc_span id, struct mc_key *key);
+/* The file they are read from; false: there is none, they are of MC_AUTH_TOKEN. */
+bool mc_keys_file(char *name, size_t size);
 /* "id:secret", as in MC_AUTH_TOKEN or behind "Bearer ". Takes as long for any wrong secret. */
 bool mc_keys_find_token(struct mc_span token, struct mc_key *key);
 

@@ -32,6 +32,7 @@ struct asn1_string_st;
     X(int, ctx_trust_machine, "SSL_CTX_set_default_verify_paths", (struct ssl_ctx_st *))                               \
     X(int, ctx_use_chain, "SSL_CTX_use_certificate_chain_file", (struct ssl_ctx_st *, const char *))                   \
     X(int, ctx_use_key, "SSL_CTX_use_PrivateKey_file", (struct ssl_ctx_st *, const char *, int))                       \
+    X(const struct x509_st *, ctx_get_certificate, "SSL_CTX_get0_certificate", (const struct ssl_ctx_st *))            \
     X(void, ctx_set_password_function, "SSL_CTX_set_default_passwd_cb",                                                \
       (struct ssl_ctx_st *, int (*)(char *, int, int, void *)))                                                        \
     X(void, ctx_set_read_buffer, "SSL_CTX_set_default_read_buffer_len", (struct ssl_ctx_st *, size_t))                 \

@@ -30,6 +30,21 @@ int mc_tls_check(const struct mc_tls_settings *settings, char *error, size_t err
     return 0;
 }
 
+int mc_tls_certificate_until(const struct mc_tls_settings *settings, time_t *until, char *error, size_t error_size)
+{
+    const struct mc_openssl *ssl = mc_openssl_open(error, error_size);
+    struct mc_tls_context *context = ssl == NULL ? NULL : mc_tls_context_hold(ssl, settings, error, error_size);
+    struct tm parts;
+    *until = 0;
+    if (context == NULL)
+        return MC_ERR_INVALID_PARAMS;
+    const struct x509_st *certificate = ssl->ctx_get_certificate(context->ctx);
+    if (certificate != NULL && ssl->time_to_tm(ssl->get_not_after(certificate), &parts) == 1)
+        *until = timegm(&parts);
+    mc_tls_context_release();
+    return 0;
+}
+
 /* ---- a connection ---- */
 
 struct mc_tls {

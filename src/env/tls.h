@@ -23,6 +23,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <time.h>
 
 #define MC_TLS_HELD_MAX (5u * 16640u) /* bytes that were received and not read, at most: records of 16 KiB */
 #define MC_TLS_PROBLEM_MAX 1024       /* bytes of a line that says what is wrong, with its zero */
@@ -54,6 +55,8 @@ struct mc_tls;
 /* Is there an OpenSSL, and can those files be used, or could they be before? 0, or MC_ERR_INVALID_PARAMS with a line in
  * error. */
 int mc_tls_check(const struct mc_tls_settings *settings, char *error, size_t error_size);
+/* Until when the certificate that those settings show holds; 0: they show none, or none can tell. As mc_tls_check. */
+int mc_tls_certificate_until(const struct mc_tls_settings *settings, time_t *until, char *error, size_t error_size);
 /* Begins TLS over a connected socket, which stays the caller's. address: "host:port", of which a server must prove the
  * host; a server is told its caller's, for errors. As mc_tls_check. */
 int mc_tls_begin(const struct mc_tls_settings *settings, const char *address, int fd, struct mc_tls **tls, char *error,

@@ -6,15 +6,19 @@ import http.server
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import struct
 import subprocess
 import threading
+import time
 
+import keyed
 import pytest
 
 from cluster import BUILD, Master, hold_still, wait_until
+from keyed import Key
 from test_engine import Peer, with_original
 
 COMMAND = BUILD / "mooncake_doctor"
@@ -58,7 +62,7 @@ def cluster():
 def test_alone():
     report = Report()
     assert report.code == 0
-    assert {section for section, _ in report.facts} == {"machine", "limits", "network", "rdma", "cluster", "peer"}
+    assert {section for section, _ in report.facts} == {"machine", "limits", "network", "rdma", "secrets", "cluster", "peer"}
     assert str(len(os.sched_getaffinity(0))) in report("processors")["value"]
     assert report("environment")["value"].startswith("no MC_")
     for fact in report.said["facts"]:
@@ -70,7 +74,7 @@ def test_text():
     text = run().stdout
     lines = text.splitlines()
     heads = [line for line in lines if line and not line.startswith(" ")]
-    assert heads[:-1] == ["machine", "limits", "network", "rdma", "cluster", "peer"] and heads[-1].startswith("0 broken, ")
+    assert heads[:-1] == ["machine", "limits", "network", "rdma", "secrets", "cluster", "peer"] and heads[-1].startswith("0 broken, ")
     facts = [line for line in lines if line[:8] in ("  ok    ", "  note  ", "  WARN  ", "  FAIL  ")]
     assert len(facts) > 15
     # One column in which every value begins, whatever the names' lengths.
@@ -127,9 +131,9 @@ def test_cluster(cluster):
 
 
 @contextlib.contextmanager
-def admin(*segments, **more):
-    """An admin port that knows these segments: (name, address, status); more: other members of the answer."""
-    answers = {"/health": {"status": "ok"},
+def admin(*segments, overview=None, **more):
+    """An admin port that knows these segments: (name, address, status); overview: what it says of itself; more: other members of the answer."""
+    answers = {"/health": {"status": "ok"}, **({"/api/v1/overview": overview} if overview else {}),
                "/get_segments_detail": {"segments": [{"segment_name": name, "te_endpoint": address, "status": status, "size_human": "1 GiB", "objects": 3}
                                                      for name, address, status in segments], **more}}
 
@@ -167,6 +171,71 @@ def test_segments_are_connected_to():
     nameless = report("segment nameless")
     assert nameless["verdict"] == "broken" and "not known here" in nameless["value"] and "getent" in nameless["fix"]
     assert report("segment left")["verdict"] == "warning"
+
+
+@pytest.mark.parametrize("apart_s, verdict", [(0, "fine"), (5, "warning"), (-5, "warning")])
+def test_clocks(apart_s, verdict):
+    with admin(overview={"time_ms": int((time.time() + apart_s) * 1000)}) as address:
+        told = Report("--admin", address)("clocks")
+    assert told["verdict"] == verdict and ("NTP" in told.get("fix", "")) == (verdict == "warning")
+    if apart_s:
+        found = re.match(rf"this machine's is ([\d.]+) s {'behind' if apart_s > 0 else 'ahead of'} the master's", told["value"])
+        assert found and abs(float(found.group(1)) - 5) < 3, told
+
+
+def test_builds_that_differ():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        there = f"127.0.0.1:{listener.getsockname()[1]}"
+        segments = [{"segment_name": name, "te_endpoint": there, "status": "OK", "size_human": "1 GiB", "objects": 3, "build": build} for name, build in (("same", "0.4 (git a)"), ("other", "0.3 (git b)"))]
+        standbys = [{"name": name, "address": f"{name}:1", "build": build} for name, build in (("s", "0.4 (git a)"), ("t", "0.3 (git b)"))]
+        with admin(overview={"build": "0.4 (git a)", "standbys": standbys}, segments=segments) as address:
+            report = Report("--admin", address)
+    assert report.verdict("segment same") == "fine" and "build" not in report("segment same")["value"]
+    for told in (report("segment other"), report("standby t:1")):
+        assert told["verdict"] == "note" and told["value"].endswith("of build 0.3 (git b) (the master's is 0.4 (git a))") and "upgrade" in told["fix"]
+    assert report.verdict("standby s:1") == "fine"
+
+
+def test_what_is_not_tried_is_not_called_fine():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.listen(1024)
+        there = f"127.0.0.1:{listener.getsockname()[1]}"
+        with admin(*((f"s{number}", there, "OK") for number in range(514))) as address:
+            report = Report("--admin", address)
+    assert report.verdict("segment s511") == "fine"
+    for name in ("segment s512", "segment s513"):
+        assert report(name)["verdict"] == "note" and report(name)["value"].endswith(", not tried") and "nc -z" in report(name)["fix"]
+
+
+def test_keys(tmp_path):
+    assert "none" in Report()("key", "secrets")["value"]
+    key = Key("reader", "read", "team")
+    file = keyed.write(tmp_path, "keys", key)
+    told = Report(f"--auth_file={file}")("key", "secrets")
+    assert told["verdict"] == "fine" and told["value"] == f"reader, rights read, tenant team, the first of {file} (mode 600)"
+    os.chmod(file, 0o644)
+    told = Report(MC_AUTH_FILE=str(file))("key", "secrets")
+    assert told["verdict"] == "warning" and told["fix"].endswith(f"chmod 600 {file}") and "(mode 644)" in told["value"]
+    told = Report(**{name: value for name, value in keyed.environment(key).items() if name == "MC_AUTH_TOKEN"})
+    assert told("key", "secrets")["value"].startswith("reader, of MC_AUTH_TOKEN") and keyed.environment(key)["MC_AUTH_TOKEN"].split(":")[1] not in json.dumps(told.said)
+
+
+@pytest.mark.parametrize("days, verdict", [(400, "fine"), (10, "warning")])
+def test_certificate(tmp_path, days, verdict):
+    own, key = tmp_path / "own.pem", tmp_path / "own.key"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=own", "-days", str(days), "-keyout", key, "-out", own], check=True, capture_output=True, timeout=60)
+    report = Report(MC_TLS_CERT=str(own), MC_TLS_KEY=str(key))
+    told = report("certificate", "secrets")
+    assert told["verdict"] == verdict and re.match(rf"{own}, and its key fits \({key}\); expires on \d{{4}}-\d\d-\d\d, ({days - 1}|{days}) days$", told["value"]), told
+    assert report("TLS", "secrets")["value"].startswith("on; ")
+    assert Report()("TLS", "secrets")["value"].startswith("off: ")
+
+
+def test_a_master_without_tls_is_told_with_what_to_do(cluster, tmp_path):
+    own, key = tmp_path / "own.pem", tmp_path / "own.key"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=own", "-keyout", key, "-out", own], check=True, capture_output=True, timeout=60)
+    told = Report("--master", cluster.address, MC_TLS_CA_CERT=str(own))("master")
+    assert told["verdict"] == "broken" and f"openssl s_client -connect {cluster.address}" in told["fix"] and "MC_TLS_CLIENT_CA_CERT" in told["fix"]
 
 
 def test_disks_of_the_cluster():
