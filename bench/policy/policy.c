@@ -2,11 +2,13 @@
  * best that there can be and what the original does. No cluster, no memory: only what lies where. */
 #include "policy/pool.h"
 #include "policy/reference.h"
+#include "env/file.h"
 #include "env/meter.h"
 #include "tool/bench.h"
 #include "tool/synthetic.h"
 #include "tool/trace.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,7 +129,7 @@ static int take_trace(struct comparison *comparison, const char *path)
     if (path != NULL && mc_trace_load(path, limit, &comparison->trace, why, sizeof(why)) != 0)
         return mc_bench_fail(MC_BENCH_USAGE, "%s: %s", path, why);
     if (target != NULL && !write_trace(target, &comparison->trace))
-        return mc_bench_fail(MC_BENCH_TROUBLE, "%s: cannot be written", target);
+        return mc_bench_fail(MC_BENCH_TROUBLE, "%s: cannot be written: %s", target, mc_file_problem(errno));
     if (comparison->trace.block_count >= UINT32_MAX || !number_blocks(comparison))
         return mc_bench_fail(MC_BENCH_TROUBLE, "out of memory");
     return MC_BENCH_OK;

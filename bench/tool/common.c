@@ -1,6 +1,7 @@
 /* Sizes, times, options and JSON of mooncake_bench. */
 #include "tool/bench.h"
 
+#include "env/file.h"
 #include "env/flags.h"
 #include "env/keys.h"
 #include "tool/histogram.h"
@@ -150,7 +151,7 @@ static bool write_text(const char *path, const struct mc_buffer *text)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
     if (file == NULL)
-        return mc_bench_fail(false, "%s: cannot be written: %s", path, strerror(errno));
+        return mc_bench_fail(false, "%s: cannot be written: %s", path, mc_file_problem(errno));
     bool good = fwrite(text->data, 1, text->length, file) == text->length;
     good = (file == stdout ? fflush(file) : fclose(file)) == 0 && good;
     if (!good)

@@ -2,6 +2,7 @@
 #include "tool/trace.h"
 
 #include <errno.h>
+#include "env/file.h"
 #include "env/json.h"
 #include <stdarg.h>
 #include <stdbool.h>
@@ -157,7 +158,7 @@ static int read_lines(struct loader *loader, gzFile file, uint64_t limit)
     int code = Z_OK;
     const char *text = gzerror(file, &code);
     if (code != Z_OK && code != Z_STREAM_END)
-        return complain(loader->why, loader->why_size, "damaged or cut short: %s", text);
+        return complain(loader->why, loader->why_size, "damaged or cut short: %s; fetch it again", text);
     return 0;
 }
 
@@ -168,7 +169,7 @@ int mc_trace_load(const char *path, uint64_t limit, struct mc_trace *trace, char
     *trace = (struct mc_trace){0};
     gzFile file = gzopen(path, "rbe");
     if (file == NULL)
-        return complain(why, why_size, "cannot be opened: %s", strerror(errno != 0 ? errno : ENOMEM));
+        return complain(why, why_size, "cannot be opened: %s", mc_file_problem(errno != 0 ? errno : ENOMEM));
     loader.line = malloc(MC_TRACE_LINE_MAX);
     loader.ids = malloc(MC_TRACE_REQUEST_BLOCKS_MAX * sizeof(uint64_t));
     if (loader.line == NULL || loader.ids == NULL)

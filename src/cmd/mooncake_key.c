@@ -56,6 +56,14 @@ static void folder_lock(const char *path)
         (void)flock(fd, LOCK_EX);
 }
 
+/* A new file takes the place of the old one, so its folder is what counts. */
+static const char *not_written(int error)
+{
+    static char text[300];
+    snprintf(text, sizeof(text), "cannot be written in that folder: %s", mc_file_problem(error));
+    return text;
+}
+
 /* Whole or not at all: to a file beside it, which then takes its name. */
 static int replace(const char *path, const struct mc_buffer *text)
 {
@@ -63,10 +71,10 @@ static int replace(const char *path, const struct mc_buffer *text)
     struct stat before;
     bool was_there = stat(path, &before) == 0;
     if (snprintf(beside, sizeof(beside), "%s.%ld", path, (long)getpid()) >= (int)sizeof(beside))
-        return file_failed(path, "the name is too long");
+        return file_failed(path, "the name is too long: choose a shorter one");
     int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
-        return file_failed(beside, strerror(errno));
+        return file_failed(path, not_written(errno));
     bool is_done = !was_there || fchown(fd, before.st_uid, before.st_gid) == 0;
     is_done = is_done && (!was_there || fchmod(fd, before.st_mode & 0777) == 0);
     for (size_t at = 0; is_done && at < text->length;) {
@@ -80,7 +88,7 @@ static int replace(const char *path, const struct mc_buffer *text)
     if (is_done)
         return 0;
     (void)unlink(beside);
-    return file_failed(path, strerror(reason));
+    return file_failed(path, not_written(reason));
 }
 
 static void print_token(const struct mc_key *key)
@@ -110,7 +118,12 @@ static int keys_load(struct key_file *keys, bool may_miss)
         return file_failed(keys->path, error);
     bool is_blank = strspn(keys->text, " \t\r\n") == keys->length;
     keys->count = is_blank ? 0 : mc_keys_parse(keys->text, keys->length, &keys->list, error, sizeof(error));
-    return keys->count < 0 && !may_miss ? file_failed(keys->path, error) : 0;
+    if (keys->count >= 0 || may_miss)
+        return 0;
+    size_t used = strlen(error);
+    snprintf(error + used, sizeof(error) - used,
+             "; a line is ID SECRET RIGHTS [TENANT], as mooncake_key new writes it");
+    return file_failed(keys->path, error);
 }
 
 static const struct mc_key *key_find(const struct key_file *keys, const char *id)
@@ -214,7 +227,7 @@ static int work(const char *const *words, int count)
         folder_lock(keys.path);
     int code = keys_load(&keys, is_new);
     if (code == 0 && keys.count < 0) /* only of new: a file that is not one of keys is not added to */
-        code = file_failed(words[1], "this is no file of keys");
+        code = file_failed(words[1], "this is no file of keys, and is left as it is: name another one");
     if (code == 0 && is_new)
         code = key_new(&keys, words + 2, count - 2);
     else if (code == 0 && is_list)

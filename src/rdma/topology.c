@@ -391,7 +391,7 @@ bool mc_topology_given(struct mc_topology *topology, const char *filter)
         return false;
     int rc = parse_file(topology, path, filter, mc_variable(MC_TE_FILTERS));
     if (rc < 0)
-        mc_log(WARNING, "MC_CUSTOM_TOPO_JSON=%.200s: %s; devices are looked up in /sys", path,
+        mc_log(WARNING, "MC_CUSTOM_TOPO_JSON=%.200s: %s; it is not used", path,
                rc == MC_ERR_PROTOCOL ? "this is no priority matrix" : "it cannot be read");
     return rc == 0;
 }

@@ -409,7 +409,7 @@ int mc_service_config_apply(struct mc_service_config *config, const char *text, 
 
 static int apply_file(struct mc_service_config *config, const char *path, char *error, size_t error_size)
 {
-    char reason[256];
+    char reason[300];
     size_t length;
     char *text = mc_file_read(NULL, path, &length, reason, sizeof(reason));
     if (text == NULL)

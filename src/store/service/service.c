@@ -311,15 +311,19 @@ static int run(struct service *service, char *error, size_t error_size)
     service->web = mc_web_create(MC_REST_HEAD_MAX);
     if (service->web == NULL)
         return MC_ERR_NO_MEMORY;
+    uint64_t begun_ms = mc_clock_ms();
     rc = join_cluster(service, &store_config);
     if (rc > 0)
         leave(); /* what was begun ends with the process, as the master sees by its sockets */
     if (rc < 0) {
-        char within[32] = ""; /* what else there is comes at once */
-        if (rc == MC_ERR_RPC_FAIL || rc == MC_ERR_RPC_TIMEOUT)
-            snprintf(within, sizeof(within), " within %g s", config->max_wait_s);
-        snprintf(error, error_size, "the store could not join the cluster at %.200s%s: %s",
-                 config->master_server_address, within, mc_error_text(rc));
+        char within[64] = ""; /* what else there is comes at once */
+        bool is_away = rc == MC_ERR_RPC_FAIL || rc == MC_ERR_RPC_TIMEOUT;
+        if (is_away)
+            snprintf(within, sizeof(within), " within %.1f s (max_wait_time is %g s)",
+                     (double)(mc_clock_ms() - begun_ms) / 1e3, config->max_wait_s);
+        snprintf(error, error_size, "the store could not join the cluster at %.200s%s: %s%s",
+                 config->master_server_address, within, mc_error_text(rc),
+                 is_away ? "; mooncake_doctor --master tries it from here" : "");
         return rc;
     }
     rc = open_ports(service, error, error_size);

@@ -45,13 +45,17 @@ static uint64_t deadline(void)
 static int no_answer(const struct mc_metadata *metadata, const char *what, const char *key, int rc,
                      const struct mc_buffer *reply)
 {
+    int length = rc == MC_ERR_INVALID_PARAMS ? (int)(reply->length < 200 ? reply->length : 200) : 0;
     const char *why = rc == MC_ERR_RPC_TIMEOUT      ? "no answer in time"
                       : rc == MC_ERR_PROTOCOL       ? "its answer makes no sense"
-                      : rc == MC_ERR_INVALID_PARAMS ? "it refuses: "
+                      : length > 0                  ? "it refuses: "
+                      : rc == MC_ERR_INVALID_PARAMS ? "it refuses, and does not say why"
                                                     : "no connection";
-    int length = rc == MC_ERR_INVALID_PARAMS ? (int)(reply->length < 200 ? reply->length : 200) : 0;
-    mc_log_limited(ERROR, "the metadata server at %s%s does not %s %s: %s%.*s", metadata->kind->scheme,
-                   metadata->server, what, key, why, length, length > 0 ? (const char *)reply->data : "");
+    mc_log_limited(ERROR,
+                   "the metadata server at %s%s does not %s %s: %s%.*s; is it running there? mooncake_doctor "
+                   "--metadata tries it",
+                   metadata->kind->scheme, metadata->server, what, key, why, length,
+                   length > 0 ? (const char *)reply->data : "");
     return MC_TRANSFER_ERR_METADATA;
 }
 

@@ -119,6 +119,8 @@ static int http_exchange(struct mc_metadata *metadata, const char *method, const
         .method = method, .path = (const char *)target.data, .body = body, .secret = mc_keys_bearer(bearer)};
     int rc = mc_http_once(metadata->server, metadata->is_tls ? &tls : NULL, &question, deadline_ns, reply, &error);
     mc_buffer_free(&target);
+    if (rc > 0 && rc != 200 && rc != 404 && reply->length == 0)
+        mc_buffer_printf(reply, "status %d of HTTP", rc);
     return rc;
 }
 
@@ -183,7 +185,9 @@ static int etcd_call(struct mc_metadata *metadata, const char *path, const char 
         atomic_store(&metadata->preferred, mc_etcd_current(etcd));
     mc_buffer_free(&body);
     mc_etcd_destroy(etcd);
-    return rc == MC_ERR_ETCD_OPERATION_ERROR ? MC_ERR_INVALID_PARAMS : rc;
+    if (rc == MC_ERR_ETCD_OPERATION_ERROR) /* what refuses says why */
+        return reply->length > 0 ? MC_ERR_INVALID_PARAMS : MC_ERR_RPC_FAIL;
+    return rc;
 }
 
 static int etcd_get(struct mc_metadata *metadata, const char *key, uint64_t deadline_ns, struct mc_buffer *reply)
