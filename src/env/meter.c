@@ -13,6 +13,7 @@
 
 #define REDRAW_MS 200u
 #define BAR 24
+#define BAR_LEAST 6
 #define COLUMNS 80u /* of a terminal that does not say */
 #define LINE_SIZE 512u
 
@@ -22,8 +23,8 @@ struct text {
     char *at, *end;
 };
 
-static void add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(struct text *text, const char *format, ...)
+static void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void text_add(struct text *text, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -32,14 +33,14 @@ static void add(struct text *text, const char *format, ...)
     text->at += length < 0 ? 0 : length < text->end - text->at ? length : text->end - text->at - 1;
 }
 
-static void add_number(struct text *text, uint64_t number, bool is_size)
+static void number_add(struct text *text, uint64_t number, bool is_size)
 {
     char size[32];
     mc_size_text(size, sizeof(size), number);
     if (is_size)
-        add(text, "%s", size);
+        text_add(text, "%s", size);
     else
-        add(text, "%" PRIu64, number);
+        text_add(text, "%" PRIu64, number);
 }
 
 /* Of 1, from the count and from the time, whichever is further. Negative: not known. */
@@ -61,46 +62,61 @@ static double seconds_left(const struct mc_meter *meter, uint64_t done, double r
     return by_count;
 }
 
+/* "100 of 400 objects, 10/s, 30 s left". */
+static void figures_add(struct text *text, const struct mc_meter *meter, uint64_t done, double seconds)
+{
+    bool is_size = strcmp(meter->unit, "B") == 0;
+    uint64_t moved = done > meter->first ? done - meter->first : 0;
+    double rate = seconds > 0 ? (double)moved / seconds : 0, left = seconds_left(meter, done, rate, seconds);
+    char time[32];
+    if (meter->unit[0] != 0) {
+        number_add(text, done, is_size);
+        if (meter->all > 0) {
+            text_add(text, " of ");
+            number_add(text, meter->all, is_size);
+        }
+        text_add(text, is_size ? ", " : " %s, ", meter->unit);
+        if (is_size || rate >= 10)
+            number_add(text, (uint64_t)rate, is_size);
+        else
+            text_add(text, "%.1f", rate);
+        text_add(text, "/s, ");
+    }
+    mc_seconds_text(time, sizeof(time), (uint64_t)(left < 0 ? seconds : left + 0.5));
+    text_add(text, left < 0 ? "%s so far" : "%s left", time);
+}
+
+/* The figures are what is wanted: the bar takes what they leave, and a note what is left then. */
 void mc_meter_line(const struct mc_meter *meter, uint64_t done, double seconds, unsigned columns, char *line,
                    size_t size)
 {
+    char figures[LINE_SIZE] = "";
     struct text text = {line, line + (size < columns + 1u ? size : columns + 1u)};
-    bool is_size = strcmp(meter->unit, "B") == 0;
-    uint64_t moved = done > meter->first ? done - meter->first : 0;
-    double part = part_of(meter, done, seconds), rate = seconds > 0 ? (double)moved / seconds : 0;
-    double left = seconds_left(meter, done, rate, seconds);
-    char time[32];
+    struct text behind = {figures, figures + sizeof(figures)};
+    double part = part_of(meter, done, seconds);
+    size_t length = strlen(meter->what), room = columns / 4; /* of a long one, as a path, the end says most */
+    figures_add(&behind, meter, done, seconds);
     *line = 0;
-    size_t length = strlen(meter->what), room = columns / 3; /* of a long one, as a path, the end says most */
     if (length > room)
-        add(&text, "...%s  ", meter->what + length - room + 3);
+        text_add(&text, "...%s  ", meter->what + length - room + 3);
     else if (length > 0)
-        add(&text, "%s  ", meter->what);
+        text_add(&text, "%s  ", meter->what);
+    long bar = text.end - text.at - (long)strlen(figures) - (long)sizeof("[] 100 %  ");
+    bar = bar > BAR ? BAR : bar;
+    int filled = (int)(part * (double)bar);
+    if (part >= 0 && bar >= BAR_LEAST)
+        text_add(&text, "[%.*s%.*s] ", filled, "########################", (int)bar - filled,
+                 "........................");
     if (part >= 0)
-        add(&text, "[%.*s%.*s] %3.0f %%  ", (int)(part * BAR), "########################", BAR - (int)(part * BAR),
-            "........................", 100 * part);
-    if (meter->unit[0] != 0) {
-        add_number(&text, done, is_size);
-        if (meter->all > 0) {
-            add(&text, " of ");
-            add_number(&text, meter->all, is_size);
-        }
-        add(&text, is_size ? ", " : " %s, ", meter->unit);
-        if (is_size || rate >= 10)
-            add_number(&text, (uint64_t)rate, is_size);
-        else
-            add(&text, "%.1f", rate);
-        add(&text, "/s, ");
-    }
-    mc_seconds_text(time, sizeof(time), (uint64_t)(left < 0 ? seconds : left + 0.5));
-    add(&text, left < 0 ? "%s so far" : "%s left", time);
+        text_add(&text, "%3.0f %%  ", 100 * part);
+    text_add(&text, "%s", figures);
     if (meter->note[0] != 0)
-        add(&text, "  %s", meter->note);
+        text_add(&text, "  %s", meter->note);
 }
 
 /* ---- the thread ---- */
 
-static void put(const char *text)
+static void terminal_put(const char *text)
 {
     ssize_t written = write(STDERR_FILENO, text, strlen(text)); /* whole, so that nobody's lines come between */
     (void)written;                                              /* a terminal that has gone is not told */
@@ -109,7 +125,7 @@ static void put(const char *text)
 static void wipe(struct mc_meter *meter)
 {
     if (meter->is_drawn)
-        put("\r\033[K");
+        terminal_put("\r\033[K");
     meter->is_drawn = false;
 }
 
@@ -122,7 +138,7 @@ static void draw(struct mc_meter *meter)
     mc_meter_line(meter, atomic_load_explicit(&meter->done, memory_order_relaxed), seconds,
                   is_told ? window.ws_col - 1u : COLUMNS - 1u, line, sizeof(line));
     (void)snprintf(whole, sizeof(whole), "\r%s\033[K", line);
-    put(whole);
+    terminal_put(whole);
     meter->is_drawn = true;
     meter->drawn_ms = mc_clock_ms();
 }

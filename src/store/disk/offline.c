@@ -270,7 +270,7 @@ static int later_first(const void *a, const void *b)
 static void regions_look(struct disk_look *look, const char *directory)
 {
     uint32_t count = 0;
-    mc_meter_step(look->meter, directory, "headers of regions", look->region_count, 0);
+    mc_meter_step(look->meter, directory, "headers", look->region_count, 0);
     for (uint32_t i = 0; i < look->region_count; i++) {
         struct mc_disk_head head;
         int fd = look->volume_fds[i / MC_DISK_VOLUME_REGIONS];
