@@ -5,6 +5,7 @@
 #include "told.h"
 
 #include "env/log.h"
+#include "env/meter.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -28,6 +29,7 @@ struct options {
 };
 
 static volatile uint64_t current_seed;
+static struct mc_meter meter; /* in seeds */
 
 static void on_crash(int number)
 {
@@ -54,6 +56,15 @@ static double cpu_seconds(void)
     struct timespec now;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* The meter's clock, which is the real one (meson.build). */
+uint64_t sim_meter_ns(void);
+uint64_t sim_meter_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static void plan_make(const struct options *options, uint64_t seed, struct sim_plan *plan)
@@ -185,12 +196,14 @@ static void shrink(const struct options *wanted, uint64_t seed, const char *kind
 
 static void seed_failed(const struct options *options, uint64_t seed, const char *failure)
 {
+    mc_meter_hold(&meter);
     printf("seed %llu: %s\n", (unsigned long long)seed, failure);
     if (!options->no_shrink && !options->is_single)
         shrink(options, seed, failure);
     else
         print_replay(options, seed);
     fflush(stdout);
+    mc_meter_go_on(&meter);
 }
 
 /* Seeds that are known to fail. */
@@ -321,6 +334,7 @@ static bool seed_run(const struct options *options, uint64_t seed, struct sim_su
     sums->events += result.events;
     sums->operations += result.operations;
     sums->seeds++;
+    mc_meter_at(&meter, sums->seeds);
     sums->hash = (sums->hash ^ result.hash) * 0x9e3779b97f4a7c15ull;
     if (result.failed || options->fails) {
         seed_failed(options, seed, result.failed ? result.failure : "it is asked to");
@@ -382,6 +396,8 @@ int main(int argc, char **argv)
     if (options.trace)
         mc_log_threshold = MC_LOG_DEBUG;
     double start_s = cpu_seconds();
+    mc_meter_begin(&meter);
+    mc_meter_step(&meter, "", "seeds", options.list == NULL ? options.seeds : 0, 0);
     if (options.list != NULL && !list_run(&options, &sums))
         return 2;
     for (uint64_t i = 0; options.list == NULL && i < options.seeds; i++) {
@@ -391,6 +407,7 @@ int main(int argc, char **argv)
                 break;
         }
     }
+    mc_meter_end(&meter);
     double passed_s = cpu_seconds() - start_s;
     if (sums.seeds == 0) {
         fprintf(stderr, "no seed was run\n");

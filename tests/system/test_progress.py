@@ -1,6 +1,7 @@
 """Long work shows itself: on a terminal a line with how far, how fast and how much longer, which is gone at the end; elsewhere nothing of it."""
 import contextlib
 import os
+import pathlib
 import pty
 import re
 import socket
@@ -86,6 +87,26 @@ def test_doctor():
         check_both(r"check \d+ of \d+: master  \d s so far", BUILD / "mooncake_doctor", f"--master=127.0.0.1:{silent.getsockname()[1]}", code=1)
 
 
+def test_steps_of_dev(tmp_path):
+    """A step of ./dev, by itself: its last line, which runs a command, is another one here."""
+    lines = (pathlib.Path(os.environ["MC_SOURCE"]) / "dev").read_text().splitlines()
+    assert lines[-1] == 'main "$@"; exit'
+    script = tmp_path / "dev"
+    script.write_text("\n".join([*lines[:-1], f"logs={tmp_path}", """step slow sh -c 'for i in 1 2 3 4; do echo "line $i"; sleep 1; done'"""]) + "\n")
+    shown = AtTerminal("bash", script)
+    assert shown.end() == 0 and re.search(r"\r  slow: [2-4] s  line [2-4]\x1b\[K", shown.shown) and shown.shown.endswith(WIPED), shown.shown
+    assert re.fullmatch(r"  slow: done in \d s\n", shown.out), shown.out
+    piped = subprocess.run(["bash", script], capture_output=True, text=True, timeout=60, env=PLAIN)
+    assert piped.stderr == "" and re.fullmatch(r"  slow: done in \d s\n", piped.stdout), piped
+
+
+def test_simulator():
+    simulator = BUILD / "sim" / "mooncake_sim"
+    if not simulator.exists():
+        pytest.skip("it is there for x86-64 only")
+    check_both(r"\[#+\.+\] +\d+ %  \d+ of 500 seeds, \d+/s, \d+ s left", simulator, "--seeds", "500", "--no-shrink", "--keep-going", "--skip", os.environ["MC_SOURCE"] + "/sim/seeds/open")
+
+
 @pytest.fixture
 def disk(tmp_path):
     """What a store node has left, and behind it holes, which stand for the hours that terabytes take."""
@@ -95,12 +116,12 @@ def disk(tmp_path):
         node.spawn().wait("is running")
         node.stop()
     folder = tmp_path / "mooncake-c.0"
-    for number in range(1200):
+    for number in range(4000):
         with open(folder / f"volume.{number}", "ab") as volume:
             volume.truncate(256 * 64 << 20)
     return folder
 
 
 def test_disk(disk):
-    shown = check_both(r"mooncake-c\.0  \[#*\.*\] +\d+ %  .*/s, \d+ \w+ left", BUILD / "mooncake_disk", "check", disk)
+    shown = check_both(r"mooncake-c\.0  (\[#*\.*\])? +\d+ %  .*/s, \d+ \w+ left", BUILD / "mooncake_disk", "check", disk)
     assert shown.out.endswith("whole: every block of every object matches its checksum\n")
