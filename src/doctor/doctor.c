@@ -40,13 +40,11 @@ void mc_doctor_free(struct mc_doctor *doctor)
 void mc_doctor_run(struct mc_doctor *doctor)
 {
     struct mc_meter meter;
-    char title[64];
     mc_meter_begin(&meter);
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
         doctor->section = checks[i].section;
-        (void)snprintf(title, sizeof(title), "check %zu of %zu: %s", i + 1, sizeof(checks) / sizeof(checks[0]),
-                       checks[i].name);
-        mc_meter_step(&meter, title, "", 0, 0);
+        mc_meter_step(&meter, checks[i].name, "", 0, 0);
+        mc_meter_note(&meter, "check %zu of %zu", i + 1, sizeof(checks) / sizeof(checks[0]));
         checks[i].run(doctor);
     }
     mc_meter_end(&meter);
