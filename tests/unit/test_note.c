@@ -31,7 +31,8 @@
 static char folder[64], path[128], error[2048]; /* path: of the note */
 
 static atomic_bool disk_hangs, file_hangs, end_hangs;
-static atomic_uint writes; /* that have begun */
+static atomic_uint writes;   /* that have begun */
+static atomic_uint write_ms; /* so long each takes */
 
 /* Instead of the C library's. */
 int fdatasync(int fd)
@@ -46,6 +47,7 @@ ssize_t pwrite(int fd, const void *data, size_t size, off_t offset)
     atomic_fetch_add(&writes, 1);
     while (atomic_load(&file_hangs))
         usleep(1000);
+    usleep(1000 * atomic_load(&write_ms));
     return (ssize_t)syscall(SYS_pwrite64, fd, data, size, offset);
 }
 
@@ -633,6 +635,29 @@ static void test_a_file_that_hangs(void **state)
     mc_note_close(&note);
 }
 
+/* Every write takes 150 ms, and the record is told anew all the time: each other place has its turn. */
+static void test_a_file_that_is_slow(void **state)
+{
+    const struct mc_id cluster = {3, 4};
+    uint64_t now_ms = mc_clock_boot_ms();
+    bool is_named = false, is_aged = false, has_departed = false;
+    (void)state;
+    struct mc_note note = taken(EPOCH);
+    assert_int_equal(keep(&note, EPOCH, true, now_ms), 0);
+    atomic_store(&write_ms, 150);
+    uint64_t start_ns = mc_clock_ns();
+    for (unsigned i = 1; !(is_named && is_aged && has_departed) && mc_clock_ns() - start_ns < 5000000000; i++) {
+        (void)mc_note_keep(&note, EPOCH, true, now_ms + 1000 * i, 0);
+        is_named = mc_note_name(&note, cluster) == 0;
+        is_aged = mc_note_age(&note, EPOCH) == 0;
+        has_departed = mc_note_depart(&note, EPOCH, 5) == 0;
+        usleep(5000);
+    }
+    atomic_store(&write_ms, 0);
+    assert_true(is_named && is_aged && has_departed);
+    mc_note_close(&note);
+}
+
 /* What stands there is enough as long as it says so: whose time need not be said any more goes on. */
 static void test_what_stands_there_is_enough(void **state)
 {
@@ -801,6 +826,7 @@ int main(void)
         TEST(test_horizons_and_a_bad_disk),
         TEST(test_a_disk_that_hangs),
         TEST(test_a_file_that_hangs),
+        TEST(test_a_file_that_is_slow),
         TEST(test_what_stands_there_is_enough),
         TEST(test_the_end_of_one_whose_file_hangs),
         TEST(test_an_end_that_hangs),

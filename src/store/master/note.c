@@ -151,8 +151,9 @@ struct note_spot {
     uint8_t bytes[PLACE_MAX];
     size_t length;
     off_t at;
-    uint64_t asked, written, synced, failed;
+    uint64_t asked, begun, written, synced, failed;
     uint64_t syncing; /* as is_syncing began */
+    uint64_t turn;    /* more than that of whatever waited already when something was asked for here */
     int why;          /* it failed: an errno */
 };
 
@@ -165,6 +166,7 @@ struct mc_note_pen {
     bool is_running, is_writing, is_syncing, is_closed; /* the first two: the thread that writes */
     uint64_t begun_ns;                                  /* is_writing */
     int gone;                                           /* the record could not be written: an errno */
+    uint64_t turn;                                      /* the last that was given */
     struct note_spot places[PLACES];
     struct note_word {
         uint64_t taken, epoch, until_ms;
@@ -185,13 +187,19 @@ static void pen_release(struct mc_note_pen *pen)
     free(pen);
 }
 
-/* With the lock. */
+static bool is_waiting(const struct note_spot *place)
+{
+    return place->begun < place->asked;
+}
+
+/* With the lock. What waits longest: where each write takes its time, the record is always asked for again meanwhile. */
 static struct note_spot *next_asked(struct mc_note_pen *pen)
 {
-    for (unsigned i = 0; i < PLACES; i++)
-        if (pen->places[i].written < pen->places[i].asked && pen->places[i].failed < pen->places[i].asked)
-            return &pen->places[i];
-    return NULL;
+    struct note_spot *next = NULL;
+    for (struct note_spot *place = pen->places; place < pen->places + PLACES; place++)
+        if (is_waiting(place) && (next == NULL || place->turn < next->turn))
+            next = place;
+    return next;
 }
 
 /* With the lock, but for the write. */
@@ -199,6 +207,7 @@ static void write_one(struct mc_note_pen *pen, struct note_spot *place)
 {
     const struct note_spot copy = *place;
     struct record record;
+    place->begun = copy.asked;
     bool is_record = place == &pen->places[RECORD];
     pen->is_writing = true;
     pen->begun_ns = mc_clock_ns();
@@ -287,6 +296,8 @@ static uint64_t ask(struct mc_note *note, unsigned at, const void *bytes, size_t
     memcpy(place->bytes, bytes, length);
     place->length = length;
     place->at = offset;
+    if (!is_waiting(place))
+        place->turn = ++note->pen->turn;
     uint64_t number = ++place->asked;
     pthread_cond_signal(&note->pen->work);
     pthread_mutex_unlock(&note->pen->lock);
