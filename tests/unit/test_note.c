@@ -31,8 +31,9 @@
 static char folder[64], path[128], error[2048]; /* path: of the note */
 
 static atomic_bool disk_hangs, file_hangs, end_hangs;
-static atomic_uint writes;   /* that have begun */
-static atomic_uint write_ms; /* so long each takes */
+static atomic_uint writes, records; /* that have begun */
+static atomic_uint write_ms;        /* so long each takes */
+static atomic_bool record_refused;
 
 /* Instead of the C library's. */
 int fdatasync(int fd)
@@ -45,9 +46,13 @@ int fdatasync(int fd)
 ssize_t pwrite(int fd, const void *data, size_t size, off_t offset)
 {
     atomic_fetch_add(&writes, 1);
+    atomic_fetch_add(&records, offset == 0);
     while (atomic_load(&file_hangs))
         usleep(1000);
     usleep(1000 * atomic_load(&write_ms));
+    errno = ENOSPC;
+    if (offset == 0 && atomic_load(&record_refused))
+        return -1;
     return (ssize_t)syscall(SYS_pwrite64, fd, data, size, offset);
 }
 
@@ -658,6 +663,28 @@ static void test_a_file_that_is_slow(void **state)
     mc_note_close(&note);
 }
 
+/* Where the record could not be written the note is gone: what another master makes in its place is left alone. */
+static void test_a_record_that_fails_late(void **state)
+{
+    (void)state;
+    struct mc_note note = taken(EPOCH);
+    uint64_t now_ms = mc_clock_boot_ms();
+    atomic_store(&records, 0);
+    atomic_store(&file_hangs, true);
+    assert_int_equal(mc_note_keep(&note, EPOCH, true, now_ms, now_ms), 1);
+    while (atomic_load(&records) == 0)
+        usleep(1000);
+    assert_int_equal(mc_note_keep(&note, EPOCH, true, now_ms + 1000, now_ms + 1000), 1);
+    atomic_store(&record_refused, true);
+    atomic_store(&file_hangs, false);
+    usleep(200000);
+    atomic_store(&record_refused, false);
+    assert_int_equal(atomic_load(&records), 1);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_true(keep(&note, EPOCH, true, now_ms + 2000) < 0);
+    assert_int_equal(note.fd, -1);
+}
+
 /* What stands there is enough as long as it says so: whose time need not be said any more goes on. */
 static void test_what_stands_there_is_enough(void **state)
 {
@@ -827,6 +854,7 @@ int main(void)
         TEST(test_a_disk_that_hangs),
         TEST(test_a_file_that_hangs),
         TEST(test_a_file_that_is_slow),
+        TEST(test_a_record_that_fails_late),
         TEST(test_what_stands_there_is_enough),
         TEST(test_the_end_of_one_whose_file_hangs),
         TEST(test_an_end_that_hangs),

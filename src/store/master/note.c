@@ -192,12 +192,14 @@ static bool is_waiting(const struct note_spot *place)
     return place->begun < place->asked;
 }
 
-/* With the lock. What waits longest: where each write takes its time, the record is always asked for again meanwhile. */
+/* With the lock. What waits longest: where each write takes its time, the record is always asked for again meanwhile.
+ * That one is left alone when it is gone: another master may have made a note in its place. */
 static struct note_spot *next_asked(struct mc_note_pen *pen)
 {
     struct note_spot *next = NULL;
     for (struct note_spot *place = pen->places; place < pen->places + PLACES; place++)
-        if (is_waiting(place) && (next == NULL || place->turn < next->turn))
+        if (is_waiting(place) && (next == NULL || place->turn < next->turn) &&
+            (place != &pen->places[RECORD] || pen->gone == 0))
             next = place;
     return next;
 }
