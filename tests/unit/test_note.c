@@ -31,16 +31,17 @@
 static char folder[64], path[128], error[2048]; /* path: of the note */
 
 static atomic_bool disk_hangs, file_hangs, end_hangs;
-static atomic_uint writes, records; /* that have begun */
-static atomic_uint write_ms;        /* so long each takes */
-static atomic_bool record_refused;
+static atomic_uint writes, records;              /* that have begun */
+static atomic_uint write_ms;                     /* so long each takes */
+static atomic_bool disk_refuses, record_refused; /* what comes to the disk; the record */
 
 /* Instead of the C library's. */
 int fdatasync(int fd)
 {
     while (atomic_load(&disk_hangs))
         usleep(1000);
-    return (int)syscall(SYS_fdatasync, fd);
+    errno = EIO;
+    return atomic_load(&disk_refuses) ? -1 : (int)syscall(SYS_fdatasync, fd);
 }
 
 ssize_t pwrite(int fd, const void *data, size_t size, off_t offset)
@@ -685,6 +686,20 @@ static void test_a_record_that_fails_late(void **state)
     assert_int_equal(note.fd, -1);
 }
 
+/* The disk has refused the name of the cluster: nothing is said of it, and the next boot asks who is here. */
+static void test_a_name_that_the_disk_refuses(void **state)
+{
+    const struct mc_id cluster = {3, 4};
+    (void)state;
+    struct mc_note note = taken(EPOCH);
+    atomic_store(&disk_refuses, true);
+    int rc = name_to_the_end(&note, cluster);
+    atomic_store(&disk_refuses, false);
+    assert_int_equal(rc, 0);
+    assert_true(mc_id_equal(note.cluster, cluster));
+    mc_note_close(&note);
+}
+
 /* What stands there is enough as long as it says so: whose time need not be said any more goes on. */
 static void test_what_stands_there_is_enough(void **state)
 {
@@ -855,6 +870,7 @@ int main(void)
         TEST(test_a_file_that_hangs),
         TEST(test_a_file_that_is_slow),
         TEST(test_a_record_that_fails_late),
+        TEST(test_a_name_that_the_disk_refuses),
         TEST(test_what_stands_there_is_enough),
         TEST(test_the_end_of_one_whose_file_hangs),
         TEST(test_an_end_that_hangs),

@@ -358,6 +358,14 @@ static int on_disk(const struct mc_note *note, unsigned at, uint64_t number)
     return rc;
 }
 
+static bool is_written(const struct mc_note *note, unsigned at, uint64_t number)
+{
+    pthread_mutex_lock(&note->pen->lock);
+    bool is_there = note->pen->places[at].written >= number;
+    pthread_mutex_unlock(&note->pen->lock);
+    return is_there;
+}
+
 /* ---- the note ---- */
 
 int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, char *error, size_t error_size)
@@ -479,6 +487,8 @@ int mc_note_name(struct mc_note *note, struct mc_id cluster)
         note->naming_write = ask(note, NAME, &name, sizeof(name), NAME_AT);
     }
     int rc = on_disk(note, NAME, note->naming_write);
+    if (rc < 0 && is_written(note, NAME, note->naming_write))
+        rc = 0; /* the disk refused it: the next boot asks who is here, as without a note */
     if (rc < 0)
         note->naming = (struct mc_id){0, 0}; /* the half of it has no checksum */
     if (rc == 0)

@@ -53,7 +53,8 @@ bool mc_note_close(struct mc_note *note);
 /* A master of that epoch begins; no later one is to have it again, also after the machine went down: on the disk. 0, or
  * negative: as mc_note_keep, or (there is still a note) the disk has not taken it. */
 int mc_note_take(struct mc_note *note, uint64_t epoch);
-/* Which cluster this is, for all masters to come: on the disk. 0 or negative: it could not be written. */
+/* Which cluster this is, for all masters to come: on the disk, or the disk has refused it. Negative: it could not be
+ * written. */
 int mc_note_name(struct mc_note *note, struct mc_id cluster);
 /* The master of that epoch may act from now on, at boot_ms (CLOCK_BOOTTIME), for a moment; is_whole: it has given up
  * nobody of those that it has met. 0: that stands there, with a time that is not before needed_ms. Cheap when it was
