@@ -116,8 +116,10 @@ struct mc_server {
     uint64_t aged_epoch, aged_next; /* as mc_core_config's */
     bool noted_is_whole;
     bool is_taking;                      /* our epoch is being written into the note, and to the disk */
-    bool is_held;                        /* nothing is sent, */
-    uint64_t held_since_ms;              /* for as long as the note does not say what that depends on; 0: it does */
+    uint64_t taking_since_ms;            /* 0: it is not */
+    uint64_t keeping_since_ms;           /* since then its record does not say what it has to say; 0: it does */
+    bool is_held;                        /* nothing is sent for the one or the other, */
+    uint64_t held_since_ms;              /* since then */
     uint64_t aging_since_ms;             /* the note is being written to the disk; 0: it is not */
     uint64_t naming_since_ms;            /* the same, of the cluster in it */
     uint64_t departing_since_ms;         /* and of its horizon */

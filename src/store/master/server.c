@@ -25,7 +25,9 @@
 #define IDLE_AFTER_MS 5000u
 #define IDLE_TICK_MS 200u
 #define TICK_MAX_MS 60000u
-#define NOTE_PATIENCE_MS 2000u   /* nothing is said for so long while the note hangs: less than owners may be silent */
+/* Nothing is said for so long while the note hangs: with a second between two heartbeats less than owners may be
+ * silent, by a half. */
+#define NOTE_PATIENCE_MS 1500u
 #define AGING_TICK_MS 5u         /* while the disk is waited for, */
 #define AGING_PATIENCE_MS 10000u /* so long: a disk that hangs is not to end all removals */
 #define REPORT_MS 10000u         /* between two lines of metrics */
@@ -386,33 +388,32 @@ static void cluster_keep(struct mc_server *server)
     }
 }
 
-/* Does something that we may say depend on what the note does not say yet? */
-static bool note_is_late(struct mc_server *server)
+/* Is what is late still waited for? since_ms: its patience began then; 0: it was not late. What becomes late while
+ * nothing is sent for something else has what is left of that: then all that waits is sent, once at least. */
+static bool is_waited_for(const struct mc_server *server, bool is_late, uint64_t *since_ms)
 {
-    if (server->note.fd < 0 || server->core == NULL)
-        return false;
-    if (server->is_taking)
-        note_take(server, atomic_load(&server->epoch));
-    /* Of age it acts on nothing that the time has to say, but for what keep_horizon waits for. */
-    if (mc_core_acts(server->core) && note_keep(server, !mc_core_is_of_age(server->core)) > 0)
-        return true;
-    return server->is_taking;
+    uint64_t begun_ms = server->is_held ? server->held_since_ms : server->now_ms;
+    *since_ms = !is_late ? 0 : *since_ms != 0 ? *since_ms : begun_ms;
+    if (is_late && server->now_ms - *since_ms >= NOTE_PATIENCE_MS)
+        note_hangs(server);
+    return is_late && server->now_ms - *since_ms < NOTE_PATIENCE_MS;
 }
 
 /* Before anything goes out: what it speaks of was decided while the note said so. Sets is_held. */
 static void note_tell(struct mc_server *server)
 {
-    server->is_held = false;
-    if (!note_is_late(server)) {
-        server->held_since_ms = 0;
-        return;
-    }
-    server->held_since_ms = server->held_since_ms != 0 ? server->held_since_ms : server->now_ms;
-    server->is_held = server->now_ms - server->held_since_ms < NOTE_PATIENCE_MS;
+    bool may_act = server->note.fd >= 0 && server->core != NULL && mc_core_acts(server->core);
+    if (server->is_taking && server->core != NULL)
+        note_take(server, atomic_load(&server->epoch));
+    /* Of age it acts on nothing that the time has to say, but for what keep_horizon waits for. */
+    bool is_late = may_act && note_keep(server, !mc_core_is_of_age(server->core)) > 0;
+    bool takes = is_waited_for(server, server->is_taking, &server->taking_since_ms);
+    bool keeps = is_waited_for(server, is_late, &server->keeping_since_ms);
+    if ((takes || keeps) && !server->is_held)
+        server->held_since_ms = server->now_ms;
+    server->is_held = takes || keeps;
     if (server->is_held)
         tick_set(server, AGING_TICK_MS);
-    else
-        note_hangs(server);
 }
 
 /* wanted: an epoch that somebody has seen and ours must reach; 0: none. */
@@ -683,8 +684,8 @@ static int begin_alone(struct mc_server *server, const struct mc_master_config *
     rc = core_begin(server, is_late ? epoch_above(taken + MC_EPOCH_CARRY) : now, NULL);
     /* Nobody is served yet, so we may wait here, and what is written next (our cluster's name) comes to the disk soon
      * enough for those who come first. It is a part of the time in which nothing is said. */
-    server->held_since_ms = server->is_taking ? server->now_ms : 0;
-    for (unsigned waited_ms = 0; rc == 0 && server->is_taking && waited_ms < NOTE_PATIENCE_MS; waited_ms++) {
+    server->taking_since_ms = server->now_ms;
+    while (rc == 0 && server->is_taking && mc_clock_boot_ms() - server->taking_since_ms < NOTE_PATIENCE_MS) {
         (void)poll(NULL, 0, 1);
         note_take(server, atomic_load(&server->epoch));
     }
