@@ -40,7 +40,9 @@ class Hanging:
     def __init__(self, folder):
         self.flag = folder / "hangs"
         self.disk_flag = folder / "hangs.disk"
-        self.flags = [self.flag, self.disk_flag]
+        self.slow_flag = folder / "hangs.slow"
+        self.records_flag = folder / "hangs.records"
+        self.flags = [self.flag, self.disk_flag, self.slow_flag, self.records_flag]
         shim = cluster.BUILD / "tests" / "libhung_note.so"
         self.master = cluster.Master(environment={"LD_PRELOAD": str(shim), "MC_TEST_HANGS": str(self.flag)})
 
@@ -279,6 +281,51 @@ def test_it_begins_while_its_note_hangs(hanging):
     hanging.master.start()
     assert in_time(epoch_of, hanging.master) > 0
     assert 1 < time.monotonic() - start < 3
+
+
+def test_a_note_that_is_slow(hanging):
+    """Each write takes longer than the note is written ahead: it comes of age all the same, and lets go who has left."""
+    master = hanging.master
+    with StoreProcess(master.address) as away, StoreProcess(master.address):
+        hanging.slow_flag.touch()
+        client = joined(master, 0)
+        for number in range(20):
+            wait_until(lambda number=number: client.put(f"key-{number}", b"value") == 0)
+        master.kill()
+        begun = time.monotonic()
+        master.start()
+        wait_until(lambda: client.remove("nothing", True) == MISSING, 4 * LATE_S)
+        assert time.monotonic() - begun < 9  # three seconds, and what the master needs to hear of it
+        wait_until(lambda: all(client.get_size(f"key-{number}") == 5 for number in range(20)), LATE_S)
+        cluster.hold_still(away.process.pid)
+        begun = time.monotonic()
+        for number in range(20):
+            wait_until(lambda number=number: client.remove(f"key-{number}", True) in (0, MISSING), 4 * LATE_S)
+        assert time.monotonic() - begun < 9
+        away.process.send_signal(signal.SIGCONT)
+        client.close()
+
+
+def test_the_record_has_to_say_how_long_it_was_young(hanging):
+    """Its age is on the disk at once, but the time up to which it was young is not in its record yet: it removes nothing."""
+    master = hanging.master
+    with StoreProcess(master.address):
+        client = joined(master, 0)
+        wait_until(lambda: client.put("before", b"before") == 0)
+        wait_until(lambda: client.remove("nothing", True) == MISSING, LATE_S)
+        hanging.records_flag.touch()
+        master.kill()
+        begun_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000000
+        master.start()
+        wait_until(lambda: client.get_size("before") == 6, LATE_S)
+        assert client.put("now", b"now") == 0
+        wait_until(lambda: client.remove("before", True) == 0, LATE_S)
+        master.kill()
+        note = (pathlib.Path(master.state_dir.name) / f"master-{master.port}.note").read_bytes()
+        epoch, until_ms = struct.unpack_from("<QQ", note, 32)
+        assert max(struct.unpack_from("<Q", note, at + 8)[0] for at in (512, 1024)) == epoch
+        assert until_ms >= begun_ms + 3000
+        client.close()
 
 
 def test_it_ends_while_its_note_hangs(hanging):

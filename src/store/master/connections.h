@@ -122,7 +122,9 @@ struct mc_server {
     uint64_t held_since_ms;              /* since then */
     uint64_t aging_since_ms;             /* the note is being written to the disk; 0: it is not */
     uint64_t naming_since_ms;            /* the same, of the cluster in it */
-    uint64_t departing_since_ms;         /* and of its horizon */
+    uint64_t departing_since_ms;         /* and of its horizon, */
+    uint64_t departing_at_ms;            /* which is the age that was asked for last, */
+    uint64_t departed_ms;                /* for the first time then */
     uint64_t turn_ns;                    /* this turn began, with the first callback; 0: it has not */
     _Atomic uint64_t longest_turn_ns[2]; /* since the last report, and between the two before it */
     uint64_t sweeps;                     /* so far */

@@ -150,12 +150,11 @@ static void note_failed(const struct mc_server *server)
            strerror(errno));
 }
 
-/* As mc_note_keep. needs_time: what stands there has to say that we may act until now, at least. */
-static int note_keep(struct mc_server *server, bool needs_time)
+/* As mc_note_keep: what stands there has to say that we may act until needed_ms, at least. */
+static int note_keep(struct mc_server *server, uint64_t needed_ms)
 {
-    uint64_t boot_ms = mc_clock_boot_ms();
-    int rc = mc_note_keep(&server->note, atomic_load(&server->epoch), !mc_core_has_given_up(server->core), boot_ms,
-                          needs_time ? boot_ms : 0);
+    int rc = mc_note_keep(&server->note, atomic_load(&server->epoch), !mc_core_has_given_up(server->core),
+                          mc_clock_boot_ms(), needed_ms);
     if (rc < 0)
         note_failed(server);
     return rc;
@@ -179,6 +178,15 @@ static void note_take(struct mc_server *server, uint64_t epoch)
         age_is_unknown(server, rc);
 }
 
+/* Up to when a young master may have acted: now. That is compared with the last contacts of who never came to it, all
+ * of which are before its core began: no later time than depart_ms after that tells more of them, however long it is
+ * young, or sleeps. So where each write takes longer than it is written ahead, this is met when that has passed. */
+static uint64_t young_until_ms(const struct mc_server *server)
+{
+    uint64_t now_ms = mc_clock_boot_ms(), most_ms = server->core_since_ms + server->core_config.depart_ms;
+    return now_ms < most_ms ? now_ms : most_ms;
+}
+
 /* Before the core acts on the absence of who never came to it, the election or the note on the disk says so. True: that
  * is under way.
  */
@@ -193,8 +201,8 @@ static bool keep_age(struct mc_server *server)
         return false;
     }
     int rc = mc_note_age(&server->note, atomic_load(&server->epoch));
-    if (rc == 0 && mc_core_acts(server->core) && note_keep(server, true) > 0) /* the last time that it has to say so */
-        rc = 1;
+    if (rc == 0 && mc_core_acts(server->core) && note_keep(server, young_until_ms(server)) > 0)
+        rc = 1; /* it has to say so for the last time */
     server->aging_since_ms = server->aging_since_ms != 0 ? server->aging_since_ms : server->now_ms;
     bool is_late = server->now_ms - server->aging_since_ms >= AGING_PATIENCE_MS;
     if (rc > 0 && !is_late)
@@ -218,9 +226,13 @@ static bool keep_horizon(struct mc_server *server, bool *lets)
         server->departing_since_ms = 0;
         return false;
     }
+    if (at_ms != server->departing_at_ms) { /* whoever had the last contact then has been silent for depart_ms by now */
+        server->departing_at_ms = at_ms;
+        server->departed_ms = mc_clock_boot_ms();
+    }
     int rc = mc_note_depart(&server->note, atomic_load(&server->epoch), at_ms);
-    if (rc == 0 && note_keep(server, true) > 0) /* of owners that tell no age at their contact it says the time only */
-        rc = 1;
+    if (rc == 0 && note_keep(server, server->departed_ms) > 0)
+        rc = 1; /* of owners that tell no age at their contact the record says the time only */
     server->departing_since_ms = server->departing_since_ms != 0 ? server->departing_since_ms : server->now_ms;
     if (rc > 0 && server->now_ms - server->departing_since_ms < AGING_PATIENCE_MS)
         return true;
@@ -347,7 +359,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     server->tick_due_ms = 0;
     server->is_aging = false;
     server->depart_at_ms = 0;
-    server->aging_since_ms = server->naming_since_ms = server->departing_since_ms = 0;
+    server->aging_since_ms = server->naming_since_ms = server->departing_since_ms = server->departing_at_ms = 0;
     atomic_store(&server->epoch, epoch);
     mc_sampler_leads(&server->sampler, epoch, true);
     return server->core == NULL ? MC_ERR_NO_MEMORY : 0;
@@ -406,7 +418,8 @@ static void note_tell(struct mc_server *server)
     if (server->is_taking && server->core != NULL)
         note_take(server, atomic_load(&server->epoch));
     /* Of age it acts on nothing that the time has to say, but for what keep_horizon waits for. */
-    bool is_late = may_act && note_keep(server, !mc_core_is_of_age(server->core)) > 0;
+    uint64_t needed_ms = may_act && !mc_core_is_of_age(server->core) ? young_until_ms(server) : 0;
+    bool is_late = may_act && note_keep(server, needed_ms) > 0;
     bool takes = is_waited_for(server, server->is_taking, &server->taking_since_ms);
     bool keeps = is_waited_for(server, is_late, &server->keeping_since_ms);
     if ((takes || keeps) && !server->is_held)
