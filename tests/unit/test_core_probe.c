@@ -253,6 +253,60 @@ static void test_a_lost_ping_hides_nobody(void **state)
     world_close_all(&world);
 }
 
+/* While nothing is sent nobody is missed; from then on there is as much time as ever. */
+static void test_who_is_not_asked_yet_owes_nothing(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t one = world_client(&world, CLIENT);
+    world_pass(&world, 70);
+    for (unsigned before_ms = 0; before_ms <= 90; before_ms += 90) { /* it was asked before, and has begun to be late */
+        unsigned asked = 0;
+        complain(&world, one, store.segment);
+        run(&world, before_ms);
+        mc_core_hold(world.core, world.now, true);
+        run(&world, 1500);
+        assert_int_equal(state_of(&world, store.segment), 0);
+        mc_core_hold(world.core, world.now, false);
+        run(&world, 95 - before_ms);
+        assert_int_equal(state_of(&world, store.segment), 0);
+        run(&world, 10);
+        assert_int_equal(state_of(&world, store.segment), 1);
+        for (uint64_t ping = pinged(&world, store.owner); ping != 0; ping = pinged(&world, store.owner), asked++)
+            answer_ping(&world, store.owner, ping);
+        assert_in_range(asked, 2, 6); /* none while they were not sent */
+        assert_int_equal(state_of(&world, store.segment), 0);
+    }
+    world_close_all(&world);
+}
+
+/* Nor is what the PING of a heartbeat asked for, whenever the next heartbeat comes. */
+static void test_heartbeats_while_nothing_is_sent(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
+    world.stuck = store.owner; /* its answers take this test's time */
+    mc_core_hold(world.core, world.now, true);
+    for (unsigned i = 0; i < 3; i++) {
+        world_pass(&world, 500);
+        assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
+    }
+    mc_core_hold(world.core, world.now, false);
+    world_pass(&world, 1);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
+    struct mc_frame asked;
+    while ((asked = world_receive(&world, store.owner)).type == MC_MESSAGE_PING)
+        answer_ping(&world, store.owner, asked.request_id);
+    run(&world, 1000);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
+    run(&world, 1000);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 1); /* now it is silent */
+    world_close_all(&world);
+}
+
 /* Who was seen to answer late has more time, but not for ever. */
 static void test_slow_links_have_more_time(void **state)
 {
@@ -370,6 +424,8 @@ int main(void)
         cmocka_unit_test(test_doubts_only_ask),
         cmocka_unit_test(test_who_accuses_many_is_named),
         cmocka_unit_test(test_a_lost_ping_hides_nobody),
+        cmocka_unit_test(test_who_is_not_asked_yet_owes_nothing),
+        cmocka_unit_test(test_heartbeats_while_nothing_is_sent),
         cmocka_unit_test(test_slow_links_have_more_time),
         cmocka_unit_test(test_probe_without_answer),
         cmocka_unit_test(test_lost_packets_are_not_the_owners),

@@ -543,15 +543,17 @@ static bool serves(const struct mc_member *member)
  * after us does not think that nothing was missed. */
 static bool has_contact(struct mc_core *core, struct mc_member *member)
 {
-    uint64_t before_ms = member->beat_ms;
+    uint64_t before_ms = member->asked_ms;
     member->beat_ms = mc_core_life_ms(core);
+    if (!core->is_held) /* else this PING is sent later, and the one before it is what must have been answered */
+        member->asked_ms = member->beat_ms;
     if (!serves(member))
         return true;
     struct mc_connection *owner = member->owner;
     struct mc_buffer *out = owner == NULL ? NULL : mc_core_buffer(core, owner->number);
     if (out != NULL) {
         mc_core_frame_bare(core, out, MC_MESSAGE_PING, 0);
-        owner->asked_ms = owner->asked_ms != 0 ? owner->asked_ms : core->now_ms;
+        owner->asked_ms = owner->asked_ms != 0 || core->is_held ? owner->asked_ms : core->now_ms;
         (void)mc_way_loses(core, owner); /* a loss that a later probe has to know of */
     }
     if (owner != NULL && owner->heard_ms >= before_ms)

@@ -32,6 +32,7 @@ struct mc_member {
     uint64_t tenant;        /* of that key, hashed */
     unsigned rights;        /* of that key; all, where there are none */
     uint64_t beat_ms;       /* and of its last heartbeat; that is no sign of life of what serves its segments */
+    uint64_t asked_ms;      /* and of the last one at which its owner was asked at once */
     bool had_heartbeat;     /* from then on it is mortal */
     bool heartbeat_lost, silent;
     bool departed;     /* silent for depart_ms: its segments may be acted upon, if the core may do so at all */

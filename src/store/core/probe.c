@@ -256,8 +256,25 @@ static void probe_unanswered(struct mc_core *core, struct mc_segment *segment)
     }
 }
 
+/* The time in which nothing was sent does not count. */
+static uint64_t moved_on(const struct mc_core *core, uint64_t since_ms)
+{
+    return since_ms + core->now_ms - (since_ms > core->held_ms ? since_ms : core->held_ms);
+}
+
+void mc_segments_sent(struct mc_core *core)
+{
+    for (struct mc_link *link = core->watched.next; link != &core->watched; link = link->next) {
+        struct mc_segment *segment = mc_link_of(link, struct mc_segment, watched);
+        segment->probe_ms = moved_on(core, segment->probe_ms);
+        segment->pinged_ms = moved_on(core, segment->pinged_ms);
+    }
+}
+
 void mc_segments_tick(struct mc_core *core)
 {
+    if (core->is_held)
+        return;
     for (struct mc_link *link = core->watched.next; link != &core->watched;) {
         struct mc_segment *segment = mc_link_of(link, struct mc_segment, watched);
         link = link->next;
@@ -269,6 +286,8 @@ void mc_segments_tick(struct mc_core *core)
 uint64_t mc_segments_due(const struct mc_core *core)
 {
     uint64_t first = UINT64_MAX;
+    if (core->is_held)
+        return first;
     for (const struct mc_link *link = core->watched.next; link != &core->watched; link = link->next) {
         uint64_t at = due(mc_link_of(link, struct mc_segment, watched));
         first = at < first ? at : first;

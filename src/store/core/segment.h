@@ -216,6 +216,8 @@ struct mc_marks mc_segment_marks(const struct mc_core *core, const struct mc_seg
 /* Puts it among those with room, or not. After every change of what is used. */
 void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment);
 void mc_segments_tick(struct mc_core *core);
+/* What was held is sent now. */
+void mc_segments_sent(struct mc_core *core);
 /* Frees it; its nodes must be of no consequence any more. */
 void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment);
 

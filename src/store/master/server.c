@@ -425,6 +425,8 @@ static void note_tell(struct mc_server *server)
     if ((takes || keeps) && !server->is_held)
         server->held_since_ms = server->now_ms;
     server->is_held = takes || keeps;
+    if (server->core != NULL)
+        mc_core_hold(server->core, server->now_ms, server->is_held);
     if (server->is_held)
         tick_set(server, AGING_TICK_MS);
 }
