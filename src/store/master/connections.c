@@ -248,6 +248,7 @@ static void destroy(struct connection *connection)
     (void)event_del(&connection->write_event);
     mc_fd_close(connection->fd);
     greeter_remove(connection);
+    mc_link_remove(&connection->held);
     if (connection->share != NULL)
         mc_share_give(&server->shares, connection->share);
     server->backlog -= connection->backlog;
@@ -345,6 +346,14 @@ static void end(struct connection *connection)
     destroy(connection);
 }
 
+static void take_dirty(struct mc_server *server, struct connection *connection)
+{
+    server->dirty.first = connection->next_dirty;
+    if (server->dirty.first == NULL)
+        server->dirty.last = &server->dirty.first;
+    connection->is_dirty = false;
+}
+
 /* Sends what turns have made, and ends what shall end, the first in the list first, for as long as FLUSH_NS: a send
  * costs more than what it answers, so a turn's input may make more output than the turn may send. The rest is sent in
  * the next turn. The end of one may make output for others, which then come to the end of the list. */
@@ -352,46 +361,37 @@ void mc_server_flush(struct mc_server *server)
 {
     struct connection *connection;
     uint64_t begun_ns = 0; /* known at the first look: most turns have little to send, and end before it */
+    for (; !mc_link_alone(&server->held); mc_link_remove(server->held.next))
+        mark_dirty(mc_link_of(server->held.next, struct connection, held));
     for (unsigned count = 1; (connection = server->dirty.first) != NULL; count++) {
         uint64_t now_ns = count % FLUSH_LOOK == 0 ? mc_clock_ns() : 0;
         if (begun_ns != 0 && now_ns > begun_ns + FLUSH_NS)
             return;
         begun_ns = begun_ns == 0 ? now_ns : begun_ns;
-        server->dirty.first = connection->next_dirty;
-        if (server->dirty.first == NULL)
-            server->dirty.last = &server->dirty.first;
-        connection->is_dirty = false;
+        take_dirty(server, connection);
         if (connection->traced != NULL)
             mc_master_trace_answers(connection);
         if (!connection->is_dead && !send_pending(connection))
             connection->is_dead = true;
         if (!connection->is_dead)
             settle(connection);
-        if (!connection->is_dead)
-            continue;
-        if (connection->is_ready)
-            continue; /* the ready list still points to it; run_ready sends it here again */
-        end(connection);
+        if (connection->is_dead && !connection->is_ready) /* else run_ready, whose list has it, sends it here again */
+            end(connection);
     }
 }
 
 /* Instead of that, in a turn that may send nothing: what waits is counted, who has too much of it is not read, and who
- * is dead goes. All others keep their places in the list. */
+ * is dead goes. All others are looked at again when there is more for them, or when something may be sent. */
 void mc_server_hold(struct mc_server *server)
 {
-    struct connection **at = &server->dirty.first, *connection;
-    while ((connection = *at) != NULL) {
+    struct connection *connection;
+    while ((connection = server->dirty.first) != NULL) {
+        take_dirty(server, connection);
         if (!connection->is_dead)
             settle(connection);
-        if (!connection->is_dead) {
-            at = &connection->next_dirty;
-            continue;
-        }
-        *at = connection->next_dirty;
-        if (*at == NULL)
-            server->dirty.last = at;
-        connection->is_dirty = false;
-        if (!connection->is_ready) /* else as in a turn that sends */
+        if (!connection->is_dead && mc_link_alone(&connection->held))
+            mc_link_append(&server->held, &connection->held);
+        if (connection->is_dead && !connection->is_ready) /* else as in a turn that sends */
             end(connection);
     }
 }
@@ -896,6 +896,7 @@ static bool connection_create(struct mc_server *server, int fd)
         return false;
     }
     uint64_t index = server->free_count > 0 ? server->free_indices[--server->free_count] : server->indices_used++;
+    mc_link_init(&connection->held);
     connection->number = ++server->serial << MC_SERVER_INDEX_BITS | index;
     connection->server = server;
     connection->in.may_fail = connection->out.may_fail = true;

@@ -7,6 +7,7 @@
 
 #include "env/crowd.h"
 #include "env/socket.h"
+#include "store/core/list.h"
 #include "store/master/election.h"
 #include "store/master/mailbox.h"
 #include "store/master/metrics.h"
@@ -55,6 +56,7 @@ struct connection {
     uint64_t taken_ms; /* when the peer last took some of `out`, or all */
     uint64_t since_ms; /* accepted, then: when the pending frame began, or closing began */
     struct connection *next_dirty, *next_ready;
+    struct mc_link held;                /* in the server's list of those whose output may not be sent */
     struct connection *older, *newer;   /* while it has not spoken: of those that have not */
     struct connection *before, *behind; /* while is_part: of the parts */
     struct mc_share *share;             /* of its address; NULL: a unix socket */
@@ -139,6 +141,7 @@ struct mc_server {
         size_t bytes;
     } parts; /* those that wait for their peers: see stored.c */
     struct connection_list dirty, ready, bulk;
+    struct mc_link held;  /* connections: is_held, and there is something for them, or there was */
     struct mc_map shares; /* of addresses: struct mc_share */
     uint32_t share_max;   /* connections of one address */
     struct {

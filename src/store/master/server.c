@@ -764,6 +764,7 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
                                              config->slow == NULL ? NULL : mc_server_core_slow};
     server->stored_max = MC_SERVER_INPUT_ALL;
     server->dirty.last = &server->dirty.first;
+    mc_link_init(&server->held);
     server->ready.last = &server->ready.first;
     server->bulk.last = &server->bulk.first;
     mc_file_limit_raise();
