@@ -42,7 +42,8 @@ class Hanging:
         self.disk_flag = folder / "hangs.disk"
         self.slow_flag = folder / "hangs.slow"
         self.records_flag = folder / "hangs.records"
-        self.flags = [self.flag, self.disk_flag, self.slow_flag, self.records_flag]
+        self.open_flag = folder / "hangs.open"
+        self.flags = [self.flag, self.disk_flag, self.slow_flag, self.records_flag, self.open_flag]
         shim = cluster.BUILD / "tests" / "libhung_note.so"
         self.master = cluster.Master(environment={"LD_PRELOAD": str(shim), "MC_TEST_HANGS": str(self.flag)})
 
@@ -326,6 +327,23 @@ def test_the_record_has_to_say_how_long_it_was_young(hanging):
         assert max(struct.unpack_from("<Q", note, at + 8)[0] for at in (512, 1024)) == epoch
         assert until_ms >= begun_ms + 3000
         client.close()
+
+
+def test_it_is_stopped_before_it_can_read_its_note(hanging):
+    master = hanging.master
+    wait_until(lambda: epoch_of(master) > 0)
+    master.kill()
+    hanging.open_flag.touch()
+    environment = {**os.environ, "STATE_DIRECTORY": master.state_dir.name, **master.environment}
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with subprocess.Popen([str(master.program), "--rpc_port=0", "--metrics_port=0"], env=environment, stderr=subprocess.DEVNULL) as process:
+            try:
+                time.sleep(1)
+                assert process.poll() is None
+                process.send_signal(number)
+                process.wait(LATE_S)
+            finally:
+                process.kill()
 
 
 def test_it_ends_while_its_note_hangs(hanging):

@@ -1,7 +1,10 @@
 /* For LD_PRELOAD: as long as the file $MC_TEST_HANGS is there, nothing that a master does with its note comes to an
  * end, neither writes into the page cache nor the waits for the disk, nor giving up its lock or its descriptor. While
  * $MC_TEST_HANGS.disk is there, the waits for the disk do not. While $MC_TEST_HANGS.slow is there, each write takes
- * 300 ms, and while $MC_TEST_HANGS.records is there, one of a record two seconds. */
+ * 300 ms, and while $MC_TEST_HANGS.records is there, one of a record two seconds. A note cannot be opened while
+ * $MC_TEST_HANGS.open is there. */
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <stdio.h>
@@ -34,6 +37,18 @@ static bool wait_for_note(int fd, bool is_disk)
     while (is_note(path) && (is_asked_for("") || (is_disk && is_asked_for(".disk"))))
         usleep(1000);
     return is_note(path);
+}
+
+SHOWN int open64(const char *path, int flags, ...);
+int open64(const char *path, int flags, ...)
+{
+    va_list list;
+    va_start(list, flags);
+    unsigned mode = (flags & O_CREAT) != 0 ? va_arg(list, unsigned) : 0;
+    va_end(list);
+    while (is_note(path) && is_asked_for(".open"))
+        usleep(1000);
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
 SHOWN ssize_t pwrite64(int fd, const void *data, size_t size, off_t offset);

@@ -618,6 +618,17 @@ static int open_signals(void)
     return signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
+/* A note can hang for ever before the loop reads any signal: meanwhile they end the process, which has told nobody
+ * anything. All other threads have them blocked. */
+static void signals_end_process(bool do_they)
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    (void)pthread_sigmask(do_they ? SIG_UNBLOCK : SIG_BLOCK, &signals, NULL);
+}
+
 static int add_events(struct mc_server *server)
 {
     static const struct timeval report = {REPORT_MS / 1000, 0};
@@ -726,8 +737,11 @@ static int prepare(struct mc_server *server, const struct mc_master_config *conf
     if (server->signal_fd < 0 || server->base == NULL || server->connections == NULL || server->free_indices == NULL ||
         server->mailbox == NULL)
         return MC_ERR_NO_MEMORY;
-    if (server->election == NULL)
+    if (server->election == NULL) {
+        signals_end_process(true);
         rc = begin_alone(server, config, error, error_size);
+        signals_end_process(false);
+    }
     if (rc < 0)
         return rc;
     char name[MC_MASTER_UNIX_MAX];
