@@ -215,7 +215,8 @@ void mc_core_make_cluster(struct mc_core *core, struct mc_id cluster);
 bool mc_core_asks_to_keep_cluster(const struct mc_core *core);
 void mc_core_cluster_is_kept(struct mc_core *core);
 
-/* Nothing of what it says is sent, until it is told that it is: whoever is asked meanwhile does not owe an answer. */
+/* Nothing of what it says is sent, until it is told that it is: whoever is asked meanwhile does not owe an answer. To
+ * be told at the end of each turn, before what it has said is sent. */
 void mc_core_hold(struct mc_core *core, uint64_t now_ms, bool is_held);
 
 /* May it have done anything that a later master must know of? Before it may, nothing that it says depends on that. */

@@ -676,6 +676,18 @@ void mc_members_depart(struct mc_core *core)
     }
 }
 
+/* Who was asked in this turn does not hear of it now, and owes nothing at the next heartbeat. */
+void mc_members_hold(struct mc_core *core)
+{
+    for (struct mc_link *link = core->members.next; link != &core->members; link = link->next) {
+        struct mc_member *member = mc_link_of(link, struct mc_member, by_seen);
+        if (member->asked_ms + core->gap_ms >= core->sent_ms)
+            member->asked_ms = 0;
+        if (member->owner != NULL && member->owner->asked_ms >= core->sent_ms)
+            member->owner->asked_ms = 0;
+    }
+}
+
 void mc_members_tick(struct mc_core *core)
 {
     uint64_t now = mc_core_life_ms(core), ttl = core->config.client_ttl_ms, depart_ms = core->config.depart_ms;

@@ -96,6 +96,8 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
 bool mc_member_lends(const struct mc_connection *connection);
 void mc_member_connection_ended(struct mc_core *core, struct mc_connection *connection);
 void mc_members_tick(struct mc_core *core);
+/* What was said after sent_ms is not sent yet. */
+void mc_members_hold(struct mc_core *core);
 void mc_member_destroy(struct mc_core *core, struct mc_member *member);
 void mc_writer_release(struct mc_writer *writer);
 /* Ends the reads of the connection's last GET. */

@@ -52,7 +52,8 @@ struct mc_core {
     uint64_t base_ms,
         now_ms; /* now_ms: since base_ms, which is when the core was made; every other time in here is of this kind */
     uint64_t wake_ms; /* when the last tick asked to be called */
-    uint64_t held_ms; /* is_held: since then */
+    uint64_t held_ms; /* is_held: since then, */
+    uint64_t sent_ms; /* and all that was said before that was sent */
     bool is_held;     /* nothing of what we say is sent */
     uint64_t gap_ms;  /* sum of our own gaps */
     uint64_t random;
