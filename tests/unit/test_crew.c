@@ -99,7 +99,7 @@ static void many_callers(void **state)
 struct held {
     struct mc_crew *crew;
     sem_t entered, out;
-    bool is_shared; /* a helper has come: else the crew had not seen the end of another run's pieces yet */
+    atomic_bool is_shared; /* a helper has come: else the crew had not seen the end of another run's pieces yet */
 };
 
 static void piece_held(void *context, uint32_t index, bool is_own)
@@ -110,7 +110,10 @@ static void piece_held(void *context, uint32_t index, bool is_own)
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec++;
-        held->is_shared = sem_timedwait(&held->entered, &until) == 0;
+        if (sem_timedwait(&held->entered, &until) == 0)
+            atomic_store(&held->is_shared, true);
+        else
+            sem_post(&held->out); /* one that comes late is not held */
         return;
     }
     sem_post(&held->entered);
@@ -121,8 +124,11 @@ static void piece_held(void *context, uint32_t index, bool is_own)
 static void *call_held(void *argument)
 {
     struct held *held = argument;
-    while (!held->is_shared)
+    while (!atomic_load(&held->is_shared)) {
+        while (sem_trywait(&held->entered) == 0 || sem_trywait(&held->out) == 0)
+            continue;
         mc_crew_run(held->crew, 2, piece_held, held);
+    }
     return NULL;
 }
 
@@ -138,6 +144,8 @@ static void a_later_run_ends_first(void **state)
         assert_int_equal(sem_init(&held[i].entered, 0, 0), 0);
         assert_int_equal(sem_init(&held[i].out, 0, 0), 0);
         assert_int_equal(pthread_create(&threads[i], NULL, call_held, &held[i]), 0);
+        while (!atomic_load(&held[i].is_shared))
+            usleep(1000);
         usleep(100000); /* it waits for its helper */
     }
     struct timespec until;
