@@ -203,7 +203,7 @@ def test_who_lends_memory_needs_a_certificate(files):
     with Master(environment=files.of(files.server)) as master:
         with remote(master, files.of(), segment=16 * MIB) as client:
             assert client.code == -600
-            assert "who serves TLS needs a certificate and its key: set MC_TLS_CERT and MC_TLS_KEY" in client.said()
+            wait_until(lambda: "who serves TLS needs a certificate and its key: set MC_TLS_CERT and MC_TLS_KEY" in client.said(), 20, "the line")
         with remote(master, files.of()) as client:
             assert client.code == 0
 
