@@ -380,7 +380,8 @@ static const char *check_accounts(const struct mc_core *core, uint64_t nodes, ui
         in_use += core->objects.sizes[i].in_use;
     if (fetching != 0 || fetches != 0)
         return "what is loaded for hints of tenants";
-    return cells != in_use || counted != nodes ? "what all tenants have" : NULL;
+    const char *wrong = mc_accounts_check(core->objects.accounts);
+    return wrong != NULL || (cells == in_use && counted == nodes) ? wrong : "what all tenants have";
 }
 
 /* What only sums over all segments can tell. */

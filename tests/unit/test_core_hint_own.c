@@ -194,6 +194,27 @@ static void test_quota_and_what_is_under_way(void **state)
     }
 }
 
+/* What its tenant is guaranteed stays so, also after a hint that found no room among its own. */
+static void test_guarantee_after_a_hint_in_vain(void **state)
+{
+    const struct mc_core_quota quota = {.bytes = OBJECT + OBJECT / 2, .guaranteed_bytes = OBJECT};
+    const struct world_wish hard = {.flags = MC_PUT_HARD_PIN};
+    struct mc_wire_place place;
+    struct world world;
+    struct world_store store;
+    (void)state;
+    open_quota(&world, &store, MC_OFFLOAD_ON_PUT, MIB, OBJECT + OBJECT / 2);
+    put_on_disk(&world, &store, 1);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &quota), 0);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "hard", OBJECT, &hard, &place), 0);
+    const struct mc_object *object = mc_object_find(world.core, mc_span_string("hard"));
+    assert_true(mc_account_is_owed(world.core, object));
+    assert_int_equal(world_hint(&world, store.call, MC_HINT_PREFETCH, "k0", 0), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_true(mc_account_is_owed(world.core, object));
+    world_check(&world);
+    world_close_all(&world);
+}
+
 /* What is more than the quota by itself pushes out nothing. */
 static void test_quota_that_it_can_not_fit(void **state)
 {
@@ -276,6 +297,7 @@ int main(void)
         cmocka_unit_test(test_own_of_a_group),
         cmocka_unit_test(test_own_of_a_group_that_is_used),
         cmocka_unit_test(test_quota_and_what_is_under_way),
+        cmocka_unit_test(test_guarantee_after_a_hint_in_vain),
         cmocka_unit_test(test_quota_that_it_can_not_fit),
         cmocka_unit_test(test_own_and_a_pin_that_is_refused),
         cmocka_unit_test(test_quota_and_many),

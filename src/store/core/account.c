@@ -19,7 +19,7 @@ struct mc_accounts {
     uint32_t count;
     double quota_bytes, guaranteed_bytes; /* sums: of quotas that guarantee nothing, and of what others do */
     uint64_t capacity, changes;           /* of all memory that is lent, when so much had changed there */
-    const struct mc_account *putting;
+    const struct mc_account *putting;     /* while room is made for it: NULL between two messages */
 };
 
 /* ---- the table ---- */
@@ -113,6 +113,11 @@ bool mc_account_has_others(const struct mc_accounts *accounts, const struct mc_a
         if (accounts->list[i] != account && (accounts->list[i]->cells > 0 || accounts->list[i]->has_quota))
             return true;
     return false;
+}
+
+const char *mc_accounts_check(const struct mc_accounts *accounts)
+{
+    return accounts->putting == NULL ? NULL : "a tenant for whom room is made still";
 }
 
 /* ---- what each has ---- */
@@ -370,6 +375,7 @@ void mc_account_make_room(struct mc_core *core, const struct mc_object *object)
         return;
     struct mc_core_quota most = most_of(core, account);
     (void)mc_evict_own(core, account, object, left_of(most.bytes, object->length), left_of(most.objects, 1));
+    mc_account_puts(core, mc_span(NULL, 0)); /* or what it is guaranteed would be nobody's from here on */
 }
 
 void mc_account_in_vain(const struct mc_core *core, struct mc_object *object)
