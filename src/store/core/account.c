@@ -16,11 +16,16 @@
 struct mc_accounts {
     uint64_t seed; /* names come from others */
     struct mc_account *list[MC_TENANTS_MAX], *buckets[BUCKETS];
-    uint32_t count;
+    uint32_t count, in_use;               /* in the list; of these, those that have something or may */
     double quota_bytes, guaranteed_bytes; /* sums: of quotas that guarantee nothing, and of what others do */
     uint64_t capacity, changes;           /* of all memory that is lent, when so much had changed there */
     const struct mc_account *putting;     /* while room is made for it: NULL between two messages */
 };
+
+static bool is_in_use(const struct mc_account *account)
+{
+    return account->cells > 0 || account->has_quota;
+}
 
 /* ---- the table ---- */
 
@@ -59,7 +64,7 @@ static struct mc_account **place_for_one(struct mc_accounts *accounts)
         return &accounts->list[accounts->count++];
     for (uint32_t i = 0; i < MC_TENANTS_MAX; i++) {
         struct mc_account *idle = accounts->list[i];
-        if (idle->cells > 0 || idle->has_quota)
+        if (is_in_use(idle))
             continue;
         struct mc_account **at = (struct mc_account **)(uintptr_t)bucket_of(accounts, mc_scope_span(&idle->scope));
         while (*at != idle)
@@ -109,14 +114,29 @@ const struct mc_account *mc_account_at(const struct mc_accounts *accounts, uint3
 
 bool mc_account_has_others(const struct mc_accounts *accounts, const struct mc_account *account)
 {
-    for (uint32_t i = 0; i < accounts->count; i++)
-        if (accounts->list[i] != account && (accounts->list[i]->cells > 0 || accounts->list[i]->has_quota))
-            return true;
-    return false;
+    return accounts->in_use > (account != NULL && is_in_use(account));
+}
+
+void mc_account_cell_made(struct mc_accounts *accounts, struct mc_account *account)
+{
+    accounts->in_use += !is_in_use(account);
+    account->cells++;
+}
+
+void mc_account_cell_freed(struct mc_accounts *accounts, struct mc_account *account)
+{
+    mc_assert(account->cells > 0);
+    account->cells--;
+    accounts->in_use -= !is_in_use(account);
 }
 
 const char *mc_accounts_check(const struct mc_accounts *accounts)
 {
+    uint32_t in_use = 0;
+    for (uint32_t i = 0; i < accounts->count; i++)
+        in_use += is_in_use(accounts->list[i]);
+    if (in_use != accounts->in_use)
+        return "how many tenants have something";
     return accounts->putting == NULL ? NULL : "a tenant for whom room is made still";
 }
 
@@ -411,7 +431,9 @@ bool mc_account_has_room(const struct mc_core *core, const struct mc_object *obj
 
 static void quota_set(struct mc_accounts *accounts, struct mc_account *account, const struct mc_core_quota *quota)
 {
+    accounts->in_use -= is_in_use(account);
     account->has_quota = quota != NULL;
+    accounts->in_use += is_in_use(account);
     account->quota = quota != NULL ? *quota : (struct mc_core_quota){.bytes = 0};
     sum_quotas(accounts);
 }
@@ -463,7 +485,7 @@ size_t mc_core_tenants(const struct mc_core *core, uint64_t *cursor, struct mc_c
     size_t count = 0;
     for (; accounts != NULL && *cursor < accounts->count && count < capacity; ++*cursor) {
         const struct mc_account *from = accounts->list[*cursor];
-        if (!from->has_quota && from->cells == 0)
+        if (!is_in_use(from))
             continue;
         struct mc_core_tenant *to = &list[count++];
         *to = (struct mc_core_tenant){.has_quota = from->has_quota,

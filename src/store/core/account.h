@@ -76,6 +76,10 @@ bool mc_account_is_owed(const struct mc_core *core, const struct mc_object *obje
 /* Has anybody but that tenant (NULL: one that is not known yet) objects or a quota? */
 bool mc_account_has_others(const struct mc_accounts *accounts, const struct mc_account *account);
 
+/* An object or tombstone of one of its keys begins, or ends. */
+void mc_account_cell_made(struct mc_accounts *accounts, struct mc_account *account);
+void mc_account_cell_freed(struct mc_accounts *accounts, struct mc_account *account);
+
 /* For tests: what is wrong with them between two messages, or NULL. */
 const char *mc_accounts_check(const struct mc_accounts *accounts);
 /* For tests: the accounts, one after the other; NULL: those were all. */

@@ -108,7 +108,7 @@ static struct mc_object *create(struct mc_objects *objects, struct mc_span key, 
     if (roomy)
         *mc_object_membership(object) = (struct mc_membership){.group = 0};
     if (account != NULL) {
-        account->cells++;
+        mc_account_cell_made(objects->accounts, account);
         *mc_object_holding(object) = (struct mc_holding){.account = account};
     }
     return object;
@@ -128,7 +128,7 @@ void mc_object_free(struct mc_objects *objects, struct mc_object *object)
 {
     object->serial++;
     if (objects->accounts != NULL)
-        mc_object_holding(object)->account->cells--;
+        mc_account_cell_freed(objects->accounts, mc_object_holding(object)->account);
     mc_slab_release(slab_of(objects, object->key_length, object->roomy), object);
 }
 
