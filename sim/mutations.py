@@ -364,7 +364,7 @@ MUTATIONS = [
     ("quota_counts_one_replica", CORE + "account.c", "    struct room_wanted wanted = wanted_of(core, account, object, length * replicas);", "    replicas = 1;\n    struct room_wanted wanted = wanted_of(core, account, object, length * replicas);"),
     ("quota_forgets_what_went_with_its_group", CORE + "account.c", "        object = mc_objects_find(&core->objects, key); /* a value may have gone with its group */\n        bool had = wanted.replaces;\n        wanted = wanted_of(core, account, object, length * replicas);\n        if (had == wanted.replaces)\n            break;", "        break;"),
     ("quotas_are_no_shares", CORE + "account.c", "return sum <= capacity ? bytes : (uint64_t)((double)bytes * (capacity / sum));", "(void)sum, (void)capacity;\n    return bytes;"),
-    ("who_has_no_quota_is_let_in", CORE + "account.c", "if (core->config.quotas ? account == NULL || !account->has_quota\n", "if (core->config.quotas ? false\n"),
+    ("who_has_no_quota_is_let_in", CORE + "account.c", "if (core->config.quotas ? account != NULL && account->has_quota\n", "if (core->config.quotas ? true\n"),
     ("guarantee_keeps_nothing", CORE + "account.c", "    return (bytes > 0 && account->bytes < bytes + object->length) || account->objects <= quota->guaranteed_objects;", "    return bytes == UINT64_MAX;"),
     ("guarantee_of_bytes_is_one_value_short", CORE + "account.c", "account->bytes < bytes + object->length)", "account->bytes < bytes)"),
     ("guarantee_of_objects_keeps_nothing", CORE + "account.c", " || account->objects <= quota->guaranteed_objects;", ";"),

@@ -231,6 +231,26 @@ static void test_quota_that_it_can_not_fit(void **state)
     world_close_all(&world);
 }
 
+/* Who has no quota is told so, also for a pin that would be refused. */
+static void test_a_pin_of_who_has_no_quota(void **state)
+{
+    const struct world_wish hard = {.flags = MC_PUT_HARD_PIN},
+                            firm = {.flags = MC_PUT_SOFT_PIN | MC_PUT_FIRM_PIN | MC_PUT_OR_NOT, .pin_ms = 5000};
+    struct world world;
+    struct world_store store;
+    struct mc_wire_place place;
+    (void)state;
+    open_quota(&world, &store, MC_OFFLOAD_NEVER, MIB, 3 * OBJECT);
+    world.core->config.hard_pin_ratio = world.core->config.firm_pin_ratio = 0.001;
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "\1red\1a", OBJECT, &hard, &place),
+                     MC_ERR_TENANT_NOT_REGISTERED);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "\1red\1a", OBJECT, &firm, &place),
+                     MC_ERR_TENANT_NOT_REGISTERED);
+    assert_int_equal(statistics_of(&world).tenants_unknown, 2);
+    assert_int_equal(statistics_of(&world).firm_pins_refused, 0);
+    world_close_all(&world);
+}
+
 /* For what is refused since so much is pinned nothing of one's own goes. */
 static void test_own_and_a_pin_that_is_refused(void **state)
 {
@@ -299,6 +319,7 @@ int main(void)
         cmocka_unit_test(test_quota_and_what_is_under_way),
         cmocka_unit_test(test_guarantee_after_a_hint_in_vain),
         cmocka_unit_test(test_quota_that_it_can_not_fit),
+        cmocka_unit_test(test_a_pin_of_who_has_no_quota),
         cmocka_unit_test(test_own_and_a_pin_that_is_refused),
         cmocka_unit_test(test_quota_and_many),
     };

@@ -325,19 +325,25 @@ static bool fits(const struct mc_account *account, const struct room_wanted *wan
     return wanted->can_fit && account->bytes <= wanted->bytes_left && account->objects <= wanted->objects_left;
 }
 
-int32_t mc_account_admit(struct mc_core *core, struct mc_span key, const struct mc_object *object, uint64_t length,
-                         uint32_t replicas)
+int32_t mc_account_enter(struct mc_core *core, struct mc_span key)
 {
     struct mc_accounts *accounts = core->objects.accounts;
     if (accounts == NULL)
         return 0;
     /* Who names many tenants makes no account of each: where there are quotas it is told so before. */
-    struct mc_account *account = mc_account_find(accounts, key);
-    if (core->config.quotas ? account == NULL || !account->has_quota
-                            : account == NULL && mc_account_take(accounts, key) == NULL) {
-        core->statistics.tenants_unknown++;
-        return MC_ERR_TENANT_NOT_REGISTERED;
-    }
+    const struct mc_account *account = mc_account_find(accounts, key);
+    if (core->config.quotas ? account != NULL && account->has_quota
+                            : account != NULL || mc_account_take(accounts, key) != NULL)
+        return 0;
+    core->statistics.tenants_unknown++;
+    return MC_ERR_TENANT_NOT_REGISTERED;
+}
+
+int32_t mc_account_admit(struct mc_core *core, struct mc_span key, const struct mc_object *object, uint64_t length,
+                         uint32_t replicas)
+{
+    struct mc_accounts *accounts = core->objects.accounts;
+    struct mc_account *account = accounts == NULL ? NULL : mc_account_find(accounts, key);
     if (account == NULL || !account->has_quota)
         return 0;
     struct room_wanted wanted = wanted_of(core, account, object, length * replicas);

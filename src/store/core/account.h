@@ -50,8 +50,10 @@ void mc_account_turn(struct mc_object *object);
 /* As the oldest, if it lies in memory. */
 void mc_account_goes_first(struct mc_object *object);
 
-/* May the value be put? 0, and room among the tenant's own was made if need be; TENANT_NOT_REGISTERED,
- * TENANT_QUOTA_EXCEEDED; SPACE_SOON: it is to come again. object: of the key, whose value it would replace; or NULL. */
+/* Is its tenant one that may put? 0, or TENANT_NOT_REGISTERED. */
+int32_t mc_account_enter(struct mc_core *core, struct mc_span key);
+/* May the value be put, by one that may? 0, and room among the tenant's own was made if need be; TENANT_QUOTA_EXCEEDED;
+ * SPACE_SOON: it is to come again. object: of the key, whose value it would replace; or NULL. */
 int32_t mc_account_admit(struct mc_core *core, struct mc_span key, const struct mc_object *object, uint64_t length,
                          uint32_t replicas);
 /* It is being loaded for a hint; it has come, or failed. */

@@ -462,7 +462,7 @@ static void places_return(struct mc_core *core, const struct mc_replica *replica
     }
 }
 
-/* May its tenant put it? 0 or the item's code. *object may have made room for it. What only moves is let through. */
+/* Has its tenant room for it? 0 or the item's code. *object may have made it. What only moves is let through. */
 static int32_t admit(struct mc_core *core, const struct start *start, const struct mc_wire_put_start_item *item,
                      struct mc_object **object)
 {
@@ -607,7 +607,9 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
         return code;
     /* Kept also when the value that is to be replaced is what has to make room. */
     uint64_t group = item->group != 0 || object == NULL ? item->group : mc_object_group_id(object);
-    code = pin_code(core, start, item, object, &pin); /* before anything goes for it */
+    code = start->expected != 0 ? 0 : mc_account_enter(core, item->key);
+    if (code == 0)
+        code = pin_code(core, start, item, object, &pin); /* before anything goes for it */
     if (code != 0)
         goto refused;
     code = admit(core, start, item, &object);
