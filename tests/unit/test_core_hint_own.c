@@ -215,6 +215,31 @@ static void test_guarantee_after_a_hint_in_vain(void **state)
     world_close_all(&world);
 }
 
+/* Nothing of one's own goes for what has no room beside firm pins, which count by the length of their values. */
+static void test_quota_that_pins_fill(void **state)
+{
+    const struct world_wish firm = {.flags = MC_PUT_SOFT_PIN | MC_PUT_FIRM_PIN | MC_PUT_OR_NOT, .pin_ms = 5000};
+    struct world world;
+    struct world_store store;
+    struct mc_wire_place place;
+    (void)state;
+    for (unsigned is_small = 0; is_small < 2; is_small++) {
+        uint64_t pinned = is_small ? 1 : OBJECT;
+        open_quota(&world, &store, MC_OFFLOAD_ON_PUT, MIB, 100 * OBJECT);
+        world.core->config.firm_pin_ratio = 1;
+        put_on_disk(&world, &store, 1);
+        world.core->config.offload = MC_OFFLOAD_NEVER;
+        assert_int_equal(world_put_place(&world, store.call, store.owner, "pinned", pinned, &firm, &place), 0);
+        assert_int_equal(world_put(&world, store.call, store.owner, "small", OBJECT / 2), 0);
+        give_quota(&world, pinned + (is_small ? OBJECT : OBJECT - 1), 0);
+        assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "k0"),
+                         is_small ? MC_HINT_BEGUN : MC_ERR_NO_AVAILABLE_HANDLE);
+        assert_int_equal(is_there(&world, &store, "small"), !is_small);
+        world_check(&world);
+        world_close_all(&world);
+    }
+}
+
 /* What is more than the quota by itself pushes out nothing. */
 static void test_quota_that_it_can_not_fit(void **state)
 {
@@ -318,6 +343,7 @@ int main(void)
         cmocka_unit_test(test_own_of_a_group_that_is_used),
         cmocka_unit_test(test_quota_and_what_is_under_way),
         cmocka_unit_test(test_guarantee_after_a_hint_in_vain),
+        cmocka_unit_test(test_quota_that_pins_fill),
         cmocka_unit_test(test_quota_that_it_can_not_fit),
         cmocka_unit_test(test_a_pin_of_who_has_no_quota),
         cmocka_unit_test(test_own_and_a_pin_that_is_refused),

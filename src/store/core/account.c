@@ -421,7 +421,7 @@ bool mc_account_could(const struct mc_core *core, const struct mc_object *object
     if (account == NULL)
         return true;
     struct mc_core_quota most = most_of(core, account);
-    return object->length <= most.bytes && most.objects > 0;
+    return object->length <= left_of(most.bytes, account->firm_length) && most.objects > 0;
 }
 
 bool mc_account_has_room(const struct mc_core *core, const struct mc_object *object)

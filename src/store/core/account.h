@@ -22,6 +22,7 @@ struct mc_account {
     uint64_t fetching_bytes, fetching_objects; /* that are being loaded for hints */
     uint32_t vain_stamp;                       /* of the last message whose hints found no room */
     uint64_t firm_bytes;                       /* see firm.h */
+    uint64_t firm_length;                      /* of their values alone */
     struct mc_object *oldest, *youngest;       /* of `objects`, by their last use */
     bool has_quota;
     struct mc_core_quota quota;
@@ -64,7 +65,7 @@ void mc_account_make_room(struct mc_core *core, const struct mc_object *object);
 /* It had none, or none could be made: for no other hint of this message (core->stamp) it is looked for. */
 void mc_account_in_vain(const struct mc_core *core, struct mc_object *object);
 bool mc_account_is_in_vain(const struct mc_core *core, const struct mc_object *object);
-/* Could it, if nothing that is there was left? */
+/* Could it, if nothing that is there was left but what is pinned firmly? */
 bool mc_account_could(const struct mc_core *core, const struct mc_object *object);
 /* May its tenant have as much more as one replica of it in memory? */
 bool mc_account_has_room(const struct mc_core *core, const struct mc_object *object);

@@ -38,8 +38,11 @@ static void count(struct mc_core *core, const struct mc_object *object, struct m
 {
     segment->firm_bytes += more - less;
     core->firm.bytes += more - less;
-    if (mc_core_counts(core))
-        mc_object_holding(object)->account->firm_bytes += more - less;
+    if (!mc_core_counts(core))
+        return;
+    struct mc_account *account = mc_object_holding(object)->account;
+    account->firm_bytes += more - less;
+    account->firm_length += more > 0 ? object->length : -(uint64_t)object->length;
 }
 
 void mc_firm_begin(struct mc_object *object)
