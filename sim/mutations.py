@@ -277,7 +277,7 @@ MUTATIONS = [
     ("firm_pins_are_as_soft_ones", CORE + "firm.c", "    object->hard = 1;", ""),
     ("firm_pins_end_with_their_master", CORE + "recover.c", "        mc_firm_begin(object);", "        (void)object;"),
     ("owners_do_not_write_that_a_pin_is_firm", SEGMENT + "memory.c", "mc_pin_write(commit->flags, commit->pin_ms, ", "mc_pin_write(commit->flags & (uint8_t)~MC_PUT_FIRM_PIN, commit->pin_ms, "),
-    ("firm_pins_have_no_bound", CORE + "firm.c", "    if (core->firm.bytes - had + has > mc_firm_budget(core))", "    if (false)"),
+    ("firm_pins_have_no_bound", CORE + "firm.c", "    if (more && core->firm.bytes - had + has > mc_firm_budget(core))", "    if (false)"),
     ("what_is_there_keeps_the_pin_it_has", CORE + "put.c", "(start->flags & MC_PUT_NEW_PIN) == 0", "true"),
     # KV events: what masters tell of their keys, and who keeps an index by that. A snapshot that goes on under another master has no mutation:
     # its reader finds another epoch at once, and begins anew. What a reader does who falls behind while it reads is his.

@@ -358,7 +358,7 @@ static const char *check_accounts(const struct mc_core *core, uint64_t nodes, ui
     if (core->objects.accounts == NULL)
         return NULL;
     for (uint32_t i = 0; (account = mc_account_at(core->objects.accounts, i)) != NULL; i++) {
-        uint64_t bytes = 0, objects = 0, firm = 0, length = 0;
+        uint64_t bytes = 0, objects = 0, firm = 0, coming = 0, length = 0;
         const struct mc_object *previous = NULL;
         for (const struct mc_object *object = account->oldest; object != NULL;
              previous = object, object = mc_object_holding(object)->next) {
@@ -367,11 +367,12 @@ static const char *check_accounts(const struct mc_core *core, uint64_t nodes, ui
                 return "the list of a tenant";
             bytes += object->length * replicas;
             firm += mc_firm_bytes(object) * replicas;
+            coming += object->successor ? mc_firm_bytes(object) * replicas : 0;
             length += mc_object_is_firm(object) ? object->length * replicas : 0;
             counted += replicas;
         }
         if (previous != account->youngest || objects != account->objects || bytes != account->bytes ||
-            firm != account->firm_bytes || length != account->firm_length)
+            firm != account->firm_bytes || coming != account->firm_coming || length != account->firm_length)
             return "what a tenant has";
         cells += account->cells;
         fetching -= account->fetching_bytes;

@@ -574,6 +574,89 @@ static void test_tenants_without_quotas(void **state)
     world_close_all(&world);
 }
 
+/* In place of what is there, whose pin it may be meant to renew; 0 or why not. */
+static int32_t put_instead(struct world *world, const struct world_store *store, const char *key,
+                           const struct world_wish *wish)
+{
+    struct mc_wire_place place;
+    int32_t code = world_grant(world, store->call, PUT_1, key, 60000, wish, &place);
+    world_check(world);
+    if (code != 0)
+        return code;
+    world_live(world, store->owner, &place);
+    (void)world_owner_obeys(world, store->owner);
+    world_check(world);
+    return world_put_done(world, store->call, PUT_1);
+}
+
+/* Nobody keeps more than half by renewing what it had before the others came; what only stays as it is may. */
+static void test_renewals_without_quotas(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    struct mc_wire_place place;
+    const char *const names[] = {"\1blue\1a", "\1blue\1b", "\1blue\1c"};
+    const struct world_wish again = {.flags = or_not.flags | MC_PUT_REPLACE, .pin_ms = PIN_MS};
+    const struct world_wish keep = {.flags = MC_PUT_REPLACE | MC_PUT_KEEP_PIN};
+    (void)state;
+    config.tenants = true;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(world_put_place(&world, store.call, store.owner, names[i], 60000, &or_not, &place), 0);
+    world.core->config.firm_pin_ratio = 0.15; /* as if memory had left: that alone ends no promise */
+    assert_int_equal(put_instead(&world, &store, names[0], &again), 0);
+    world.core->config.firm_pin_ratio = 0.25;
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "a", SMALL, NULL, &place), 0);
+    assert_int_equal(put_instead(&world, &store, names[0], &again), MC_ERR_FIRM_PIN_REFUSED);
+    struct world_wish new_pin = another_pin(&world, store.call, names[1], or_not.flags);
+    assert_int_equal(put_instead(&world, &store, names[1], &new_pin), MC_ERR_FIRM_PIN_REFUSED);
+    assert_int_equal(put_instead(&world, &store, names[1], &keep), 0);
+    assert_true(world.is_firm);
+    struct world_wish copy = another_pin(&world, store.call, names[2], 0);
+    copy.flags = MC_PUT_REPLACE;
+    assert_int_equal(put_instead(&world, &store, names[2], &copy), 0);
+    assert_true(world.is_firm);
+    expect_firm(&world, 3, 60000);
+    new_pin = another_pin(&world, store.call, names[1], 0);
+    assert_int_equal(put_instead(&world, &store, names[1], &new_pin), 0);
+    expect_firm(&world, 2, 60000);
+    new_pin = another_pin(&world, store.call, names[2], or_not.flags); /* two of them are not more than half */
+    assert_int_equal(put_instead(&world, &store, names[2], &new_pin), 0);
+    world_close_all(&world);
+}
+
+/* Many at once: what is to take the place of another counts there alone. */
+static void test_renewals_at_once(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    struct mc_wire_place places[3], place;
+    const char *const names[] = {"\1blue\1a", "\1blue\1b"};
+    const struct world_wish again = {.flags = or_not.flags | MC_PUT_REPLACE, .pin_ms = PIN_MS};
+    (void)state;
+    config.tenants = true;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "a", SMALL, NULL, &place), 0);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(world_put_place(&world, store.call, store.owner, names[i], 60000, &or_not, &place), 0);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(world_grant(&world, store.call, PUT_1 + i, names[i], 60000, &again, &places[i]), 0);
+    world_check(&world);
+    assert_int_equal(world_grant(&world, store.call, PUT_1 + 2, "\1blue\1c", SMALL, &or_not, &place),
+                     MC_ERR_FIRM_PIN_REFUSED);
+    world_revoke(&world, store.call, &places[1]);
+    world_check(&world);
+    world_live(&world, store.owner, &places[0]);
+    (void)world_owner_obeys(&world, store.owner);
+    world_check(&world);
+    const struct mc_account *account = mc_account_find(world.core->objects.accounts, world_key(names[0]));
+    assert_int_equal(account->firm_bytes, 2 * mc_extent_size(60000, world_key(names[0]).length));
+    assert_int_equal(account->firm_coming, 0);
+    world_close_all(&world);
+}
+
 /* One that nobody has seen has no more than half either. */
 static void test_first_of_a_tenant(void **state)
 {
@@ -736,6 +819,8 @@ int main(void)
         cmocka_unit_test(test_what_is_said),
         cmocka_unit_test(test_tenants),
         cmocka_unit_test(test_tenants_without_quotas),
+        cmocka_unit_test(test_renewals_without_quotas),
+        cmocka_unit_test(test_renewals_at_once),
         cmocka_unit_test(test_first_of_a_tenant),
         cmocka_unit_test(test_upserts_of_tenants),
         cmocka_unit_test(test_loaded),

@@ -21,7 +21,7 @@ struct mc_account {
     uint64_t bytes, objects;
     uint64_t fetching_bytes, fetching_objects; /* that are being loaded for hints */
     uint32_t vain_stamp;                       /* of the last message whose hints found no room */
-    uint64_t firm_bytes;                       /* see firm.h */
+    uint64_t firm_bytes, firm_coming;          /* see firm.h; of these, of what is to take the place of a value */
     uint64_t firm_length;                      /* of their values alone */
     struct mc_object *oldest, *youngest;       /* of `objects`, by their last use */
     bool has_quota;

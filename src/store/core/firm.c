@@ -42,6 +42,7 @@ static void count(struct mc_core *core, const struct mc_object *object, struct m
         return;
     struct mc_account *account = mc_object_holding(object)->account;
     account->firm_bytes += more - less;
+    account->firm_coming += object->successor ? more - less : 0;
     account->firm_length += more > 0 ? object->length : -(uint64_t)object->length;
 }
 
@@ -57,6 +58,12 @@ void mc_firm_end(struct mc_core *core, struct mc_object *object)
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         mc_firm_unlinked(core, object, at.segment);
     object->hard = 0;
+}
+
+void mc_firm_succeeded(struct mc_core *core, const struct mc_object *object)
+{
+    if (mc_object_is_firm(object) && mc_core_counts(core))
+        mc_object_holding(object)->account->firm_coming -= bytes_of_all(core, object);
 }
 
 void mc_firm_linked(struct mc_core *core, const struct mc_object *object, struct mc_segment *segment)
@@ -113,18 +120,22 @@ static uint64_t most_of(struct mc_core *core, const struct mc_account *account)
 }
 
 bool mc_firm_fits(struct mc_core *core, struct mc_span key, const struct mc_object *before, uint64_t length,
-                  uint32_t replicas)
+                  uint32_t replicas, bool is_kept)
 {
     bool replaces = before != NULL && before->visible && mc_object_is_firm(before);
     uint64_t had = replaces ? bytes_of_all(core, before) : 0, has = bytes_of(length, key.length) * replicas;
-    if (has <= had) /* the promise that was given goes on, whatever has become of the memory it was given for */
+    bool more = has > had;
+    if (!more && is_kept) /* the promise that was given goes on, whatever has become of the memory it was given for */
         return true;
-    if (core->firm.bytes - had + has > mc_firm_budget(core))
+    if (more && core->firm.bytes - had + has > mc_firm_budget(core))
         return false;
     if (!mc_core_counts(core))
         return true;
     const struct mc_account *account = mc_account_find(core->objects.accounts, key);
-    return (account == NULL ? 0 : account->firm_bytes) - had + has <= most_of(core, account);
+    uint64_t pinned = account == NULL ? 0 : account->firm_bytes;
+    if (!more) /* those that are being renewed count once, or not all could be at a time */
+        pinned -= account->firm_coming;
+    return pinned - had + has <= most_of(core, account);
 }
 
 /* ---- where ---- */

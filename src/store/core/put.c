@@ -506,7 +506,7 @@ static int32_t pin_code(struct mc_core *core, const struct start *start, const s
         return no_room_code(core);
     if (!is_wanted || (start->flags & MC_PUT_HARD_PIN) != 0)
         return 0;
-    pin->is_firm = mc_firm_fits(core, item->key, object, item->length, start->replica_count);
+    pin->is_firm = mc_firm_fits(core, item->key, object, item->length, start->replica_count, keeps_pin(start));
     pin->is_refused = !pin->is_firm;
     if (pin->is_refused && start->expected != 0 && keeps_pin(start))
         return MC_ERR_NO_AVAILABLE_HANDLE; /* one more place is not worth the promise */

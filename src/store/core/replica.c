@@ -590,6 +590,7 @@ static void take_replicas(struct mc_core *core, struct mc_object *object, struct
     }
     if (mc_core_counts(core))
         mc_account_succeeded(core, object, successor);
+    mc_firm_succeeded(core, object);
 }
 
 bool mc_object_clearable(struct mc_core *core, const struct mc_object *object)
