@@ -1,6 +1,7 @@
 /* Firm pins: what has one is not evicted before its deadline, under whichever master, and there are only so many. */
 #include "core_moves.h"
 #include "store/core/account.h"
+#include "store/core/recover.h"
 #include "store/core/replica.h"
 #include "store/segment/layout.h"
 
@@ -657,6 +658,34 @@ static void test_renewals_at_once(void **state)
     world_close_all(&world);
 }
 
+/* While contents of an earlier master may still come, nobody is taken for alone; what is there may be renewed. */
+static void test_alone_only_when_all_is_known(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    struct mc_wire_place place;
+    const struct world_wish again = {.flags = or_not.flags | MC_PUT_REPLACE, .pin_ms = 100 * PIN_MS};
+    const char *const names[] = {"\1blue\1a", "\1blue\1b", "\1blue\1c"};
+    (void)state;
+    config.tenants = true;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(world_put_place(&world, store.call, store.owner, names[i], 60000, &again, &place), 0);
+    world.core->config.depart_ms += 60 * SECOND_MS; /* as if it had begun just now */
+    assert_true(mc_recover_unsettled(world.core));
+    assert_int_equal(world_grant(&world, store.call, PUT_1, names[2], 60000, &or_not, &place), MC_ERR_FIRM_PIN_REFUSED);
+    assert_int_equal(put_instead(&world, &store, names[0], &again), 0);
+    world.core->config.depart_ms -= 60 * SECOND_MS;
+    assert_false(mc_recover_unsettled(world.core));
+    assert_int_equal(world_put_place(&world, store.call, store.owner, names[2], 60000, &again, &place), 0);
+    assert_int_equal(put_instead(&world, &store, names[0], &again), 0);
+    world.core->config.depart_ms += 60 * SECOND_MS;
+    assert_int_equal(put_instead(&world, &store, names[0], &again), 0);
+    world.core->config.depart_ms -= 60 * SECOND_MS;
+    world_close_all(&world);
+}
+
 /* One that nobody has seen has no more than half either. */
 static void test_first_of_a_tenant(void **state)
 {
@@ -821,6 +850,7 @@ int main(void)
         cmocka_unit_test(test_tenants_without_quotas),
         cmocka_unit_test(test_renewals_without_quotas),
         cmocka_unit_test(test_renewals_at_once),
+        cmocka_unit_test(test_alone_only_when_all_is_known),
         cmocka_unit_test(test_first_of_a_tenant),
         cmocka_unit_test(test_upserts_of_tenants),
         cmocka_unit_test(test_loaded),

@@ -4,6 +4,7 @@
 #include "store/core/member.h"
 #include "store/core/pin.h"
 #include "store/core/place.h"
+#include "store/core/recover.h"
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
@@ -111,12 +112,14 @@ bool mc_hard_fits(struct mc_core *core, struct mc_span key, const struct mc_obje
     return core->firm.hard_bytes - had + has <= (uint64_t)((double)capacity(core) * core->config.hard_pin_ratio);
 }
 
-/* Of a tenant: who has no quota leaves the others half of what all may have. */
-static uint64_t most_of(struct mc_core *core, const struct mc_account *account)
+/* Of a tenant: who has no quota leaves the others half of what all may have. more: than it has; for that, others may be
+ * those that an earlier master knew. */
+static uint64_t most_of(struct mc_core *core, const struct mc_account *account, bool more)
 {
     if (account != NULL && account->has_quota)
         return budget_of(core, mc_account_most_bytes(core, account));
-    return mc_account_has_others(core->objects.accounts, account) ? mc_firm_budget(core) / 2 : UINT64_MAX;
+    bool others = mc_account_has_others(core->objects.accounts, account) || (more && mc_recover_unsettled(core));
+    return others ? mc_firm_budget(core) / 2 : UINT64_MAX;
 }
 
 bool mc_firm_fits(struct mc_core *core, struct mc_span key, const struct mc_object *before, uint64_t length,
@@ -135,7 +138,7 @@ bool mc_firm_fits(struct mc_core *core, struct mc_span key, const struct mc_obje
     uint64_t pinned = account == NULL ? 0 : account->firm_bytes;
     if (!more) /* those that are being renewed count once, or not all could be at a time */
         pinned -= account->firm_coming;
-    return pinned - had + has <= most_of(core, account);
+    return pinned - had + has <= most_of(core, account, more);
 }
 
 /* ---- where ---- */
