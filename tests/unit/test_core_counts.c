@@ -52,6 +52,15 @@ static void test_how_long_puts_take(void **state)
     assert_int_equal(world_put(&world, store.call, store.owner, "other", SMALL), 0); /* at once */
     assert_int_equal(statistics_of(&world).put_ms[0], 1);
     assert_int_equal(statistics_of(&world).put_ms_sum, 70);
+    assert_int_equal(world_get(&world, store.call, "other", 0, NULL, &place), 0);
+    const struct world_wish copy = {.flags = MC_PUT_REPLACE, .expected = place.generation - place.replica};
+    assert_int_equal(world_grant(&world, store.call, PUT_2, "other", SMALL, &copy, &place), 0);
+    world_pass(&world, 30);
+    world_live_code(&world, store.owner, &place, 0);
+    (void)world_owner_obeys(&world, store.owner);
+    assert_int_equal(world_put_done(&world, store.call, PUT_2), 0);
+    assert_int_equal(statistics_of(&world).put_ms[0], 1); /* a copy is no put */
+    assert_int_equal(statistics_of(&world).put_ms_sum, 70);
     world_close_all(&world);
 }
 

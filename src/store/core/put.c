@@ -74,7 +74,8 @@ static void put_finish(struct mc_core *core, struct mc_put *put)
 {
     struct mc_buffer *out = put->connection == NULL ? NULL : mc_core_buffer(core, put->connection->number);
     core->statistics.put_answers++;
-    count_time(core, mc_core_life_ms(core) - put->started_ms);
+    if (put->expected == 0) /* else it copies what is there */
+        count_time(core, mc_core_life_ms(core) - put->started_ms);
     if (out != NULL) {
         struct mc_wire_none none = {0};
         size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_DONE, put->request_id);
