@@ -150,8 +150,9 @@ static void print_rates(FILE *out, struct mc_span data)
 static void print_evictions(FILE *out, struct mc_span data)
 {
     char least[32], median[32], most[32];
-    if (mc_console_number(data, "totals.evicted_objects") == 0)
-        return;
+    struct mc_span reasons;
+    if (mc_console_number(data, "totals.evicted_objects") == 0 || mc_json_find(data, "evictions", &reasons) != 1)
+        return; /* none went, or a master of a release before does not say for what */
     fprintf(out, "room for  ");
     mc_console_print_parts(out, data, "evictions");
     if (mc_console_number(data, "eviction_ages.lately") > 0)

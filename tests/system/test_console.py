@@ -11,6 +11,7 @@ import keyed
 import pytest
 from cluster import BUILD, Master, wait_until
 from keyed import Key
+from older_master import OlderMaster
 from ports import free_ports
 from wire import EXIST, EXIST_REPLY, FIRM_PIN, FIRM_PINS, HINTS, SOFT_PIN, FakeOwner, data, record, records
 
@@ -87,6 +88,19 @@ def test_pins_hints_and_evictions_of_status(pool):
     assert "hints     drop done 1, drop absent 1\n" in text, text
     told = json.loads(run(master, "status", "--json"))
     assert told["firm_pins"] == {"objects": 1, "bytes": 4160, "budget_bytes": 16 << 20, "expired": 0, "refused": 0} and told["hints"]["drop"]["done"] == 1
+
+
+def test_a_master_of_the_release_before(pool):
+    """What it does not say is not shown, and what it does not know is said where one looks."""
+    master, owner = pool
+    for number in range(128):
+        owner.put([b"%d/%d" % (number, one) for one in range(8)], 1 << 16)  # it clears nothing: some find no room
+        if master.metrics()["master_evicted_key_count"] > 0:
+            break
+    assert "\nroom for  " in run(master, "status")
+    with OlderMaster(master, refused=("/api/v1/misses",)) as older:
+        text = run(older, "status")
+        assert "evicted   " in text and "room for" not in text, text
 
 
 def test_misses(pool):
