@@ -46,11 +46,16 @@ int mc_console_find(struct mc_console *console)
     return MC_CONSOLE_FINE;
 }
 
+static FILE *complaints(const struct mc_console *console)
+{
+    return console->complaints != NULL ? console->complaints : stderr;
+}
+
 static void say_unreached(const struct mc_console *console, int rc, int reason)
 {
     const char *why = reason != 0 ? strerror(reason) : mc_error_text(rc);
     fprintf(
-        stderr,
+        complaints(console),
         "mooncake: %s cannot be asked: %s. Is a master there? --master host:port ($MOONCAKE_MASTER) says where, and "
         "--admin host:metrics_port where its metrics_port is not %d%s\n",
         console->address, why, ADMIN_PORT,
@@ -72,12 +77,12 @@ static void say_refused(const struct mc_console *console, int status, const stru
                          : status == 503 ? "it does not lead, or is too busy; `mooncake status` says who leads"
                          : text[0] != 0  ? text
                                          : "it could not";
-    fprintf(stderr, "mooncake: %s answers %d: %s\n", console->address, status, advice);
+    fprintf(complaints(console), "mooncake: %s answers %d: %s\n", console->address, status, advice);
 }
 
 int mc_console_strange(const struct mc_console *console)
 {
-    fprintf(stderr, "mooncake: %s answers with something that no master says\n", console->address);
+    fprintf(complaints(console), "mooncake: %s answers with something that no master says\n", console->address);
     return MC_CONSOLE_FAILED;
 }
 

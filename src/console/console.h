@@ -22,7 +22,7 @@ struct mc_console {
     bool is_json, follows, waits, is_once;
     const char *const *words; /* after the command's name */
     size_t word_count;
-    FILE *out;
+    FILE *out, *complaints; /* of the latter NULL: stderr */
 };
 
 /* Each returns an exit code, and has said on stderr why it is not 0. */
@@ -40,7 +40,8 @@ int mc_console_top(struct mc_console *console);
 
 /* Finds the port to ask. */
 int mc_console_find(struct mc_console *console);
-/* The answer to a GET, or with a body to a POST; said on stderr unless it is 200. reply is the caller's to free. */
+/* The answer to a GET, or with a body to a POST; said among the complaints unless it is 200. reply is the caller's to
+ * free. */
 int mc_console_ask(struct mc_console *console, const char *path, const char *body, struct mc_buffer *reply);
 /* Appends a parameter's value, escaped. */
 void mc_console_escape(struct mc_buffer *path, struct mc_span text);

@@ -200,9 +200,11 @@ static void print_misses(struct mc_console *console)
 {
     struct mc_buffer reply = {0};
     struct mc_span data;
+    console->complaints = console->out; /* in its place: on stderr it would stand across the picture */
     if (mc_console_ask(console, "/api/v1/misses", NULL, &reply) == MC_CONSOLE_FINE &&
         mc_json_find(mc_span(reply.data, reply.length), "data", &data) == 1)
         mc_console_print_misses_short(console->out, data);
+    console->complaints = NULL;
     mc_buffer_free(&reply);
 }
 

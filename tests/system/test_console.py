@@ -101,6 +101,8 @@ def test_a_master_of_the_release_before(pool):
     with OlderMaster(master, refused=("/api/v1/misses",)) as older:
         text = run(older, "status")
         assert "evicted   " in text and "room for" not in text, text
+        text = run(older, "top")
+        assert f"mooncake: 127.0.0.1:{older.metrics_port} answers 404: it does not know this question" in text and "node-a:1" in text, text
 
 
 def test_misses(pool):
