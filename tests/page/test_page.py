@@ -19,6 +19,7 @@ from browser import CHROMIUM, Browser  # noqa: E402
 from cluster import Master, request  # noqa: E402
 from etcd import Etcd  # noqa: E402
 from keyed import Key  # noqa: E402
+from older_master import OlderMaster  # noqa: E402
 from test_ha import CLUSTER, Masters  # noqa: E402
 from test_recovery_progress import Returning  # noqa: E402
 from test_slow import Caller, begin, end  # noqa: E402
@@ -180,6 +181,21 @@ def test_how_long_puts_take_and_bytes_that_are_got():
         assert sum(int(row.split("|")[1]) for row in rows if row.split("|")[0] in ("up to 100 ms", "up to 200 ms", "up to 500 ms")) == 1, rows
         assert "found by gets" in text_of(browser, "charts")
         browser.wait("document.getElementById('cards').innerText.includes('B/s found')")
+
+
+def test_a_master_of_the_release_before():
+    """It says less: that is not shown, and the rest goes on."""
+    with Pool(1) as pool, OlderMaster(pool.master) as older, Browser() as browser:
+        for number in range(128):
+            pool.put([b"%d/%d" % (number, one) for one in range(8)], 1 << 16)
+            if pool.master.metrics()["master_evicted_key_count"] > 0:
+                break
+        browser.open(older.url)
+        settled(browser)
+        assert "leader, clients connect to" in text_of(browser, "state"), text_of(browser, "state")
+        assert " so far, " in text_of(browser, "cards") and browser.eval("document.querySelectorAll('#nodes tr').length") == 1
+        assert browser.eval("['evictions-part', 'promises-part', 'puts-part'].every(name => document.getElementById(name).hidden)")
+        assert browser.eval("document.querySelectorAll('#turns tr').length") > 0 and browser.problems == []
 
 
 def test_pins_and_hints():

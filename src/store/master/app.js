@@ -114,14 +114,15 @@ function showNow(data) {
     {name: "puts", value: per("put_end_items"), more: second.put_bytes === undefined ? "" : size(second.put_bytes) + "/s"},
     {name: "gets", value: per("get_items"), more: second.get_hit_bytes === undefined ? "" : `${size(second.get_hit_bytes)}/s found`},
     {name: "removes", value: per("remove_items")},
-    {name: "evicted", value: per("evicted_objects"), more: `${count(data.totals.evicted_objects)} so far, ${size(data.totals.evicted_bytes)}` + (data.eviction_ages.lately ? `; half of the last within ${lasted(data.eviction_ages.median_ms)} of their use` : "")},
+    {name: "evicted", value: per("evicted_objects"), more: `${count(data.totals.evicted_objects)} so far, ${size(data.totals.evicted_bytes)}` + (data.eviction_ages?.lately ? `; half of the last within ${lasted(data.eviction_ages.median_ms)} of their use` : "")},
     {name: "segments", value: count(segments.mounted), more: bad.map(([name, number]) => number + " " + name).join(", ") || `${count(data.members)} members, ${count(data.connections)} connections`},
     {name: "largest free piece", value: size(memory.largest_free_bytes), more: size(memory.clearing_bytes + memory.quarantine_bytes) + " being cleared"},
   ]);
   showPromises(data);
   showTroubles(data);
   showTimes(byId("turns"), data.turns.counts, data.turns.bounds_us, micro);
-  showTimes(byId("puts"), data.puts.counts, data.puts.bounds_ms, lasted);
+  byId("puts-part").hidden = !data.puts; // as of all below: a master of a release before does not say it
+  if (data.puts) showTimes(byId("puts"), data.puts.counts, data.puts.bounds_ms, lasted);
   showEvictions(data);
   showRecovery(data.recovery);
   showDrains(data.drains);
@@ -173,7 +174,8 @@ function showParts(parent, counts) {
 
 function showEvictions(data) {
   const ages = data.eviction_ages;
-  byId("evictions-part").hidden = data.totals.evicted_objects === 0;
+  byId("evictions-part").hidden = !ages || data.totals.evicted_objects === 0;
+  if (!ages) return;
   showParts(byId("evictions"), data.evictions);
   showSpans(byId("ages"), ages.seconds);
   set(byId("ages-lately"), ages.lately ? `Of the last ${ages.lately} that the sample has, the use before was ${lasted(ages.least_ms)} to ${lasted(ages.most_ms)} ago, of half of them at most ${lasted(ages.median_ms)}.` : "");
@@ -181,10 +183,10 @@ function showEvictions(data) {
 
 /* What is promised, and asked for ahead; nothing where nobody does. */
 function showPromises(data) {
-  const pins = data.firm_pins, cards = [];
+  const pins = data.firm_pins || {}, cards = [];
   if (pins.bytes || pins.expired || pins.refused) cards.push({name: "pinned firmly", value: size(pins.bytes), more: `of ${size(pins.budget_bytes)}, ${count(pins.objects)} objects; ${count(pins.expired)} are over, ${count(pins.refused)} were refused`, ratio: pins.budget_bytes ? pins.bytes / pins.budget_bytes : 0});
   if (data.hard_pin_bytes) cards.push({name: "pinned for ever", value: size(data.hard_pin_bytes)});
-  for (const [hint, outcomes] of Object.entries(data.hints)) {
+  for (const [hint, outcomes] of Object.entries(data.hints || {})) {
     const some = Object.entries(outcomes).filter(([, number]) => number);
     if (some.length) cards.push({name: "hints: " + hint, value: count(some.reduce((sum, [, number]) => sum + number, 0)), more: some.map(([name, number]) => `${count(number)} ${name.replace("_", " ")}`).join(", ")});
   }
@@ -265,7 +267,7 @@ function showWaiting(data) {
 const past = {hour: {series: null, last: 0, each: 10}, day: {series: null, last: 0, each: 120}};
 const gauge = name => (s, i) => s[name][i];
 /* What came between two samples of one leadership, by the second. */
-const growth = name => (s, i) => i === 0 || s.epoch[i] !== s.epoch[i - 1] || s[name][i] < s[name][i - 1] ? null : 1000 * (s[name][i] - s[name][i - 1]) / Math.max(1, s.wall_ms[i] - s.wall_ms[i - 1]);
+const growth = name => (s, i) => i === 0 || typeof s[name]?.[i] !== "number" || typeof s[name][i - 1] !== "number" || s.epoch[i] !== s.epoch[i - 1] || s[name][i] < s[name][i - 1] ? null : 1000 * (s[name][i] - s[name][i - 1]) / Math.max(1, s.wall_ms[i] - s.wall_ms[i - 1]);
 function ratioOf(part, whole) {
   return (s, i) => { const all = growth(whole)(s, i); return all ? growth(part)(s, i) / all : null; };
 }
@@ -370,7 +372,7 @@ async function refreshHistory() {
   if (fresh.number && kept.last === 0) kept.step = answer.step;
   if (fresh.number) {
     kept.last = fresh.number[fresh.number.length - 1];
-    if (kept.series) for (const name in kept.series) kept.series[name] = kept.series[name].concat(fresh[name]).slice(-SAMPLES_KEPT);
+    if (kept.series) for (const name in kept.series) kept.series[name] = kept.series[name].concat(fresh[name] || fresh.number.map(() => null)).slice(-SAMPLES_KEPT);
     else kept.series = fresh;
   }
   showCharts();
