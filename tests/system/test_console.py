@@ -151,7 +151,9 @@ def test_drain_and_undrain(pool):
     assert "being drained" in run(master, "drain", "--nowait", "node-a:1")
     assert run(master, "drain").splitlines()[0] == "RUNNING   node-a:1: 0 of 22 objects, 0 B moved"
     assert "draining  [                        ]   0 %  node-a:1: 0 of 22 objects moved" in run(master, "status") and "1 being drained" in run(master, "status")
-    assert [job["status"] for job in json.loads(run(master, "drain", "--json"))] == ["RUNNING", "SUCCEEDED", "SUCCEEDED"]
+    jobs = json.loads(run(master, "drain", "--json"))
+    assert [job["status"] for job in jobs] == ["RUNNING", "SUCCEEDED", "SUCCEEDED"]
+    assert [[name in job for name in ("since_ms", "units_per_second", "left_ms")] for job in jobs] == [[True] * 3, [False] * 3, [False] * 3]  # nobody may have looked when it ended
     assert run(master, "undrain", "node-a:1", "empty:1") == "takes objects again\n"
     assert "CANCELED" in run(master, "drain").splitlines()[0] and "drain" not in run(master, "status")
     assert "there is no such node" in run(master, "drain", "nobody", code=1) and "there is no such node" in run(master, "undrain", "nobody", code=1)

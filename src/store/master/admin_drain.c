@@ -30,7 +30,7 @@ struct drain_job {
     uint64_t number; /* in order of their creation */
     uint64_t units, bytes;
     uint64_t units_left, bytes_left;
-    uint64_t began_ms, took_ms; /* until now, or until it ended */
+    uint64_t began_ms, took_ms; /* until it was looked at last */
     size_t segment_count;
     char segments[JOB_SEGMENTS_MAX][NAME_MAX_BYTES];
 };
@@ -151,7 +151,7 @@ static void write_job(struct mc_buffer *text, const struct drain_job *job, bool 
 {
     uint64_t done = job->units - job->units_left;
     double per_ms = job->took_ms == 0 ? 0 : (double)done / (double)job->took_ms; /* in the mean */
-    double left_ms = per_ms > 0 && job->status <= RUNNING ? (double)job->units_left / per_ms : 0;
+    double left_ms = per_ms > 0 ? (double)job->units_left / per_ms : 0;
     mc_buffer_printf(text, "\"job_id\":\"%" PRIu64 "-%" PRIu64 "\",\"type\":0,", job->id.high, job->id.low);
     if (by_name)
         mc_buffer_printf(text, "\"status\":\"%s\",", status_names[job->status]);
@@ -167,8 +167,9 @@ static void write_job(struct mc_buffer *text, const struct drain_job *job, bool 
                      ",\"active_units\":%" PRIu64 ",\"migrated_bytes\":%" PRIu64,
                      job->units, done, job->status == FAILED ? job->units_left : 0,
                      job->status <= RUNNING ? job->units_left : 0, job->bytes - job->bytes_left);
-    mc_buffer_printf(text, ",\"since_ms\":%" PRIu64 ",\"units_per_second\":%.1f,\"left_ms\":%.0f", job->took_ms,
-                     1000 * per_ms, left_ms);
+    if (job->status <= RUNNING) /* when one ended nobody may have looked */
+        mc_buffer_printf(text, ",\"since_ms\":%" PRIu64 ",\"units_per_second\":%.1f,\"left_ms\":%.0f", job->took_ms,
+                         1000 * per_ms, left_ms);
 }
 
 static void reply_job(struct mc_web_request *request, const struct drain_job *job, bool by_name)
