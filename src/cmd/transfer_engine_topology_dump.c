@@ -43,17 +43,16 @@ static int dump(const struct mc_options *options)
     if (file[0] == 0 && uses_custom)
         file = given;
     /* What the engine of this environment would see, but for the file. */
-    if (setenv("MC_CUSTOM_TOPO_JSON", file, 1) != 0 ||
-        (file[0] != 0 && !mc_topology_given(topology, mc_options_text(options, "device_name")))) {
-        fprintf(stderr,
-                "error: %s cannot be used: name a file that this user can read, with a matrix such as {\"cpu:0\": "
-                "[[\"mlx5_0\"], [\"mlx5_1\"]]}; without it sysfs is used\n",
-                file);
-        free(topology);
-        return 1;
-    }
-    if (file[0] == 0)
-        mc_topology_local(topology, mc_options_text(options, "device_name"), NULL, 0);
+    const char *names = mc_options_text(options, "device_name");
+    bool is_given = setenv("MC_CUSTOM_TOPO_JSON", file, 1) == 0 && mc_topology_given(topology, names);
+    if (file[0] != 0 && !is_given)
+        fprintf(
+            stderr,
+            "%s cannot be used, so this is what sysfs says: name a file that this user can read, with a matrix such "
+            "as {\"cpu:0\": [[\"mlx5_0\"], [\"mlx5_1\"]]}\n",
+            file);
+    if (!is_given)
+        mc_topology_discover(topology, "/sys", names, mc_variable(MC_TE_FILTERS), NULL, 0);
     mc_topology_write(topology, &text);
     printf("Local topology [te/%s%s%s]: %.*s\n", file[0] == 0 ? "discover" : "custom (", file, file[0] == 0 ? "" : ")",
            (int)text.length, (const char *)text.data);
