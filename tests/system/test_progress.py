@@ -87,17 +87,38 @@ def test_doctor():
         check_both(r"\rmaster  \d s so far  check \d+ of \d+", BUILD / "mooncake_doctor", f"--master=127.0.0.1:{silent.getsockname()[1]}", code=1)
 
 
-def test_steps_of_dev(tmp_path):
-    """A step of ./dev, by itself: its last line, which runs a command, is another one here."""
+def dev_with(folder, *last):
+    """./dev by itself: its last line, which runs a command, is another one here."""
     lines = (pathlib.Path(os.environ["MC_SOURCE"]) / "dev").read_text().splitlines()
     assert lines[-1] == 'main "$@"; exit'
-    script = tmp_path / "dev"
-    script.write_text("\n".join([*lines[:-1], f"logs={tmp_path}", """step slow sh -c 'for i in 1 2 3 4; do echo "line $i"; sleep 1; done'"""]) + "\n")
+    script = folder / "dev"
+    script.write_text("\n".join([*lines[:-1], f"cache={folder}", f"logs={folder}", *last]) + "\n")
+    return script
+
+
+def test_steps_of_dev(tmp_path):
+    script = dev_with(tmp_path, """step slow sh -c 'for i in 1 2 3 4; do echo "line $i"; sleep 1; done'""")
     shown = AtTerminal("bash", script)
     assert shown.end() == 0 and re.search(r"\r  slow: [2-4] s  line [2-4]\x1b\[K", shown.shown) and shown.shown.endswith(WIPED), shown.shown
     assert re.fullmatch(r"  slow: done in \d s\n", shown.out), shown.out
     piped = subprocess.run(["bash", script], capture_output=True, text=True, timeout=60, env=PLAIN)
     assert piped.stderr == "" and re.fullmatch(r"  slow: done in \d s\n", piped.stdout), piped
+
+
+@pytest.mark.parametrize("last, code, end", [
+    ("show_begin slow; sleep 3.5; fail 'no such thing'", 1, WIPED + "dev: no such thing\r\n"),
+    ("show_begin slow; sleep 3.5; false", 1, WIPED),
+    ("start_results; show_begin slow; sleep 3.5; false", 1, WIPED),
+    ("inner() { sleep 3.5; fail 'in its log'; }; step slow inner", 1, WIPED),
+    ("show_begin slow; sleep 3.5; kill -INT $$; sleep 1", -2, WIPED),
+    ("show_begin slow; sleep 3.5; kill -KILL $$", -9, WIPED),
+], ids=["fail", "error", "results", "step", "interrupt", "kill"])
+def test_ends_of_dev(tmp_path, last, code, end):
+    """Whatever it ends by, nothing of its line stays, or is drawn any more."""
+    shown = AtTerminal("bash", dev_with(tmp_path, last))
+    assert shown.end() == code and "\r  slow: 2 s" in shown.shown, shown.shown
+    assert shown.shown.endswith(end), shown.shown
+    assert not list(tmp_path.glob("results.*"))
 
 
 def test_simulator():
