@@ -231,14 +231,15 @@ static void say_clock(struct mc_doctor *doctor, struct mc_span json, uint64_t be
     uint64_t here_ms = before_ms + (after_ms - before_ms) / 2;
     bool is_ahead = here_ms > there_ms;
     uint64_t apart_ms = is_ahead ? here_ms - there_ms : there_ms - here_ms;
-    bool is_much = apart_ms > CLOCK_APART_MS;
+    uint64_t unsure_ms = (after_ms - before_ms + 1) / 2;
+    bool is_much = apart_ms > CLOCK_APART_MS + unsure_ms; /* else a slow answer is all that is known of */
     mc_doctor_say(
         doctor, is_much ? MC_VERDICT_WARNING : MC_VERDICT_FINE, "clocks", 0,
         is_much ? "let NTP set both (timedatectl, chronyc tracking): lines of logs, certificates, and how long "
                   "pins and disks outlive a boot go by it"
                 : NULL,
         "this machine's is %" PRIu64 ".%03u s %s the master's (half of the round trip, %" PRIu64 " ms, may be wrong)",
-        apart_ms / 1000, (unsigned)(apart_ms % 1000), is_ahead ? "ahead of" : "behind", (after_ms - before_ms + 1) / 2);
+        apart_ms / 1000, (unsigned)(apart_ms % 1000), is_ahead ? "ahead of" : "behind", unsure_ms);
 }
 
 const char *mc_doctor_other_build(const struct mc_doctor *doctor, const char *build, char *text, size_t size)

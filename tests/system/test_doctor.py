@@ -131,8 +131,8 @@ def test_cluster(cluster):
 
 
 @contextlib.contextmanager
-def admin(*segments, overview=None, **more):
-    """An admin port that knows these segments: (name, address, status); overview: what it says of itself; more: other members of the answer."""
+def admin(*segments, overview=None, late_s=0, **more):
+    """An admin port that knows these segments: (name, address, status); overview: what it says of itself, so late; more: other members of the answer."""
     answers = {"/health": {"status": "ok"}, **({"/api/v1/overview": overview} if overview else {}),
                "/get_segments_detail": {"segments": [{"segment_name": name, "te_endpoint": address, "status": status, "size_human": "1 GiB", "objects": 3}
                                                      for name, address, status in segments], **more}}
@@ -140,6 +140,7 @@ def admin(*segments, overview=None, **more):
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             body = json.dumps(answers[self.path]).encode() if self.path in answers else b""
+            time.sleep(late_s if self.path == "/api/v1/overview" else 0)
             self.send_response(200 if self.path in answers else 404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -181,6 +182,13 @@ def test_clocks(apart_s, verdict):
     if apart_s:
         found = re.match(rf"this machine's is ([\d.]+) s {'behind' if apart_s > 0 else 'ahead of'} the master's", told["value"])
         assert found and abs(float(found.group(1)) - 5) < 3, told
+
+
+def test_an_answer_that_is_slow_is_no_clock_that_is_wrong():
+    with admin(overview={"time_ms": int(time.time() * 1000)}, late_s=2.5) as address:
+        told = Report("--admin", address)("clocks")
+    found = re.match(r"this machine's is ([\d.]+) s ahead of the master's \(half of the round trip, (\d+) ms", told["value"])
+    assert told["verdict"] == "fine" and float(found.group(1)) > 1 and int(found.group(2)) >= 1250, told
 
 
 def test_builds_that_differ():
