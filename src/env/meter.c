@@ -97,9 +97,9 @@ void mc_meter_line(const struct mc_meter *meter, uint64_t done, double seconds, 
     size_t length = strlen(meter->what), room = columns / 4; /* of a long one, as a path, the end says most */
     figures_add(&behind, meter, done, seconds);
     *line = 0;
-    if (length > room)
+    if (length > room && room > 3)
         text_add(&text, "...%s  ", meter->what + length - room + 3);
-    else if (length > 0)
+    else if (length > 0 && length <= room)
         text_add(&text, "%s  ", meter->what);
     long bar = text.end - text.at - (long)strlen(figures) - (long)sizeof("[] 100 %  ");
     bar = bar > BAR ? BAR : bar;

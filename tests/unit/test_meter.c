@@ -41,6 +41,10 @@ static void test_what_a_line_says(void **state)
                         "...isk/mooncake-c.0  [##.......]  25 %  1.00 KB of 4.00 KB, 1.00 KB/s, 3 s left");
     assert_string_equal(line_of(&far, 1024, 1, 64), ".../mooncake-c.0   25 %  1.00 KB of 4.00 KB, 1.00 KB/s, 3 s left");
     assert_int_equal(strlen(line_of(&counted, 100, 10, 40)), 40); /* it must fit, or it cannot be wiped */
+    struct mc_meter narrow = {.what = "disk\0and more", .unit = "objects", .all = 400}; /* of a step before this one */
+    for (unsigned columns = 1; columns < 16; columns++)
+        assert_memory_equal(line_of(&narrow, 0, 1, columns), "  0 %  0 of 400", columns);
+    assert_memory_equal(line_of(&far, 1024, 1, 16), "...0   25 %  1.0", 16);
 }
 
 /* What stderr gets while `work` is at it. */
