@@ -679,6 +679,7 @@ uint32_t sim_crc32c(uint32_t crc, const void *data, size_t length)
 /* ---- the log ---- */
 
 _Atomic int mc_log_threshold = MC_LOG_ERROR + 1;
+_Atomic bool mc_log_wipes;
 
 void mc_log_set_level(enum mc_log_level level)
 {

@@ -26,6 +26,7 @@
 #define LAST_MS 1000 /* for what is queued when there will be no more */
 
 _Atomic int mc_log_threshold = MC_LOG_INFO;
+_Atomic bool mc_log_wipes;
 
 static _Atomic int log_fd = -1;                 /* of MC_LOG_DIR */
 static _Atomic int line_fd = STDERR_FILENO;     /* where lines go */
@@ -227,6 +228,18 @@ static size_t make_line(char text[LINE_MAX_BYTES], bool wants_json, enum mc_log_
     return length;
 }
 
+static ssize_t write_line(int fd, const char *text, size_t length)
+{
+    static const char wipe[] = MC_LOG_WIPE;
+    char whole[LINE_MAX_BYTES + sizeof(wipe)];
+    size_t before = fd == STDERR_FILENO && atomic_load_explicit(&mc_log_wipes, memory_order_relaxed) ? strlen(wipe) : 0;
+    if (before == 0)
+        return write(fd, text, length);
+    memcpy(whole, wipe, before);
+    memcpy(whole + before, text, length);
+    return write(fd, whole, before + length);
+}
+
 /* On the thread mc-log, or for want of one on the caller's. The descriptor may have become another one, or no file. */
 static void write_queued(enum mc_log_target target, const char *text, size_t length)
 {
@@ -235,7 +248,7 @@ static void write_queued(enum mc_log_target target, const char *text, size_t len
                                          : STDERR_FILENO;
     if (!is_file(fd) && !has_room(fd))
         atomic_fetch_add(&unsaid[target], 1);
-    else if (write(fd, text, length) < 0 && target == MC_LOG_TO_LINES && fd != STDERR_FILENO)
+    else if (write_line(fd, text, length) < 0 && target == MC_LOG_TO_LINES && fd != STDERR_FILENO)
         write_queued(MC_LOG_TO_STDERR, text, length); /* else nowhere to complain */
 }
 
@@ -250,7 +263,7 @@ static bool send_one(enum mc_log_target target, int fd, bool is_queued, const ch
     }
     if (!has_room(fd))
         return false;
-    if (write(fd, text, length) < 0 && target == MC_LOG_TO_LINES && fd != STDERR_FILENO)
+    if (write_line(fd, text, length) < 0 && target == MC_LOG_TO_LINES && fd != STDERR_FILENO)
         (void)send_one(MC_LOG_TO_STDERR, STDERR_FILENO, is_file(STDERR_FILENO), text, length);
     return true;
 }
@@ -284,7 +297,7 @@ static void write_last(const char *text, size_t length)
     if (is_queued)
         (void)send_one(MC_LOG_TO_STDERR, STDERR_FILENO, true, text, length);
     (void)mc_log_flush(LAST_MS);
-    if (!is_queued && poll(&one, 1, LAST_MS) != 0 && write(STDERR_FILENO, text, length) < 0)
+    if (!is_queued && poll(&one, 1, LAST_MS) != 0 && write_line(STDERR_FILENO, text, length) < 0)
         return; /* nowhere to complain */
 }
 

@@ -17,6 +17,11 @@ enum mc_log_level { MC_LOG_TRACE, MC_LOG_DEBUG, MC_LOG_INFO, MC_LOG_WARNING, MC_
 
 extern _Atomic int mc_log_threshold; /* lines below it are not made */
 
+/* Something stands in the last line of the terminal that stderr is, without an end: each line wipes it first. Of who
+ * draws it there (env/meter.h). */
+extern _Atomic bool mc_log_wipes;
+#define MC_LOG_WIPE "\r\033[K"
+
 void mc_log_set_level(enum mc_log_level level);
 /* What the flags --v and --minloglevel ask for, and sets it; -1: they ask for nothing. */
 int mc_log_set_flags(int64_t detail, int64_t least);

@@ -3,6 +3,7 @@
 
 #include "base/size.h"
 #include "env/clock.h"
+#include "env/log.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -122,11 +123,17 @@ static void terminal_put(const char *text)
     (void)written;                                              /* a terminal that has gone is not told */
 }
 
+static void drawn_set(struct mc_meter *meter, bool is_drawn)
+{
+    meter->is_drawn = is_drawn;
+    atomic_store(&mc_log_wipes, is_drawn);
+}
+
 static void wipe(struct mc_meter *meter)
 {
     if (meter->is_drawn)
-        terminal_put("\r\033[K");
-    meter->is_drawn = false;
+        terminal_put(MC_LOG_WIPE);
+    drawn_set(meter, false);
 }
 
 static void draw(struct mc_meter *meter)
@@ -138,8 +145,8 @@ static void draw(struct mc_meter *meter)
     mc_meter_line(meter, atomic_load_explicit(&meter->done, memory_order_relaxed), seconds,
                   is_told ? window.ws_col - 1u : COLUMNS - 1u, line, sizeof(line));
     (void)snprintf(whole, sizeof(whole), "\r%s\033[K", line);
+    drawn_set(meter, true); /* before it is: a line of the log that comes between wipes nothing, and stands above */
     terminal_put(whole);
-    meter->is_drawn = true;
     meter->drawn_ms = mc_clock_ms();
 }
 

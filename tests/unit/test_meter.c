@@ -1,6 +1,8 @@
 /* The line that says how far long work is: what stands in it, when it is drawn, and that nothing of it stays. */
 #include "env/meter.h"
 
+#include "env/log.h"
+
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -116,6 +118,30 @@ static void test_it_is_drawn_after_two_seconds_and_wiped(void **state)
     assert_string_equal(text + strlen(text) - 4, "\r\033[K");
 }
 
+static void work_and_log(struct mc_meter *meter)
+{
+    mc_log(WARNING, "first");
+    mc_meter_at(meter, 5);
+    await_line(meter);
+    mc_log(WARNING, "second");
+    mc_meter_hold(meter);
+    mc_log(WARNING, "third");
+}
+
+static void test_lines_of_the_log_are_lines_of_their_own(void **state)
+{
+    char text[4096];
+    (void)state;
+    assert_true(drawn(true, work_and_log, text, sizeof(text)) > 0);
+    assert_true(text[0] == 'W' && strstr(text, "first") < strstr(text, "5 of 10"));
+    const char *second = strstr(text, "\r\033[KW");
+    assert_true(second != NULL && strstr(second, "second") != NULL && strstr(second, "second") < strstr(second, "\n"));
+    const char *third = strstr(text, "third");
+    assert_true(third != NULL && third[5] == '\r' && strcmp(third + 5, "\r\n") == 0); /* and nothing to wipe there */
+    drawn(false, work_and_log, text, sizeof(text));
+    assert_null(strchr(text, '\r'));
+}
+
 static void test_nobody_is_told_where_none_looks(void **state)
 {
     char text[4096];
@@ -130,6 +156,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_a_line_says),
         cmocka_unit_test(test_it_is_drawn_after_two_seconds_and_wiped),
+        cmocka_unit_test(test_lines_of_the_log_are_lines_of_their_own),
         cmocka_unit_test(test_nobody_is_told_where_none_looks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
