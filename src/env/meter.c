@@ -123,6 +123,13 @@ static void terminal_put(const char *text)
     (void)written;                                              /* a terminal that has gone is not told */
 }
 
+/* A shell's job in the background: where the line would stand, or has stood, is the prompt now. */
+static bool is_in_background(void)
+{
+    pid_t front = tcgetpgrp(STDERR_FILENO);
+    return front >= 0 && front != getpgrp(); /* negative: it is no job of that terminal */
+}
+
 static void drawn_set(struct mc_meter *meter, bool is_drawn)
 {
     meter->is_drawn = is_drawn;
@@ -131,7 +138,7 @@ static void drawn_set(struct mc_meter *meter, bool is_drawn)
 
 static void wipe(struct mc_meter *meter)
 {
-    if (meter->is_drawn)
+    if (meter->is_drawn && !is_in_background())
         terminal_put(MC_LOG_WIPE);
     drawn_set(meter, false);
 }
@@ -140,6 +147,10 @@ static void draw(struct mc_meter *meter)
 {
     struct winsize window = {0};
     char line[LINE_SIZE], whole[LINE_SIZE + 8];
+    if (is_in_background()) {
+        drawn_set(meter, false);
+        return;
+    }
     bool is_told = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1;
     double seconds = (double)(mc_clock_ms() - meter->step_ms) / 1e3;
     mc_meter_line(meter, atomic_load_explicit(&meter->done, memory_order_relaxed), seconds,

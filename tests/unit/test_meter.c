@@ -5,10 +5,12 @@
 
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -142,6 +144,56 @@ static void test_lines_of_the_log_are_lines_of_their_own(void **state)
     assert_null(strchr(text, '\r'));
 }
 
+/* A job of a shell: at the terminal, then in the background, where the shell has its prompt. */
+static void job(const char *terminal_name)
+{
+    struct mc_meter meter;
+    pid_t shell = getpgrp();
+    int terminal = open(terminal_name, O_RDWR | O_NOCTTY);
+    (void)signal(SIGTTOU, SIG_IGN);
+    bool is_set = terminal >= 0 && dup2(terminal, STDERR_FILENO) >= 0 && setpgid(0, 0) == 0 &&
+                  tcsetpgrp(terminal, getpgrp()) == 0;
+    if (!is_set)
+        _exit(1);
+    mc_meter_begin(&meter);
+    mc_meter_step(&meter, "", "objects", 10, 0);
+    await_line(&meter);
+    if (tcsetpgrp(terminal, shell) != 0 || write(terminal, "\nprompt", 7) != 7)
+        _exit(1);
+    usleep(700 * 1000);
+    mc_log(WARNING, "late");
+    mc_meter_end(&meter);
+    _exit(0);
+}
+
+static void test_it_is_not_drawn_over_a_prompt(void **state)
+{
+    char text[4096];
+    int status, ends = posix_openpt(O_RDWR | O_NOCTTY);
+    (void)state;
+    assert_true(ends >= 0 && grantpt(ends) == 0 && unlockpt(ends) == 0);
+    const char *name = ptsname(ends);
+    pid_t shell = fork();
+    if (shell == 0) {
+        int terminal = setsid() < 0 ? -1 : open(name, O_RDWR); /* its own from now on */
+        pid_t child = fork();
+        if (child == 0)
+            job(name);
+        bool is_well = terminal >= 0 && waitpid(child, &status, 0) == child && status == 0;
+        usleep(100 * 1000); /* who ends takes the terminal along */
+        _exit(is_well ? 0 : 1);
+    }
+    size_t length = 0;
+    for (ssize_t got = 1; got > 0; length += got > 0 ? (size_t)got : 0)
+        got = read(ends, text + length, sizeof(text) - 1 - length);
+    text[length] = 0;
+    assert_true(waitpid(shell, &status, 0) == shell && status == 0);
+    close(ends);
+    const char *prompt = strstr(text, "prompt");
+    assert_true(prompt != NULL && prompt[6] == 'W' && strstr(prompt, "late\r\n") != NULL);
+    assert_string_equal(strstr(prompt, "late"), "late\r\n");
+}
+
 static void test_nobody_is_told_where_none_looks(void **state)
 {
     char text[4096];
@@ -157,6 +209,7 @@ int main(void)
         cmocka_unit_test(test_what_a_line_says),
         cmocka_unit_test(test_it_is_drawn_after_two_seconds_and_wiped),
         cmocka_unit_test(test_lines_of_the_log_are_lines_of_their_own),
+        cmocka_unit_test(test_it_is_not_drawn_over_a_prompt),
         cmocka_unit_test(test_nobody_is_told_where_none_looks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
