@@ -289,6 +289,7 @@ static void test_heartbeats_while_nothing_is_sent(void **state)
     struct world_store store = world_open_one(&world);
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     mc_core_hold(world.core, world.now, false);
+    mc_core_sent(world.core);
     world_pass(&world, 1);
     world.stuck = store.owner; /* its answers take this test's time */
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
@@ -298,6 +299,7 @@ static void test_heartbeats_while_nothing_is_sent(void **state)
         assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     }
     mc_core_hold(world.core, world.now, false);
+    mc_core_sent(world.core);
     world_pass(&world, 1);
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     struct mc_frame asked;
@@ -307,6 +309,28 @@ static void test_heartbeats_while_nothing_is_sent(void **state)
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     run(&world, 1000);
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 1); /* now it is silent */
+    world_close_all(&world);
+}
+
+/* Turns may have more to send than they have time for, and what is left then waits like what is said meanwhile. */
+static void test_what_was_left_over_is_not_sent(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
+    mc_core_hold(world.core, world.now, false);
+    mc_core_sent(world.core);
+    world_pass(&world, 1);
+    world.stuck = store.owner; /* the PING lies there */
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
+    for (unsigned i = 0; i < 3; i++) {
+        mc_core_hold(world.core, world.now, false);
+        world_pass(&world, 1);
+    }
+    mc_core_hold(world.core, world.now, true);
+    world_pass(&world, 1000);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     world_close_all(&world);
 }
 
@@ -429,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_a_lost_ping_hides_nobody),
         cmocka_unit_test(test_who_is_not_asked_yet_owes_nothing),
         cmocka_unit_test(test_heartbeats_while_nothing_is_sent),
+        cmocka_unit_test(test_what_was_left_over_is_not_sent),
         cmocka_unit_test(test_slow_links_have_more_time),
         cmocka_unit_test(test_probe_without_answer),
         cmocka_unit_test(test_lost_packets_are_not_the_owners),

@@ -218,6 +218,8 @@ void mc_core_cluster_is_kept(struct mc_core *core);
 /* Nothing of what it says is sent, until it is told that it is: whoever is asked meanwhile does not owe an answer. To
  * be told at the end of each turn, before what it has said is sent. */
 void mc_core_hold(struct mc_core *core, uint64_t now_ms, bool is_held);
+/* Nothing that it has said waits for a turn that has time to send it. */
+void mc_core_sent(struct mc_core *core);
 
 /* May it have done anything that a later master must know of? Before it may, nothing that it says depends on that. */
 bool mc_core_acts(const struct mc_core *core);

@@ -251,8 +251,6 @@ void mc_core_let_depart(struct mc_core *core, uint64_t now_ms, uint64_t at_ms)
 
 void mc_core_hold(struct mc_core *core, uint64_t now_ms, bool is_held)
 {
-    if (!is_held && !core->is_held)
-        core->sent_ms = core->now_ms;
     if (is_held == core->is_held)
         return;
     enter(core, now_ms);
@@ -262,8 +260,12 @@ void mc_core_hold(struct mc_core *core, uint64_t now_ms, bool is_held)
         mc_members_hold(core);
     } else {
         mc_segments_sent(core);
-        core->sent_ms = core->now_ms;
     }
+}
+
+void mc_core_sent(struct mc_core *core)
+{
+    core->sent_ms = core->now_ms;
 }
 
 bool mc_core_is_of_age(const struct mc_core *core)

@@ -568,6 +568,13 @@ static void wait_for_events(struct mc_server *server)
     server->wait_ns = mc_clock_ns() - start_ns;
 }
 
+static void flush(struct mc_server *server)
+{
+    mc_server_flush(server);
+    if (server->core != NULL && server->dirty.first == NULL)
+        mc_core_sent(server->core);
+}
+
 int mc_server_run(struct mc_server *server)
 {
     bool is_busy = true;
@@ -593,7 +600,7 @@ int mc_server_run(struct mc_server *server)
         if (server->is_held)
             mc_server_hold(server);
         else if (server->core == NULL || mc_server_may_serve(server))
-            mc_server_flush(server);
+            flush(server);
         mc_server_turn_end(server);
         is_busy = is_busy || is_pending(server);
         if (server->is_crowded)
