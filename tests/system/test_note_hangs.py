@@ -345,6 +345,24 @@ def test_it_is_stopped_before_it_can_read_its_note(hanging):
                 process.kill()
 
 
+def test_a_stop_is_no_time_to_write_in(hanging):
+    """As a sleep of the machine: what the note had of its time before, it has afterwards."""
+    master = hanging.master
+    with StoreProcess(master.address):
+        held = Held(hanging)
+        held.thread.join(0.5)
+        cluster.hold_still(master.process.pid)
+        time.sleep(2)
+        master.process.send_signal(signal.SIGCONT)
+        held.thread.join(0.4)
+        assert held.results == []
+        hanging.flag.unlink()
+        hanging.disk_flag.unlink()
+        held.thread.join(LATE_S)
+        assert held.results == [0]
+        held.client.close()
+
+
 def test_it_ends_while_its_note_hangs(hanging):
     """It does, whatever does not come to an end, and the next one begins."""
     master = hanging.master

@@ -122,6 +122,7 @@ struct mc_server {
     uint64_t keeping_since_ms;           /* since then its record does not say what it has to say; 0: it does */
     bool is_held;                        /* nothing is sent for the one or the other, */
     uint64_t held_since_ms;              /* since then */
+    uint64_t patience_ms;                /* the last look at how long */
     uint64_t aging_since_ms;             /* the note is being written to the disk; 0: it is not */
     uint64_t naming_since_ms;            /* the same, of the cluster in it */
     uint64_t departing_since_ms;         /* and of its horizon, */

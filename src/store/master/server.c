@@ -8,6 +8,7 @@
 #include "env/limits.h"
 #include "env/log.h"
 #include "env/unread.h"
+#include "store/core/limits.h"
 #include "store/master/connections.h"
 #include "store/master/kv_events.h"
 
@@ -400,6 +401,17 @@ static void cluster_keep(struct mc_server *server)
     }
 }
 
+/* Called at least every few ms while something is waited for. While this process stood still, as in a sleep of the
+ * machine, nothing could be written, and none of the note's patience has passed. */
+static void patience_passes(struct mc_server *server, uint64_t now_ms)
+{
+    uint64_t *since_ms[] = {&server->taking_since_ms, &server->keeping_since_ms, &server->held_since_ms};
+    uint64_t gap_ms = now_ms - server->patience_ms;
+    server->patience_ms = now_ms;
+    for (size_t i = 0; gap_ms > MC_GAP_MS && i < sizeof(since_ms) / sizeof(since_ms[0]); i++)
+        *since_ms[i] += *since_ms[i] == 0 ? 0 : gap_ms;
+}
+
 /* Is what is late still waited for? since_ms: its patience began then; 0: it was not late. What becomes late while
  * nothing is sent for something else has what is left of that: then all that waits is sent, once at least. */
 static bool is_waited_for(const struct mc_server *server, bool is_late, uint64_t *since_ms)
@@ -420,6 +432,7 @@ static void note_tell(struct mc_server *server)
     /* Of age it acts on nothing that the time has to say, but for what keep_horizon waits for. */
     uint64_t needed_ms = may_act && !mc_core_is_of_age(server->core) ? young_until_ms(server) : 0;
     bool is_late = may_act && note_keep(server, needed_ms) > 0;
+    patience_passes(server, server->now_ms);
     bool takes = is_waited_for(server, server->is_taking, &server->taking_since_ms);
     bool keeps = is_waited_for(server, is_late, &server->keeping_since_ms);
     if ((takes || keeps) && !server->is_held)
@@ -717,9 +730,10 @@ static int begin_alone(struct mc_server *server, const struct mc_master_config *
     rc = core_begin(server, is_late ? epoch_above(taken + MC_EPOCH_CARRY) : now, NULL);
     /* Nobody is served yet, so we may wait here, and what is written next (our cluster's name) comes to the disk soon
      * enough for those who come first. It is a part of the time in which nothing is said. */
-    server->taking_since_ms = server->now_ms;
-    while (rc == 0 && server->is_taking && mc_clock_boot_ms() - server->taking_since_ms < NOTE_PATIENCE_MS) {
+    server->taking_since_ms = server->patience_ms = server->now_ms;
+    while (rc == 0 && server->is_taking && server->patience_ms - server->taking_since_ms < NOTE_PATIENCE_MS) {
         (void)poll(NULL, 0, 1);
+        patience_passes(server, mc_clock_boot_ms());
         note_take(server, atomic_load(&server->epoch));
     }
     return rc;
