@@ -431,6 +431,13 @@ int sim_pthread_sigmask(int how, const void *set, void *before)
     return 0;
 }
 
+int sim_sigaction(int number, const void *wanted, void *before);
+int sim_sigaction(int number, const void *wanted, void *before)
+{
+    (void)number, (void)wanted, (void)before;
+    return 0;
+}
+
 int sim_pthread_once(int *once, void (*function)(void));
 int sim_pthread_once(int *once, void (*function)(void))
 {
@@ -634,6 +641,13 @@ _Noreturn void sim_abort(void)
         sim_in_abort(sim_process());
     sim_fail("abort()");
     abort();
+}
+
+_Noreturn void sim__exit(int code);
+_Noreturn void sim__exit(int code)
+{
+    (void)code; /* of what handles a signal, and none comes */
+    sim_abort();
 }
 
 _Noreturn void sim_assert_failed(const char *file, int line, const char *text);

@@ -638,15 +638,30 @@ static int open_signals(void)
     return signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
+static void end_process(int number)
+{
+    (void)number;
+    _exit(0); /* as a stop of one that serves */
+}
+
 /* A note can hang for ever before the loop reads any signal: meanwhile they end the process, which has told nobody
- * anything. All other threads have them blocked. */
+ * anything. All other threads have them blocked. By a handler: in a container it may be the first process, to which
+ * the kernel delivers no signal that it has none for. */
 static void signals_end_process(bool do_they)
 {
+    static struct sigaction before[2];
+    static const int numbers[] = {SIGTERM, SIGINT};
+    struct sigaction ends = {.sa_handler = end_process};
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
-    (void)pthread_sigmask(do_they ? SIG_UNBLOCK : SIG_BLOCK, &signals, NULL);
+    if (!do_they)
+        (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    for (unsigned i = 0; i < 2; i++)
+        (void)sigaction(numbers[i], do_they ? &ends : &before[i], do_they ? &before[i] : NULL);
+    if (do_they)
+        (void)pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
 }
 
 static int add_events(struct mc_server *server)
