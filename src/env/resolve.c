@@ -14,12 +14,13 @@
 struct host_name {          /* guarded by the lock */
     struct host_name *next; /* of its bucket */
     struct host_name *next_asked;
-    bool is_asked;     /* waits for a thread, or one looks it up */
-    uint32_t users;    /* callers that hold it */
-    uint64_t lookups;  /* that have ended */
-    uint64_t found_ms; /* 0: never */
-    uint64_t failed_ms, used_ms;
-    int failure;                                               /* of getaddrinfo, the last time; 0: it was found */
+    bool is_asked;                          /* waits for a thread, or one looks it up */
+    uint32_t users;                         /* callers that hold it */
+    uint64_t lookups;                       /* that have ended */
+    uint64_t begun_ms;                      /* the lookup that found it: what it says may be as old; 0: never found */
+    uint64_t found_ms;                      /* and when that had ended: since then connections go there */
+    uint64_t looked_ms, failed_ms, used_ms; /* looked_ms: a lookup ended last */
+    int failure;                            /* of getaddrinfo, the last time; 0: it was found */
     struct mc_tcp_address addresses[MC_RESOLVE_ADDRESSES_MAX]; /* with port 0 */
     uint32_t count;
     char host[];
@@ -82,16 +83,19 @@ static void look_up(const char *host, struct found *found)
         found->failure = EAI_NONAME;
 }
 
-/* Locked. */
-static void name_learn(struct host_name *name, const struct found *found)
+/* Locked. The lookup began at begun_ms: what a name server was asked then, it may have answered then, however long that
+ * took to get here. */
+static void name_learn(struct host_name *name, const struct found *found, uint64_t begun_ms)
 {
     uint64_t now_ms = mc_clock_ms();
     name->is_asked = false;
     name->lookups++;
+    name->looked_ms = now_ms;
     name->failure = found->failure;
     if (found->failure == 0) {
         memcpy(name->addresses, found->addresses, sizeof(name->addresses));
         name->count = found->count;
+        name->begun_ms = begun_ms;
         name->found_ms = now_ms;
     } else {
         name->failed_ms = now_ms;
@@ -114,10 +118,11 @@ static void *resolver_run(void *argument)
             resolver.asked_end = &resolver.asked;
         name->users++;
         pthread_mutex_unlock(&resolver.lock);
+        uint64_t begun_ms = mc_clock_ms();
         look_up(name->host, &found); /* the host's name does not change */
         pthread_mutex_lock(&resolver.lock);
         name->users--;
-        name_learn(name, &found);
+        name_learn(name, &found, begun_ms);
     }
     resolver.threads--;
     pthread_mutex_unlock(&resolver.lock);
@@ -143,8 +148,7 @@ static void name_ask(struct host_name *name)
 /* Locked. Not more often than makes sense. */
 static void name_ask_again(struct host_name *name, uint64_t now_ms)
 {
-    uint64_t last_ms = name->failed_ms > name->found_ms ? name->failed_ms : name->found_ms;
-    if (now_ms - last_ms >= MC_RESOLVE_AGAIN_MS)
+    if (now_ms - name->looked_ms >= MC_RESOLVE_AGAIN_MS)
         name_ask(name);
 }
 
@@ -209,8 +213,9 @@ static void ports_set(struct mc_resolved *resolved, uint16_t port)
 }
 
 /* Locked. */
-static void name_copy(const struct host_name *name, struct mc_resolved *resolved)
+static void name_copy(const struct host_name *name, uint64_t now_ms, struct mc_resolved *resolved)
 {
+    resolved->is_old = now_ms - name->begun_ms >= MC_RESOLVE_TRUST_MS;
     memcpy(resolved->addresses, name->addresses, sizeof(resolved->addresses));
     resolved->count = name->count;
 }
@@ -235,17 +240,16 @@ static int name_resolve(struct host_name *name, uint64_t deadline_ns, struct mc_
     uint64_t now_ms = mc_clock_ms();
     name->used_ms = now_ms;
     if (name->found_ms != 0) {
-        if (now_ms - name->found_ms >= MC_RESOLVE_FRESH_MS)
+        if (now_ms - name->begun_ms >= MC_RESOLVE_FRESH_MS)
             name_ask_again(name, now_ms);
-        resolved->is_old = now_ms - name->found_ms >= MC_RESOLVE_TRUST_MS;
-        name_copy(name, resolved);
+        name_copy(name, now_ms, resolved);
         return 0;
     }
     bool has_failed = name->failure != 0 && now_ms - name->failed_ms < MC_RESOLVE_AGAIN_MS;
     int rc = has_failed ? MC_ERR_RPC_FAIL : name_wait(name, deadline_ns);
     resolved->is_denied = rc == MC_ERR_RPC_FAIL && (name->failure == EAI_NONAME || name->failure == EAI_NODATA);
     if (rc == 0)
-        name_copy(name, resolved);
+        name_copy(name, mc_clock_ms(), resolved);
     return rc;
 }
 
@@ -307,7 +311,7 @@ uint64_t mc_resolve_age_ms(const char *host, uint64_t since_ms)
     struct host_name *name = resolver.buckets[bucket_of(host)];
     while (name != NULL && strcmp(name->host, host) != 0)
         name = name->next;
-    if (name != NULL && name->found_ms > since_ms)
+    if (name != NULL && name->begun_ms > since_ms)
         age_ms = now_ms - name->found_ms;
     else if (name != NULL)
         name_ask_again(name, now_ms);

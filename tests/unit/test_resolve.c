@@ -214,6 +214,30 @@ static void a_name_that_moves_is_followed(void **state)
     assert_int_equal(last_of(&resolved), 9);
 }
 
+/* What was on its way for long is as old as the question: the name may have moved meanwhile. */
+static void an_answer_is_as_old_as_its_lookup(void **state)
+{
+    struct mc_resolved resolved;
+    (void)state;
+    atomic_store(&takes_ms, MC_RESOLVE_TRUST_MS + 100);
+    uint64_t begun_ms = mc_clock_ms();
+    assert_int_equal(mc_resolve("tardy", 1, in_ms(20000), &resolved), 0);
+    assert_true(resolved.is_old);
+    assert_int_equal(mc_resolve("tardy", 1, in_ms(20000), &resolved), 0);
+    assert_true(resolved.is_old);
+    assert_int_equal(mc_resolve_age_ms("tardy", begun_ms + MC_RESOLVE_TRUST_MS),
+                     0); /* of before that, though it came after */
+    atomic_store(&takes_ms, 0);
+    usleep((MC_RESOLVE_AGAIN_MS + 50) * 1000);
+    uint64_t since_ms = mc_clock_ms();
+    usleep(2000);
+    for (int i = 0; i < 1000 && mc_resolve_age_ms("tardy", since_ms) == 0; i++)
+        usleep(10000);
+    assert_true(mc_resolve_age_ms("tardy", since_ms) > 0);
+    assert_int_equal(mc_resolve("tardy", 1, in_ms(20000), &resolved), 0);
+    assert_int_equal(atomic_load(&asked), 2);
+}
+
 static void a_child_asks_for_itself(void **state)
 {
     struct mc_resolved resolved;
@@ -244,6 +268,7 @@ int main(void)
         cmocka_unit_test_setup(a_silent_server_holds_nobody_beyond_the_deadline, setup),
         cmocka_unit_test_setup(a_name_that_is_not_there_is_said_so, setup),
         cmocka_unit_test_setup(a_name_that_moves_is_followed, setup),
+        cmocka_unit_test_setup(an_answer_is_as_old_as_its_lookup, setup),
         cmocka_unit_test_setup(a_child_asks_for_itself, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
