@@ -316,6 +316,43 @@ static void test_paused_and_then(void **state)
     }
 }
 
+/* While it is being stored, or loaded, another of its group is used: that ends what was said, as it does of what is in
+ * memory; what was used before does not. */
+static void test_used_by_its_group_meanwhile(void **state)
+{
+    static struct moves moves;
+    const struct world_wish in_group = {.group = 7};
+    struct world world;
+    struct world_store store;
+    (void)state;
+    for (unsigned what = 0; what < 4; what++) {
+        bool is_used = what % 2 == 0, is_load = what >= 2;
+        open_with_lazy_disk(&world, &store);
+        assert_int_equal(world_put_hard(&world, &store, "g0", OBJECT, &in_group), 0);
+        assert_int_equal(world_put_hard(&world, &store, "g1", OBJECT, &in_group), 0);
+        if (is_load) {
+            assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "g0"), MC_HINT_BEGUN);
+            told_moves(&world, store.owner, &moves);
+            owner_did(&world, store.owner, &moves, 0);
+            forget_in_memory(&world, &store, "g0");
+            assert_int_equal(say(&world, store.call, MC_HINT_PREFETCH, "g0"), MC_HINT_BEGUN);
+        }
+        world.now += 5000;
+        assert_int_equal(world_exist(&world, store.call, "g1"), 1);
+        int32_t code = say(&world, store.call, is_load ? MC_HINT_DROP : MC_HINT_PAUSE, "g0");
+        assert_int_equal(code, is_load ? 0 : MC_HINT_BEGUN);
+        world.now += 5000;
+        if (is_used)
+            assert_int_equal(world_exist(&world, store.call, "g1"), 1);
+        told_moves(&world, store.owner, &moves);
+        assert_int_equal(moves.count, 1);
+        owner_did(&world, store.owner, &moves, 0);
+        assert_int_equal(goes_first(&world, "g0"), !is_used);
+        assert_int_equal(world.core->pausing, 0);
+        world_close_all(&world);
+    }
+}
+
 /* What only memory has is as wanted as any: none but the disk was to have it. */
 static void test_paused_and_lost_on_disk(void **state)
 {
@@ -768,6 +805,7 @@ int main(void)
         cmocka_unit_test(test_paused_is_stored_and_goes_first),
         cmocka_unit_test(test_paused_while_it_is_read),
         cmocka_unit_test(test_paused_and_then),
+        cmocka_unit_test(test_used_by_its_group_meanwhile),
         cmocka_unit_test(test_paused_and_lost_on_disk),
         cmocka_unit_test(test_paused_while_its_disk_is_away),
         cmocka_unit_test(test_pause_changes_nothing),

@@ -102,8 +102,7 @@ void mc_hint_lost_on_disk(const struct mc_core *core, struct mc_object *object)
         mc_account_used(core, object);
 }
 
-/* Not any more as young as its group: what is used of that from now on makes it so. */
-static void part_from_group(struct mc_object *object)
+void mc_hint_part_from_group(struct mc_object *object)
 {
     const struct mc_group *group = mc_object_group(object);
     if (group != NULL)
@@ -124,7 +123,7 @@ static void enter_first(struct mc_segment *segment, uint32_t slot)
 void mc_hint_go_first(struct mc_core *core, struct mc_object *object, unsigned dropped)
 {
     mc_assert(object->visible && !object->soft);
-    part_from_group(object);
+    mc_hint_part_from_group(object);
     if (mc_core_counts(core))
         mc_account_goes_first(object);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {

@@ -68,6 +68,8 @@ void mc_hint_lost_on_disk(const struct mc_core *core, struct mc_object *object);
 /* Those of its replicas that age are the next to go, behind those of which that was said before; what is being loaded
  * of it will be. dropped: MC_FIRST_DROPPED or 0, which holds for all of them from now on. */
 void mc_hint_go_first(struct mc_core *core, struct mc_object *object, unsigned dropped);
+/* Not any more as young as its group: what is used of that from now on makes it so. */
+void mc_hint_part_from_group(struct mc_object *object);
 /* Is it to go first, now or once it is stored or loaded? */
 bool mc_hint_holds(const struct mc_core *core, const struct mc_object *object);
 /* Is one of its replicas among those that go first? */

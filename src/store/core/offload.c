@@ -192,6 +192,7 @@ bool mc_offload_pause(struct mc_core *core, struct mc_object *object)
     if (at.segment->kind != MC_SEGMENT_DISK)
         return false; /* it is being loaded, and so on a disk */
     set_then(core, mc_segment_node(at.segment, at.slot), THEN_PAUSES);
+    mc_hint_part_from_group(object);
     return at.segment->state == MC_SEGMENT_OK; /* not of an owner that is cut off: perhaps once it is back */
 }
 
@@ -444,7 +445,8 @@ void mc_offload_moved(struct mc_core *core, struct mc_segment *segment, uint32_t
         mc_object_join(core, object, segment, slot);
         if (!is_store)
             wake_disk(core, object);
-        if (then != THEN_NOTHING && !object->hard && !object->soft)
+        /* Another of its group that was used since the hint has made it as young as that. */
+        if (then != THEN_NOTHING && !object->hard && !object->soft && !mc_group_is_younger(object))
             mc_hint_go_first(core, object, then == THEN_DROPPED ? MC_FIRST_DROPPED : 0);
         core->statistics.offload_done += is_store;
         core->statistics.promotion_done += !is_store;
