@@ -159,7 +159,8 @@ MC_API int mc_store_open(const struct mc_store_config *config, struct mc_store *
 /* The store is going to be closed: from now on nothing is placed in its segment, and what lies there only is stored on
  * its disks; without disks it is moved to other nodes (MC_RETIRE_DRAIN), or nothing is done. Ends after grace_ms, and
  * as soon as `stops` (may be NULL; called every 50 ms) says so. The log says how far it is, and in one line what was
- * left. 0: nothing is left, or there was nothing to do; 1: something is. */
+ * left, and whether that is lost or stays in the files of a data_dir. 0: nothing is left, or there was nothing to do;
+ * 1: something is. */
 #define MC_RETIRE_DRAIN 1u
 MC_API int mc_store_retire(struct mc_store *store, unsigned flags, uint64_t grace_ms, bool (*stops)(void *context),
                            void *context);

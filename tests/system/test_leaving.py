@@ -107,6 +107,23 @@ def test_a_master_that_stores_nothing(folder):
         assert client.close() == 0
 
 
+@pytest.mark.parametrize("with_disk", [True, False])
+def test_what_is_left_stays_in_the_files(folder, tmp_path, with_disk):
+    """With a data directory what no disk, or other node, has taken is not lost, and the log does not say so."""
+    with cluster.Master() as master:
+        keeps = {"MC_DATA_DIR": str(tmp_path / "data")}
+        (tmp_path / "data").mkdir()
+        with node(master, folder if with_disk else None, *([] if with_disk else ["--drain_on_exit"]), **keeps) as only:
+            client = joined(master, 0)
+            fill(client, 3)
+            only.stop(signal.SIGTERM)
+            assert "was left in memory and stays in the files of the data directory, for the next process there: " in left(only.log())
+        with node(master, folder if with_disk else None, **keeps):
+            for number in range(3):
+                wait_until(lambda number=number: client.get(f"key-{number}") == value_of(number), 20)
+        assert client.close() == 0
+
+
 def test_killed_while_it_leaves(master, client, folder):
     for life in range(3):
         with node(master, folder) as doomed:

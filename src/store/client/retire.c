@@ -64,7 +64,7 @@ static const char *reason(const struct mc_retiring *now, bool is_stopped)
                                                              : "the disk takes no more";
 }
 
-static int say_end(const struct mc_retiring *now, bool drains, bool is_stopped)
+static int say_end(const struct mc_retiring *now, bool drains, bool is_stopped, bool keeps)
 {
     char text[80];
     if (now->is_known && now->left == 0) {
@@ -72,7 +72,9 @@ static int say_end(const struct mc_retiring *now, bool drains, bool is_stopped)
         return 0;
     }
     count_text(now, drains, text);
-    mc_log(WARNING, "leaving: %s was left in memory and is lost: %s", text, reason(now, is_stopped));
+    mc_log(WARNING, "leaving: %s was left in memory and %s: %s", text,
+           keeps ? "stays in the files of the data directory, for the next process there" : "is lost",
+           reason(now, is_stopped));
     return 1;
 }
 
@@ -110,7 +112,7 @@ int mc_store_retire(struct mc_store *store, unsigned flags, uint64_t grace_ms, b
             said_ms = mc_clock_ms();
         }
     }
-    rc = say_end(&now, drains, is_stopped);
+    rc = say_end(&now, drains, is_stopped, mc_owner_keeps_memory(owner));
     atomic_store(&store->drains, false);
     mc_store_leave(store);
     return rc;

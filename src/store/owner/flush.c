@@ -71,6 +71,14 @@ bool mc_owner_has_disks(struct mc_owner *owner)
     return has_disks;
 }
 
+bool mc_owner_keeps_memory(struct mc_owner *owner)
+{
+    pthread_mutex_lock(&owner->lock);
+    bool keeps = mc_segment_memory_is_named(owner->memory) && !owner->drop_on_close;
+    pthread_mutex_unlock(&owner->lock);
+    return keeps;
+}
+
 void mc_owner_flush(struct mc_owner *owner, struct mc_owner_flushed *flushed)
 {
     uint64_t now_ms = mc_clock_ms();

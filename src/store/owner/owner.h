@@ -101,6 +101,8 @@ int mc_owner_disks_leave(struct mc_owner *owner, uint64_t grace_ms);
 /* It has disks, mounted or not, that have not left. */
 bool mc_owner_has_disks(struct mc_owner *owner);
 /* It is going to leave: has what lies in its memory only stored on its disks, by whoever is master, and says how far
+/* What lies in memory stays when it ends, in the files of its data directory. */
+bool mc_owner_keeps_memory(struct mc_owner *owner);
  * that is. To be called again and again until it is over. */
 struct mc_owner_flushed {
     bool is_over;
