@@ -1,6 +1,7 @@
 /* A disk on a file system that is full, or nearly. */
 #include "disk_folder.h"
 
+#include "base/variables.h"
 #include "env/log.h"
 
 #include <sys/statfs.h>
@@ -248,6 +249,27 @@ static void test_journal_never_has_room(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, folder_remove)
 
+/* How many buffers there are follows the size; the line on the original's setting of them says the same. */
+static void test_buffers(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t capacity, mebibytes;
+    } cases[] = {{1ull << 30, 256}, {(16ull << 30) - 1, 256}, {16ull << 30, 512}};
+    const char *line = mc_variable_find("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES")->text;
+    config.region_bytes = config.buffer_bytes = 0;
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        config.capacity = cases[i].capacity;
+        struct mc_disk *disk = rig_start(&config);
+        uint64_t mebibytes = disk->config.buffer_bytes >> 20;
+        mc_disk_close(disk, 0);
+        rig_remove(path);
+        path = rig_directory();
+        assert_int_equal(mebibytes, cases[i].mebibytes);
+    }
+    assert_string_equal(line, "each disk has 256 MiB of buffers, from 16 GiB on 512");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +279,7 @@ int main(void)
         TEST(test_journal_before_regions),
         TEST(test_journal_without_room),
         TEST(test_journal_never_has_room),
+        TEST(test_buffers),
     };
     mc_log_set_level(MC_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
