@@ -371,6 +371,29 @@ def test_a_stop_is_no_time_to_write_in(hanging):
         held.client.close()
 
 
+def test_a_sleep_is_no_time_to_come_to_the_disk_in(hanging):
+    """A master that is to come of age waits ten seconds for a disk that hangs: while it ran, not by the clock."""
+    master = hanging.master
+    with StoreProcess(master.address):
+        client = joined(master, 0)
+        wait_until(lambda: client.put("before", b"before") == 0)
+        master.kill()
+        hanging.disk_flag.touch()
+        master.start()
+        wait_until(lambda: client.put("young", b"young") == 0, LATE_S)
+        time.sleep(4)  # it is to come of age, after three seconds
+        cluster.hold_still(master.process.pid)
+        time.sleep(11)
+        master.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: client.get("young") == b"young", LATE_S)
+        time.sleep(1)
+        assert "cannot be written to the disk" not in master.log()
+        hanging.disk_flag.unlink()
+        wait_until(lambda: client.remove("before", True) == 0, 2 * LATE_S)
+        assert "cannot be written to the disk" not in master.log()
+        client.close()
+
+
 def test_it_ends_while_its_note_hangs(hanging):
     """It does, whatever does not come to an end, and the next one begins."""
     master = hanging.master

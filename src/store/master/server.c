@@ -30,7 +30,7 @@
  * silent, by a half. */
 #define NOTE_PATIENCE_MS 1500u
 #define AGING_TICK_MS 5u         /* while the disk is waited for, */
-#define AGING_PATIENCE_MS 10000u /* so long: a disk that hangs is not to end all removals */
+#define AGING_PATIENCE_MS 10000u /* so long, sleeps aside: a disk that hangs is not to end all removals */
 #define REPORT_MS 10000u         /* between two lines of metrics */
 #define CORE_LINES_PER_SECOND 50u
 #define NOTE_WAIT_MS 10000u /* for descriptors or memory to read it with */
@@ -405,7 +405,8 @@ static void cluster_keep(struct mc_server *server)
  * machine, nothing could be written, and none of the note's patience has passed. */
 static void patience_passes(struct mc_server *server, uint64_t now_ms)
 {
-    uint64_t *since_ms[] = {&server->taking_since_ms, &server->keeping_since_ms, &server->held_since_ms};
+    uint64_t *since_ms[] = {&server->taking_since_ms, &server->keeping_since_ms, &server->held_since_ms,
+                            &server->aging_since_ms,  &server->naming_since_ms,  &server->departing_since_ms};
     uint64_t gap_ms = now_ms - server->patience_ms;
     server->patience_ms = now_ms;
     for (size_t i = 0; gap_ms > MC_GAP_MS && i < sizeof(since_ms) / sizeof(since_ms[0]); i++)
@@ -432,7 +433,6 @@ static void note_tell(struct mc_server *server)
     /* Of age it acts on nothing that the time has to say, but for what keep_horizon waits for. */
     uint64_t needed_ms = may_act && !mc_core_is_of_age(server->core) ? young_until_ms(server) : 0;
     bool is_late = may_act && note_keep(server, needed_ms) > 0;
-    patience_passes(server, server->now_ms);
     bool takes = is_waited_for(server, server->is_taking, &server->taking_since_ms);
     bool keeps = is_waited_for(server, is_late, &server->keeping_since_ms);
     if ((takes || keeps) && !server->is_held)
@@ -607,6 +607,7 @@ int mc_server_run(struct mc_server *server)
         if (rc < 0)
             break;
         mc_server_run_ready(server);
+        patience_passes(server, server->now_ms);
         is_busy = tick(server);
         note_tell(server);
         cluster_keep(server);
