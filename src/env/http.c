@@ -2,11 +2,14 @@
 #include "env/http.h"
 
 #include "base/error.h"
+#include "env/clock.h"
 #include "env/log.h"
 #include "net/message.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #define HEADER_MAX (16u << 10)
@@ -128,6 +131,32 @@ static void look_for_tls(const struct mc_http *http, int rc)
                        http->address);
 }
 
+/* Seconds, or a date: "Sun, 06 Nov 1994 08:49:37 GMT". Its other forms are of the last century. 0: neither. */
+static uint64_t retry_read(const char *text)
+{
+    static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    char month[4] = "", zone[4] = "";
+    struct tm date = {0};
+    char *end;
+    if (text == NULL)
+        return 0;
+    errno = 0;
+    unsigned long long seconds = strtoull(text, &end, 10);
+    if (text[0] >= '0' && text[0] <= '9' && *end == 0)
+        return errno == 0 ? seconds : UINT64_MAX;
+    if (sscanf(text, "%*3s, %2d %3s %4d %2d:%2d:%2d %3s", &date.tm_mday, month, &date.tm_year, &date.tm_hour,
+               &date.tm_min, &date.tm_sec, zone) != 7 ||
+        strlen(month) != 3 || strcmp(zone, "GMT") != 0)
+        return 0;
+    const char *at = strstr(months, month);
+    if (at == NULL || (at - months) % 3 != 0)
+        return 0;
+    date.tm_mon = (int)(at - months) / 3;
+    date.tm_year -= 1900;
+    int64_t left_s = (int64_t)timegm(&date) - (int64_t)(mc_clock_wall_ms() / 1000);
+    return left_s > 0 ? (uint64_t)left_s : 0;
+}
+
 int mc_http_answer(struct mc_http *http, uint64_t deadline_ns, struct mc_buffer *reply)
 {
     struct mc_head head = {0};
@@ -138,6 +167,7 @@ int mc_http_answer(struct mc_http *http, uint64_t deadline_ns, struct mc_buffer 
     if (rc < 0)
         look_for_tls(http, rc);
     mc_body_begin(&body, &head);
+    http->retry_s = rc == 0 ? retry_read(mc_head_find(&head, "Retry-After")) : 0;
     if (rc == 0)
         rc = receive_body(http, &body, reply, deadline_ns);
     http->has_answered |= rc == 0;
@@ -175,6 +205,8 @@ int mc_http_once(const char *address, const struct mc_tls_settings *tls, const s
         rc = mc_http_ask(&http, question, deadline_ns);
     if (rc == 0)
         rc = mc_http_answer(&http, deadline_ns, reply);
+    if (question->retry_s != NULL)
+        *question->retry_s = http.retry_s;
     if (http.tls != NULL && mc_tls_problem(http.tls)[0] != 0)
         mc_log_limited(ERROR, "%s", mc_tls_problem(http.tls));
     mc_http_free(&http);

@@ -15,6 +15,8 @@ struct mc_http { /* set fd to -1 and address before the first use */
     bool is_on_way;     /* a child that is forked closes it: mc_socket_way_begin */
     struct mc_tls *tls; /* NULL: without; its handshake must be done before it is asked */
     bool has_answered;  /* on this connection */
+    uint64_t
+        retry_s; /* in so many seconds it may be asked again, as its last answer says (Retry-After); 0: it does not */
     struct mc_buffer in;
 };
 
@@ -24,6 +26,7 @@ struct mc_http_question {
     const char *headers;       /* whole lines besides, each with its end; NULL: none */
     struct mc_span body;       /* JSON */
     const char *type;          /* of the body; NULL: application/json */
+    uint64_t *retry_s;         /* of mc_http_once: set as mc_http.retry_s is; NULL: nobody asks */
 };
 
 /* A question on an open connection, and its answer: the status (200..599), and reply holds the body; or

@@ -25,8 +25,11 @@
 #define BATCH_SOON 256u      /* so many do not wait for more */
 #define SEND_EVERY_MS 500u   /* else they do, for so long */
 #define SEND_MS 2000u        /* for one request */
-#define PAUSE_FIRST_MS 1000u /* after one that failed, doubling */
+#define PAUSE_FIRST_MS 1000u /* after one that failed, doubling, and up to a quarter more: not all come at once */
 #define PAUSE_LAST_MS 30000u
+#define RETRY_LAST_S 300u  /* a collector that wants to be left alone for longer is asked after this all the same */
+#define KEPT_TRIES 5u      /* what it says it may take later is sent so often, */
+#define KEPT_MS 120000u    /* and first so long ago at most; then it is dropped */
 #define RATE_DEFAULT 1000u /* spans a second */
 #define RATE_MAX 1000000u
 #define FILE_BYTES_MAX (1u << 30) /* a file grows no further */
@@ -52,7 +55,11 @@ static struct {
     /* The thread's alone, while it runs. */
     struct mc_otlp otlp;
     int file; /* -1: they are sent */
-    uint64_t pause_ms, resume_ns;
+    uint64_t pause_ms, resume_ns, retry_s;
+    struct mc_traced *kept[BATCH_MAX]; /* to be sent again */
+    size_t kept_count;
+    unsigned kept_tries;
+    uint64_t kept_since_ns;
     bool is_failing, is_torn; /* is_torn: a line of the file has no end */
 } self = {.lock = PTHREAD_MUTEX_INITIALIZER, .life = PTHREAD_MUTEX_INITIALIZER, .file = -1};
 
@@ -206,7 +213,14 @@ static uint64_t send_until_ns(void)
     return until_ns;
 }
 
-/* 0, or not: with why. */
+/* OTLP over HTTP: after these the same request is to be sent again, later. After others it is not: what came of it is
+ * not known, or would come of it again. */
+static bool is_for_later(int status)
+{
+    return status == 429 || status == 502 || status == 503 || status == 504;
+}
+
+/* 0, or not: with why. MC_ERR_BUSY: it may take the same later. */
 static int text_send(const struct mc_buffer *text, size_t *refused, char *why, size_t why_size)
 {
     uint64_t rejected = 0;
@@ -216,7 +230,8 @@ static int text_send(const struct mc_buffer *text, size_t *refused, char *why, s
     const struct mc_http_question question = {.method = "POST",
                                               .path = self.otlp.path,
                                               .headers = (const char *)self.otlp.headers.data,
-                                              .body = mc_span(text->data, text->length)};
+                                              .body = mc_span(text->data, text->length),
+                                              .retry_s = &self.retry_s};
     int error = 0;
     int rc =
         mc_http_once(self.otlp.address, self.otlp.is_tls ? &tls : NULL, &question, send_until_ns(), &reply, &error);
@@ -233,7 +248,7 @@ static int text_send(const struct mc_buffer *text, size_t *refused, char *why, s
         snprintf(why, why_size, "%s (4317 is the port of gRPC; OTLP over HTTP has 4318)", mc_error_text(rc));
     else
         snprintf(why, why_size, "%s", error != 0 ? strerror(error) : mc_error_text(rc));
-    return MC_ERR_RPC_FAIL;
+    return is_for_later(rc) ? MC_ERR_BUSY : MC_ERR_RPC_FAIL;
 }
 
 static int text_keep(const struct mc_buffer *text, char *why, size_t why_size)
@@ -260,20 +275,41 @@ static void outcome_note(int rc, const char *why)
 {
     const char *where = self.file >= 0 ? "the file of MC_TRACES" : self.otlp.address;
     if (rc < 0 && !self.is_failing)
-        mc_log(WARNING, "spans of traces do not get to %s: %s; they are dropped until they do", where, why);
+        mc_log(WARNING, "spans of traces do not get to %s: %s; %s", where, why,
+               rc == MC_ERR_BUSY ? "they are sent again a few times, and dropped where that is of no use"
+                                 : "they are dropped until they do");
     else if (rc == 0 && self.is_failing)
         mc_log(INFO, "spans of traces get to %s again", where);
     self.is_failing = rc < 0;
     self.pause_ms = rc == 0 ? 0 : self.pause_ms == 0 ? PAUSE_FIRST_MS : self.pause_ms * 2;
     self.pause_ms = self.pause_ms < PAUSE_LAST_MS ? self.pause_ms : PAUSE_LAST_MS;
-    self.resume_ns = mc_clock_ns() + self.pause_ms * 1000000ull;
+    uint64_t wait_ms = self.pause_ms + (self.pause_ms == 0 ? 0 : mc_random_u64() % (self.pause_ms / 4));
+    uint64_t asked_ms = (self.retry_s < RETRY_LAST_S ? self.retry_s : RETRY_LAST_S) * 1000;
+    self.resume_ns = mc_clock_ns() + (rc < 0 && asked_ms > wait_ms ? asked_ms : wait_ms) * 1000000ull;
 }
 
-static void batch_send(struct mc_traced **batch, size_t count)
+/* They are sent again, or not: then, or when they have got there, it is as if there were none. */
+static bool batch_keep(struct mc_traced **batch, size_t count, bool is_for_later)
+{
+    if (self.kept_tries == 0)
+        self.kept_since_ns = mc_clock_ns();
+    self.kept_tries++;
+    if (!is_for_later || self.kept_tries == KEPT_TRIES || self.resume_ns - self.kept_since_ns >= KEPT_MS * 1000000ull) {
+        self.kept_tries = 0;
+        return false;
+    }
+    memcpy(self.kept, batch, count * sizeof(*batch));
+    self.kept_count = count;
+    return true;
+}
+
+/* True: they are to be sent again, and kept for that. */
+static bool batch_send(struct mc_traced **batch, size_t count)
 {
     struct mc_buffer text = {.may_fail = true};
     char why[160] = "";
     size_t refused = 0;
+    self.retry_s = 0;
     mc_otlp_write(&text, &self.otlp, batch, count);
     int rc = text.failed      ? MC_ERR_NO_MEMORY
              : self.file >= 0 ? text_keep(&text, why, sizeof(why))
@@ -282,12 +318,28 @@ static void batch_send(struct mc_traced **batch, size_t count)
         snprintf(why, sizeof(why), "there is no memory");
     mc_buffer_free(&text);
     outcome_note(rc, why);
+    bool is_kept = batch_keep(batch, count, rc == MC_ERR_BUSY);
     pthread_mutex_lock(&self.lock);
     refused = rc < 0 || refused > count ? count : refused;
     self.counts.sent += count - refused;
-    self.counts.dropped += refused;
+    self.counts.dropped += is_kept ? 0 : refused;
     self.counts.failed_sends += rc < 0;
     pthread_mutex_unlock(&self.lock);
+    return is_kept;
+}
+
+/* With the lock. What was kept goes first, alone. */
+static size_t batch_pick(struct mc_traced **batch)
+{
+    size_t taken = self.kept_count;
+    memcpy(batch, self.kept, taken * sizeof(*batch));
+    self.kept_count = 0;
+    while (taken < BATCH_MAX && self.kept_tries == 0 && self.count > 0) {
+        batch[taken++] = self.queue[self.first];
+        self.first = (self.first + 1) % QUEUE_MAX;
+        self.count--;
+    }
+    return taken;
 }
 
 /* Sleeps until a batch is to be sent. Returns how many it is of; 0: the thread is to end. */
@@ -299,18 +351,15 @@ static size_t batch_take(struct mc_traced **batch)
     until_ns = until_ns > self.resume_ns ? until_ns : self.resume_ns;
     while (!self.stop) {
         uint64_t now_ns = mc_clock_ns();
-        if (now_ns >= until_ns && self.count == 0)
+        if (now_ns >= until_ns && self.count + self.kept_count == 0)
             until_ns = now_ns + SEND_EVERY_MS * 1000000ull;
         else if (now_ns >= until_ns || (self.count >= BATCH_SOON && now_ns >= self.resume_ns))
             break;
         (void)mc_monitor_wait(&self.lock, &self.changed, until_ns);
     }
     bool is_lost = self.stop && (self.is_failing || mc_clock_ns() >= self.stop_by_ns);
-    while (!is_lost && taken < BATCH_MAX && self.count > 0) {
-        batch[taken++] = self.queue[self.first];
-        self.first = (self.first + 1) % QUEUE_MAX;
-        self.count--;
-    }
+    if (!is_lost)
+        taken = batch_pick(batch);
     pthread_mutex_unlock(&self.lock);
     return taken;
 }
@@ -320,11 +369,14 @@ static void *spans_run(void *unused)
     struct mc_traced *batch[BATCH_MAX];
     (void)unused;
     for (size_t count; (count = batch_take(batch)) > 0;) {
-        batch_send(batch, count);
-        while (count > 0)
+        bool is_kept = batch_send(batch, count);
+        while (!is_kept && count > 0)
             free(batch[--count]);
     }
     pthread_mutex_lock(&self.lock);
+    self.counts.dropped += self.kept_count;
+    while (self.kept_count > 0)
+        free(self.kept[--self.kept_count]);
     self.has_ended = true;
     pthread_cond_broadcast(&self.changed);
     pthread_mutex_unlock(&self.lock);
@@ -340,7 +392,7 @@ static void on_forked(void)
     pthread_mutex_init(&self.life, NULL);
     mc_monitor_init(&self.lock, &self.changed);
     self.users = 0;
-    self.first = self.count = 0;
+    self.first = self.count = self.kept_count = 0;
     self.has_thread = self.stop = self.is_stuck = self.is_torn = false;
     self.otlp = (struct mc_otlp){.is_tls = false}; /* the thread may have been reading it: it is not given back */
     if (self.file >= 0)
@@ -437,7 +489,7 @@ static void spans_open(const char *service)
     int rc = target_open(wanted, error, sizeof(error)); /* without the lock: its file system may hang */
     pthread_mutex_lock(&self.lock);                     /* a span of before, when spans were wanted, may end only now */
     self.stop = self.has_ended = self.is_failing = false;
-    self.pause_ms = self.resume_ns = 0;
+    self.pause_ms = self.resume_ns = self.kept_tries = 0;
     settings_read();
     mc_otlp_name(&self.otlp, service);
     self.has_thread = rc == 0 && mc_thread_start(&self.thread, "mc-traces", spans_run, NULL) == 0;

@@ -2,8 +2,9 @@
  *
  * A process makes spans where MC_TRACES asks for it, and only of what comes with a context that is sampled: nothing
  * here begins a trace. Spans wait in a queue that is bounded, for a thread that sends them by HTTP or writes them into
- * a file; so many a second at most (MC_TRACES_RATE), whoever asks. What is too much is dropped and counted. Whoever
- * makes a span never waits for the collector.
+ * a file; so many a second at most (MC_TRACES_RATE), whoever asks. One request that the collector says it may take
+ * later is kept beside, and sent again a few times. What is too much is dropped and counted. Whoever makes a span never
+ * waits for the collector.
  *
  * Off: each function here that stands on the way of a call is the test of one flag (mc_traces_are_on). */
 #ifndef MC_ENV_SPANS_H

@@ -4,11 +4,12 @@
         collector.url                # for OTEL_EXPORTER_OTLP_ENDPOINT
         collector.spans()            # all that came so far: Span(service, name, trace, span, parent, attributes, ...)
         collector.requests           # (path, headers) of each request
-    Collector(status=503)            # refuses; Collector(hangs=True) takes connections and never answers; Collector(rejects=2): that many of each request
+    Collector(status=503)            # refuses; with refuses=2 two requests only, with retry_after="1" or "date" (in four seconds) it says until when; Collector(hangs=True) takes connections and never answers; Collector(rejects=2): that many of each request
 """
 import http.server
 import json
 import threading
+import time
 from collections import namedtuple
 
 Span = namedtuple("Span", "service name trace span parent kind begin end status attributes")
@@ -34,8 +35,8 @@ def spans_in(text):
 
 
 class Collector:
-    def __init__(self, status=200, hangs=False, rejects=0):
-        self.requests, self.texts = [], []
+    def __init__(self, status=200, hangs=False, rejects=0, refuses=None, retry_after=None):
+        self.requests, self.texts, self.times = [], [], []
         self.ended = threading.Event()
         collector = self
 
@@ -45,11 +46,15 @@ class Collector:
                 if hangs:
                     collector.ended.wait()
                     return
+                is_refused = status != 200 and (refuses is None or len(collector.requests) < refuses)
+                collector.times.append(time.monotonic())
                 collector.requests.append((self.path, dict(self.headers)))
-                if status == 200:
+                if not is_refused:
                     collector.texts.append(text)
                 body = json.dumps({"partialSuccess": {"rejectedSpans": str(rejects), "errorMessage": "no"}} if rejects else {}).encode()
-                self.send_response(status)
+                self.send_response(status if is_refused else 200)
+                if is_refused and retry_after:
+                    self.send_header("Retry-After", self.date_time_string(time.time() + 4) if retry_after == "date" else retry_after)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

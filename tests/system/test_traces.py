@@ -227,9 +227,27 @@ def test_a_collector_that_is_of_no_use_slows_and_fails_nothing(collector):
             slowest, close, log = run(master, times=40, MC_PATHS="tcp", **more)
             assert slowest < max(2 * usual, 1 * SLOW), (slowest, usual)  # not the 2 s of a request
             assert close < 3 * SLOW, close
-            wait_until(lambda: master.metrics()["mooncake_trace_spans_dropped_total"] > 0)
+            wait_until(lambda: master.metrics()["mooncake_trace_spans_dropped_total"] > 0, 90)  # 503: after it was sent five times
             assert log.count("spans of traces do not get to") == 1, log
             assert master.get("/health")[0] == 200
+
+
+@pytest.mark.parametrize("status, later", [(429, "1"), (503, None), (503, "date"), (502, None), (400, "1")])
+def test_what_a_collector_takes_later_is_sent_again(status, later):
+    """As OTLP over HTTP wants it: after 429, 502, 503 and 504, not before the collector says; after others it is dropped."""
+    with Collector(refuses=1, status=status, retry_after=later) as collector, cluster.Master(environment=traced(collector)) as master:
+        caller = wire.Connection(master.port, wire.ROLE_CALL, os.urandom(16))
+        ask(caller, CONTEXT)
+        wait_until(lambda: len(collector.requests) == 1)
+
+        def counts():
+            now = master.metrics()
+            return now["mooncake_trace_spans_sent_total"], now["mooncake_trace_spans_dropped_total"]
+        wait_until(lambda: sum(counts()) == 1, 20)
+        assert counts() == ((0, 1) if status == 400 else (1, 0))
+        assert len(collector.requests) == (1 if status == 400 else 2)
+        assert status == 400 or collector.times[1] - collector.times[0] > (2 if later == "date" else 0.9)
+        caller.close()
 
 
 def test_what_a_collector_rejects_of_a_request_is_counted():
