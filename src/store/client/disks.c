@@ -3,7 +3,9 @@
 #include "store/client/disks.h"
 
 #include "base/variables.h"
+#include "env/clock.h"
 #include "env/log.h"
+#include "env/reach.h"
 #include "store/disk/disk.h"
 
 #include <ctype.h>
@@ -22,12 +24,14 @@
 #define BYTES_MIN ((uint64_t)MC_DISK_REGIONS_MIN * MC_DISK_REGION_BYTES)
 #define BYTES_MAX ((uint64_t)MC_DISK_REGIONS_MAX * MC_DISK_REGION_BYTES)
 #define OBJECTS_MIN 64u /* fewer and it would make room all the time */
+#define REACH_LEAST_NS 500000000ull
 
 struct use {              /* of all disks of the node */
     uint64_t limit;       /* bytes; 0: none */
     double free_ratio;    /* so much of what is free, unless there is another limit below it */
     uint64_t objects_max; /* as it was said; 0: nobody did */
     uint64_t budget;      /* bytes a day, of each disk; 0: any */
+    uint64_t until_ns;    /* by then a file system has answered */
     enum mc_disk_policy policy;
     enum mc_disk_io_kind io_kind;
 };
@@ -234,6 +238,13 @@ static uint32_t objects_of(const char *path, uint64_t bytes, const struct use *u
     return MC_DISK_OBJECTS_MAX;
 }
 
+/* Of several that hang the later ones have the least time only. */
+static bool answers(const char *path, const struct use *use)
+{
+    uint64_t least_ns = mc_clock_ns() + REACH_LEAST_NS;
+    return mc_path_answers(path, use->until_ns > least_ns ? use->until_ns : least_ns);
+}
+
 static void disk_add(struct mc_disks *disks, char *given, uint64_t bytes, const struct use *use)
 {
     const char *path = trim(given);
@@ -247,8 +258,10 @@ static void disk_add(struct mc_disks *disks, char *given, uint64_t bytes, const 
         mc_log(WARNING, "at most %u disks: %s is ignored", MC_OWNER_DISKS_MAX, path);
         return;
     }
-    bytes = bytes != 0 ? bytes : bytes_of(path, use);
+    bool is_silent = !answers(path, use);
+    bytes = is_silent ? BYTES_MIN : bytes != 0 ? bytes : bytes_of(path, use);
     disks->list[disks->count++] = (struct mc_owner_disk_config){.path = path,
+                                                                .is_silent = is_silent,
                                                                 .capacity = bytes,
                                                                 .objects_max = objects_of(path, bytes, use),
                                                                 .budget_bytes = use->budget,
@@ -259,7 +272,7 @@ static void disk_add(struct mc_disks *disks, char *given, uint64_t bytes, const 
 /* What the path lies in must be there: that it is not mounted on this node is no reason to fill another disk. */
 static void take_told(const struct mc_disks_told *told, struct mc_disks *disks, struct use *use)
 {
-    if (mkdir(told->path, 0777) != 0 && errno != EEXIST) {
+    if (answers(told->path, use) && mkdir(told->path, 0777) != 0 && errno != EEXIST) {
         mc_log(ERROR,
                "the directory that the master names (--root_fs_dir), %s, cannot be made: %s; objects stay in "
                "memory only",
@@ -279,9 +292,10 @@ void mc_disks_free(struct mc_disks *disks)
     *disks = (struct mc_disks){0};
 }
 
-int mc_disks_of(const struct mc_store_config *config, const struct mc_disks_told *told, struct mc_disks *disks)
+int mc_disks_of(const struct mc_store_config *config, const struct mc_disks_told *told, uint64_t until_ns,
+                struct mc_disks *disks)
 {
-    struct use use = {.free_ratio = FREE_RATIO, .policy = MC_DISK_LRU};
+    struct use use = {.free_ratio = FREE_RATIO, .policy = MC_DISK_LRU, .until_ns = until_ns};
     bool is_told = config->disk_paths == NULL;
     const char *paths = is_told ? told->path : config->disk_paths;
     *disks = (struct mc_disks){0};

@@ -20,9 +20,11 @@ struct mc_disks { /* zeroed = none */
     uint32_t count;
     char *text; /* to which the paths belong */
 };
-/* told counts where config->disk_paths is NULL; its directory is made, what it lies in is not. 0 or
+/* told counts where config->disk_paths is NULL; its directory is made, what it lies in is not. What does not answer by
+ * until_ns (mc_clock_ns), or within half a second if it was not asked before, is not touched again. 0 or
  * MC_ERR_NO_MEMORY. */
-int mc_disks_of(const struct mc_store_config *config, const struct mc_disks_told *told, struct mc_disks *disks);
+int mc_disks_of(const struct mc_store_config *config, const struct mc_disks_told *told, uint64_t until_ns,
+                struct mc_disks *disks);
 void mc_disks_free(struct mc_disks *disks);
 
 #endif

@@ -6,6 +6,7 @@
 #include "env/clock.h"
 #include "env/limits.h"
 #include "env/log.h"
+#include "env/reach.h"
 #include "env/thread.h"
 #include "env/unread.h"
 #include "rdma/rdma.h"
@@ -28,7 +29,8 @@
 #include <unistd.h>
 
 #define DATA_DIR_WAIT_NS 2000000000ull
-#define CLOSE_POLL_US 200 /* between looks at the calls in progress */
+#define REACH_NS 5000000000ull /* a file system that has not answered by then hangs */
+#define CLOSE_POLL_US 200      /* between looks at the calls in progress */
 #define CALL_TIMEOUT_MS_DEFAULT 5000u
 
 /* ---- fork: the child's stores are dead and harmless ---- */
@@ -244,12 +246,13 @@ static void start_rdma(struct mc_store *store, const struct mc_store_config *con
                                                         : mc_error_name(rc));
 }
 
-static int disks_of(struct mc_store *store, const struct mc_store_config *asked, struct mc_disks *disks)
+static int disks_of(struct mc_store *store, const struct mc_store_config *asked, uint64_t until_ns,
+                    struct mc_disks *disks)
 {
     pthread_mutex_lock(&store->lock);
     struct mc_disks_told told = store->disks_told;
     pthread_mutex_unlock(&store->lock);
-    return mc_disks_of(asked, &told, disks);
+    return mc_disks_of(asked, &told, until_ns, disks);
 }
 
 static int capacity_of(const struct mc_store *store, const char *data_dir, uint64_t until_ns, uint64_t *capacity)
@@ -264,6 +267,19 @@ static int capacity_of(const struct mc_store *store, const char *data_dir, uint6
         mc_log(WARNING, "global_segment_size %" PRIu64 " is limited to %" PRIu64 " bytes by %s", store->segment_size,
                *capacity, reason);
     return *capacity == 0 ? MC_ERR_NO_MEMORY : 0;
+}
+
+static bool data_dir_answers(const char *data_dir, uint64_t until_ns)
+{
+    if (data_dir == NULL || data_dir[0] == 0 || mc_path_answers(data_dir, until_ns))
+        return true;
+    mc_log(
+        ERROR,
+        "the data directory %s does not answer: its file system hangs, as one of NFS does whose server is away. Mount "
+        "it anew, or give another one (MC_DATA_DIR; best on tmpfs, as /dev/shm), and start this process again; what "
+        "it holds now ends with it",
+        data_dir);
+    return false;
 }
 
 static int start_owner(struct mc_store *store, const struct mc_store_config *asked, const char *host, uint16_t port,
@@ -281,12 +297,15 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
     const char *data_dir = asked->data_dir != NULL ? asked->data_dir : mc_variable(MC_DATA_DIR);
     /* Whoever works there may have been stopped. Half of the time is left for what follows. */
     uint64_t now_ns = mc_clock_ns(), wait_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
-    uint64_t data_dir_until_ns = now_ns + (wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS);
+    uint64_t reach_until_ns = now_ns + (wait_ns < REACH_NS ? wait_ns : REACH_NS);
+    if (!data_dir_answers(data_dir, reach_until_ns))
+        data_dir = NULL; /* as with any that cannot be used */
+    uint64_t data_dir_until_ns = mc_clock_ns() + (wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS);
     int rc = capacity_of(store, data_dir, data_dir_until_ns, &capacity);
     if (rc < 0)
         return rc;
     struct mc_disks disks;
-    rc = disks_of(store, asked, &disks);
+    rc = disks_of(store, asked, reach_until_ns, &disks);
     if (rc < 0)
         return rc;
     struct mc_owner_config config = {.paths = store->paths,

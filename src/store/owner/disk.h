@@ -137,6 +137,8 @@ void mc_owner_disk_inventory_write(struct mc_owner_disk *disk);
 /* ---- disk_seen.c ---- */
 /* This one cannot be opened. */
 void mc_owner_disk_off(struct mc_owner *owner, const char *path);
+/* This one was not: its file system does not answer. */
+void mc_owner_disk_pass_over(struct mc_owner *owner, const char *path);
 /* Nobody looks at it any more; what it was. */
 struct mc_disk *mc_owner_disk_unseen(struct mc_owner_disk *disk);
 void mc_owner_disks_unseen_free(struct mc_owner *owner);

@@ -15,6 +15,15 @@ void mc_owner_disk_off(struct mc_owner *owner, const char *path)
         owner->off_paths[owner->off_count++] = copy;
 }
 
+void mc_owner_disk_pass_over(struct mc_owner *owner, const char *path)
+{
+    mc_log(ERROR,
+           "the disk %s does not answer: its file system hangs, as one of NFS does whose server is away. Mount it anew "
+           "and start this node again, or give it another directory; this node goes on without that disk",
+           path);
+    mc_owner_disk_off(owner, path);
+}
+
 struct mc_disk *mc_owner_disk_unseen(struct mc_owner_disk *disk)
 {
     pthread_mutex_lock(&disk->owner->seen_lock);

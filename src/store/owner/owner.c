@@ -241,8 +241,11 @@ int mc_owner_create(const struct mc_owner_config *config, struct mc_owner **resu
     if (rc < 0)
         goto fail_timers;
     mc_paths_add_segment(owner->paths, owner->memory);
-    for (uint32_t i = 0; i < config->disk_count; i++)
-        (void)mc_owner_disk_add(owner, &config->disks[i]); /* without it goes on, as the log says */
+    for (uint32_t i = 0; i < config->disk_count; i++) /* without it goes on, as the log says */
+        if (config->disks[i].is_silent)
+            mc_owner_disk_pass_over(owner, config->disks[i].path);
+        else
+            (void)mc_owner_disk_add(owner, &config->disks[i]);
     mc_serve_post(owner->serve, on_start, owner);
     rc = mc_segment_memory_populate(owner->memory, mc_owner_on_progress, owner);
     if (rc < 0)

@@ -12,6 +12,7 @@ struct mc_owner;
 #define MC_OWNER_DISKS_MAX 8u
 struct mc_owner_disk_config {
     const char *path;      /* of a directory that may be shared with other processes; see store/disk/disk.h */
+    bool is_silent;        /* its file system does not answer: it is not touched, and the node goes on without it */
     uint64_t capacity;     /* bytes */
     uint32_t objects_max;  /* 0: by the capacity */
     uint64_t budget_bytes; /* a day, as in store/disk/disk.h; 0: any */
@@ -100,9 +101,9 @@ int mc_owner_disks_seen(struct mc_owner *owner, struct mc_store_disk *disks, siz
 int mc_owner_disks_leave(struct mc_owner *owner, uint64_t grace_ms);
 /* It has disks, mounted or not, that have not left. */
 bool mc_owner_has_disks(struct mc_owner *owner);
-/* It is going to leave: has what lies in its memory only stored on its disks, by whoever is master, and says how far
 /* What lies in memory stays when it ends, in the files of its data directory. */
 bool mc_owner_keeps_memory(struct mc_owner *owner);
+/* It is going to leave: has what lies in its memory only stored on its disks, by whoever is master, and says how far
  * that is. To be called again and again until it is over. */
 struct mc_owner_flushed {
     bool is_over;
