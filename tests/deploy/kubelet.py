@@ -1,7 +1,7 @@
 """Pods of a manifest as containers on this machine: commands, environment, volumes, users, probes, hooks and grace are read from it, and only what is
 told to `Cluster` is replaced (sizes, images). What a pod asks of the machine (cpu, memory) is not enforced.
 
-    cluster = Cluster(folder, network, images={"mooncake:0.4.0-c1": root}, environment={"MOONCAKE_GLOBAL_SEGMENT_SIZE": "64mb"})
+    cluster = Cluster(folder, network, images={"mooncake:0.5.0-c1": root}, environment={"MOONCAKE_GLOBAL_SEGMENT_SIZE": "64mb"})
     cluster.apply(documents)         # starts what Deployments and StatefulSets say, waits until all are ready
     cluster.roll("store")            # the update that Kubernetes makes of it, by its strategy
 

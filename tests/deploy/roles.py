@@ -81,7 +81,7 @@ def main(etcd, group, image, folder):
     stand_in = stand_ins.install(folder)["python_path"][0]
     # Its mooncake is the one that the pod's volume has; beside it only the stand-in.
     engine = kubelet.Image("/", {"PATH": f"{pathlib.Path(sys.executable).parent}:/usr/bin:/bin", "HOME": "/tmp"}, 0)
-    images = {"mooncake:0.4.0-c1": ours, "lmsysorg/sglang:v0.5.3.post1": engine}
+    images = {"mooncake:0.5.0-c1": ours, "lmsysorg/sglang:v0.5.3.post1": engine}
     images.update({one["spec"]["template"]["spec"]["containers"][0]["image"]: rolling.etcd_image(image, folder) for one in etcd if one["kind"] == "StatefulSet"})
     cluster = kubelet.Cluster(folder, network, images, {**rolling.SIZES, "PYTHONPATH": f"/mooncake:{stand_in}"})
     try:

@@ -208,7 +208,7 @@ def test_the_chart_is_well_formed():
 @pytest.mark.parametrize("wrong", [{"store": {"memory": "48gb"}}, {"etcd": {"enabled": False}}, {"etcd": {"replicas": 2}}, {"store": {"protocol": "udp"}},
                                    {"tls": {"secretName": "A B"}}, {"tls": {"secretName": "a", "serverName": ""}}, {"tls": {"cert": "a"}},
                                    {"auth": {"secretName": "A B"}}, {"auth": {"token": "a:b"}}, {"stores": {}}, {"monitoring": {"enabled": True, "interval": "often"}},
-                                   {"monitoring": {"enabled": True}, "auth": {"secretName": "a"}}, {"image": {"repository": "a", "tag": "0.4.0+c1"}}])
+                                   {"monitoring": {"enabled": True}, "auth": {"secretName": "a"}}, {"image": {"repository": "a", "tag": "0.5.0+c1"}}])
 def test_values_that_cannot_be_are_refused(wrong):
     with pytest.raises(helm_python.HelmError):
         render.manifest(wrong)
