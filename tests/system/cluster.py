@@ -7,6 +7,7 @@
 
 With MC_LAB each is on a host of its own (tests/lab/placed.py). Ports are chosen by the kernel and read from the log. Only processes that were started here are ever signalled, by their pid.
 """
+import contextlib
 import os
 import pathlib
 import re
@@ -114,6 +115,17 @@ class Child:
         process.kill()
         process.wait()
 
+    @contextlib.contextmanager
+    def or_end(self):
+        """Around what waits for its start: if that fails it does not stay, and its log is shown. No __exit__ would end it."""
+        try:
+            yield
+        except BaseException:
+            if self.process.poll() is None:
+                self.kill()
+            print(self.log()[-4000:])
+            raise
+
 
 class Master(Child):
     """One mooncake_master. After start(): port, metrics_port, metadata_port (None when it does not run), pid."""
@@ -149,10 +161,11 @@ class Master(Child):
             self.process = subprocess.Popen(arguments + self.flags, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
                                             preexec_fn=self.host.enter if self.host else None,
                                             env={**os.environ, "STATE_DIRECTORY": self.state_dir.name, **self.environment})
-        self.port = self._wait_port(r"Master service started on port (\d+)")
-        self.metrics_port = self._wait_port(r"HTTP metrics server started on port (\d+)")
-        if self.metadata_port is not None:
-            self.metadata_port = self._wait_port(r"HTTP metadata server started on \S+:(\d+)")
+        with self.or_end():
+            self.port = self._wait_port(r"Master service started on port (\d+)")
+            self.metrics_port = self._wait_port(r"HTTP metrics server started on port (\d+)")
+            if self.metadata_port is not None:
+                self.metadata_port = self._wait_port(r"HTTP metadata server started on \S+:(\d+)")
         return self
 
     def _wait_port(self, pattern):

@@ -11,6 +11,7 @@ import sys
 import tempfile
 
 import wire
+from cluster import wait_until
 
 HERE = pathlib.Path(__file__).resolve().parent
 AUTH, CHALLENGE, PROOF = 4, 5, 6
@@ -68,6 +69,10 @@ class Client:
 
     def said(self):
         return pathlib.Path(self.log.name).read_text()
+
+    def tells(self, words):
+        """Waits until its log has them: a call may have its answer before the line is written."""
+        wait_until(lambda: words in self.said(), 20, f"'{words}' in the log")
 
     def __enter__(self):
         return self

@@ -6,6 +6,7 @@
 
 Real sockets, real threads; ports are chosen by the kernel. An engine can be killed and started again under its port.
 """
+import contextlib
 import http.client
 import http.server
 import json
@@ -264,12 +265,26 @@ class Proxy:
             found = re.search(r"Proxy started on port (\d+)", self.log())
             assert found or self.process.poll() is None, f"mooncake_proxy has ended: {self.log()}"
             return found
-        self.port = int(wait_until(look, START_S, "the proxy's port").group(1))
+        with self.or_end():
+            self.port = int(wait_until(look, START_S, "the proxy's port").group(1))
         return self
 
     def ready(self):
-        wait_until(lambda: self.get("/health")[0] == 200, START_S, "a healthy proxy")
+        with self.or_end():
+            wait_until(lambda: self.get("/health")[0] == 200, START_S, "a healthy proxy")
         return self
+
+    @contextlib.contextmanager
+    def or_end(self):
+        """Around what waits for its start: if that fails it does not stay, and its log is shown. No __exit__ would end it."""
+        try:
+            yield
+        except BaseException:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            print(self.log()[-4000:])
+            raise
 
     def log(self):
         return pathlib.Path(self.log_file.name).read_text(errors="replace")

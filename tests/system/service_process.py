@@ -59,7 +59,9 @@ class Service(Child):
         return self
 
     def start(self):
-        return self.spawn().wait()
+        self.spawn()
+        with self.or_end():
+            return self.wait()
 
     def log(self):
         with open(self.log_file.name, "rb") as log:

@@ -37,6 +37,10 @@ class Engine(Peer):
     def said(self):
         return self.log.read_text()
 
+    def tells(self, words):
+        """Waits until its log has them: a call may have its answer before the line is written."""
+        wait_until(lambda: words in self.said(), 20, f"'{words}' in the log")
+
     def moves(self, other, size=65536):
         """The codes of a write into the other's memory and a read from it."""
         return [int(self.ask(what, other.target, other.address, size)) for what in ("write", "read")]
@@ -83,9 +87,10 @@ def test_who_has_none_is_refused_and_told_what_to_do(scene, path):
     far, _keys, folder = scene
     with Engine(folder, "near", **PATHS[path]) as near:
         assert all(code < 0 for code in near.moves(far))
-        assert "MC_AUTH_FILE or MC_AUTH_TOKEN" in near.said()
+        near.tells("MC_AUTH_FILE or MC_AUTH_TOKEN")
     assert is_untouched(far)
-    assert "a peer at 127.0.0.1:" in far.said() and "it has shown no key" in far.said()
+    far.tells("a peer at 127.0.0.1:")
+    far.tells("it has shown no key")
 
 
 @pytest.mark.parametrize("wrong,says", [("unknown", "it does not know it"), ("secret", "another secret under that id")])
@@ -93,7 +98,7 @@ def test_a_wrong_key(scene, wrong, says):
     far, keys, folder = scene
     with Engine(folder, "near", Key("stranger" if wrong == "unknown" else keys["read,write"].name)) as near:
         assert all(code < 0 for code in near.moves(far))
-        assert says in near.said()
+        near.tells(says)
     assert is_untouched(far)
 
 
@@ -102,7 +107,7 @@ def test_an_engine_without_keys_is_not_believed(tmp_path):
         far.ask("fill", 0, MIB, 7)
         far.sevens = far.ask("crc", 0, MIB)
         assert all(code < 0 for code in near.moves(far))
-        assert "it has no keys, or is of the original" in near.said()
+        near.tells("it has no keys, or is of the original")
         assert is_untouched(far)
 
 
@@ -125,7 +130,7 @@ def test_a_key_that_may_only_read(scene):
             assert write < 0 and read == 0, path
             assert near.ask("crc", 0, MIB) == far.sevens
     assert is_untouched(far)
-    assert "its key has not both rights" in far.said()
+    far.tells("its key has not both rights")
 
 
 def test_a_key_that_may_not_read_learns_no_document(scene):
@@ -167,9 +172,9 @@ def test_another_tenant_reaches_no_memory(tmp_path, path):
         for key in (b, none):
             with Engine(tmp_path, f"near-{key.name}", key, **PATHS[path]) as near:
                 assert all(code < 0 for code in near.moves(far))
-                assert "it is of another tenant, or we are" in near.said()
+                near.tells("it is of another tenant, or we are")
         assert is_untouched(far)
-        assert "its key is of another tenant than our own" in far.said()
+        far.tells("its key is of another tenant than our own")
         with Engine(tmp_path, "near-a", a, **PATHS[path]) as near:
             assert near.moves(far) == [0, 0]
 
@@ -223,7 +228,7 @@ def refusal_of(connect, port, key):
 def test_an_engine_whose_file_cannot_be_read_does_not_start(tmp_path):
     with pytest.raises((AssertionError, ValueError)):
         Engine(tmp_path, "near", file="/no/such/file")
-    assert "/no/such/file cannot be used" in (tmp_path / "near.log").read_text()
+    wait_until(lambda: "/no/such/file cannot be used" in (tmp_path / "near.log").read_text(), 20, "the line")
 
 
 @pytest.mark.skipif(ORIGINAL is None, reason="the original's wheel is not here")
@@ -232,7 +237,7 @@ def test_the_original_is_refused_with_a_line(scene):
     with Peer(original=True) as original:
         assert all(int(original.ask(what, far.target, far.address, 4096)) < 0 for what in ("write", "read"))
     assert is_untouched(far)
-    assert "an engine of the original" in far.said()
+    far.tells("an engine of the original")
 
 
 # ---- by hand ----

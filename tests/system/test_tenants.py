@@ -332,7 +332,7 @@ def test_a_tenant_maps_no_memory(keys):
         with Client(master, made[name], MC_LOG_LEVEL="DEBUG") as client:
             assert client.put("big", name, 1 << 20) == 0
             assert client.same("big", name, 1 << 20) is True
-            assert bool(REFUSED.search(client.said())) is is_refused, client.said()
+            wait_until(lambda client=client, is_refused=is_refused: bool(REFUSED.search(client.said())) is is_refused, 20, "the refusal")
             assert "path tcp" not in client.said()  # it has not failed
 
 
@@ -345,6 +345,7 @@ def test_tenants_map_memory_where_the_node_lets_them(keys):
             wait_until(lambda: blue.put("k", "b", 1000) == 0)
             names = [blue.put(f"k{i}", "b", 1 << 20) for i in range(16)]
             assert names == [0] * 16 and all(blue.same(f"k{i}", "b", 1 << 20) for i in range(16))
+            wait_until(lambda: REFUSED.search(blue.said()), 20, "the refusal")
             refused = {line.split("to segment ")[1].split()[0].rstrip(":,") for line in blue.said().splitlines() if REFUSED.search(line)}
             assert len(refused) == 1  # only of the other node
     finally:

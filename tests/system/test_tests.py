@@ -2,8 +2,12 @@
 import ast
 import os
 import pathlib
+import subprocess
 
+import cluster
+import proxy_engines
 import pytest
+import service_process
 
 TESTS = pathlib.Path(os.environ["MC_SOURCE"]) / "tests"
 
@@ -53,6 +57,30 @@ def weaknesses(source):
             if function is not None and asserts(function) and not kept:
                 found.append((node.lineno, f"what {target} asserts in a thread fails nothing"))
     return found
+
+
+def test_what_does_not_start_does_not_stay(tmp_path, monkeypatch, capsys):
+    """No __exit__ would end it; and what it said is all that tells why."""
+    mute = tmp_path / "mute"
+    mute.write_text("#!/bin/sh\necho what it says >&2\nexec sleep 60\n")
+    mute.chmod(0o700)
+    for module, child in ((cluster, cluster.Master(program=mute)), (proxy_engines, proxy_engines.Proxy(program=(str(mute),))),
+                          (service_process, service_process.Service(command=(str(mute),)))):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "START_S", 0.5)
+            if module is service_process:
+                patch.setattr(service_process.Service.wait, "__defaults__", (service_process.Service.wait.__defaults__[0], 0.5))
+            started, Popen = [], subprocess.Popen
+            patch.setattr(subprocess, "Popen", lambda *words, started=started, Popen=Popen, **more: started.append(Popen(*words, **more)) or started[0])
+            try:
+                with pytest.raises(AssertionError, match="did not come"):
+                    child.start()
+                assert [one.poll() is not None for one in started] == [True]
+            finally:
+                for one in started:
+                    one.kill()
+                    one.wait()
+        assert "what it says" in capsys.readouterr().out
 
 
 def test_every_assertion_can_fail():

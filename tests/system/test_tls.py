@@ -142,7 +142,7 @@ def test_mutual(files):
             with remote(master, {**files.of(pair), "MC_RPC_TIMEOUT_MS": "1500"}) as client:
                 assert client.code != 0
                 wait_until(lambda: said in master.log(), what=said)
-                assert "set MC_TLS_CERT and MC_TLS_KEY to one that it trusts" in client.said()
+                client.tells("set MC_TLS_CERT and MC_TLS_KEY to one that it trusts")
         # The node's own port, for one whom no master has let in.
         for pair in (None, files.stranger):
             assert not speaks(data_port(store), files, pair)
@@ -176,8 +176,8 @@ def test_a_master_that_is_not_who_it_should_be(files, shown, believed, words, at
     with Master(environment=files.of(getattr(files, shown))) as master, \
             remote(master, {**files.of(ca=believed), "MC_RPC_TIMEOUT_MS": "1500"}) as client:
         assert client.code != 0
-        assert words in client.said()
-        assert at_master in master.log()
+        client.tells(words)
+        says(master, at_master)
 
 
 def test_a_name_may_be_given(files):
@@ -191,11 +191,11 @@ def test_one_side_alone_has_tls(files):
     short = {"MC_RPC_TIMEOUT_MS": "1500"}
     with Master(environment=files.of(files.server)) as master, remote(master, {**PLAIN, **short}) as client:
         assert client.code != 0
-        assert "speaks TLS and nothing else: set MC_TLS_CA_CERT here" in client.said()
+        client.tells("speaks TLS and nothing else: set MC_TLS_CA_CERT here")
         says(master, "speaks no TLS, and this port nothing else: turn TLS on there (MC_TLS_CA_CERT)")
     with Master(environment=PLAIN) as master, remote(master, {**files.of(), **short}) as client:
         assert client.code != 0
-        assert "is TLS turned on at that port?" in client.said()
+        client.tells("is TLS turned on at that port?")
         says(master, "speaks TLS, and this port does not: set MC_TLS_CERT and MC_TLS_KEY here")
 
 
@@ -203,7 +203,7 @@ def test_who_lends_memory_needs_a_certificate(files):
     with Master(environment=files.of(files.server)) as master:
         with remote(master, files.of(), segment=16 * MIB) as client:
             assert client.code == -600
-            wait_until(lambda: "who serves TLS needs a certificate and its key: set MC_TLS_CERT and MC_TLS_KEY" in client.said(), 20, "the line")
+            client.tells("who serves TLS needs a certificate and its key: set MC_TLS_CERT and MC_TLS_KEY")
         with remote(master, files.of()) as client:
             assert client.code == 0
 

@@ -252,4 +252,4 @@ def test_memory_that_is_registered_and_not_there(files, tmp_path):
 def test_what_cannot_be_used_is_said_at_the_start(files, tmp_path):
     with pytest.raises(AssertionError):
         Engine(tmp_path, "far", {**files.of(), "MC_TLS_KEY": str(tmp_path / "none.key")})
-    assert "MC_TLS_KEY" in (tmp_path / "far.log").read_text()
+    wait_until(lambda: "MC_TLS_KEY" in (tmp_path / "far.log").read_text(), 20, "the line")
