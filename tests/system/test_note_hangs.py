@@ -284,6 +284,27 @@ def test_it_begins_while_its_note_hangs(hanging):
     assert 1 < time.monotonic() - start < 3
 
 
+def test_nobody_is_told_a_name_that_the_note_does_not_have(hanging):
+    """Should it be killed, the next one would make another cluster, in which who was told this one is a stranger."""
+    master = hanging.master
+
+    def told():
+        caller = Connection(master.port, ROLE_CALL, os.urandom(16))
+        caller.close()
+        return caller.cluster()
+    wait_until(lambda: epoch_of(master) > 0)
+    master.kill()
+    master.flags.append("--cluster_uuid=" + "ab" * 16)
+    hanging.flag.touch()
+    master.start()
+    end = time.monotonic() + 13  # longer than a disk is waited for
+    while time.monotonic() < end:
+        assert in_time(told) == bytes(16)
+        time.sleep(0.5)
+    hanging.flag.unlink()
+    wait_until(lambda: in_time(told) != bytes(16), LATE_S)
+
+
 def test_a_note_that_is_slow(hanging):
     """Each write takes longer than the note is written ahead: it comes of age all the same, and lets go who has left."""
     master = hanging.master

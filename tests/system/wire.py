@@ -86,7 +86,8 @@ class Connection:
         self.socket = secured.connection(host, port, 20)
         self.request_id = 0
         hello = struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, role, features, node, 1, 0) + data(name) + data(b"")
-        code = struct.unpack_from("<i", self.call(HELLO, HELLO_REPLY, record(hello)).record())[0]
+        self.greeting = self.call(HELLO, HELLO_REPLY, record(hello)).record()
+        code = struct.unpack_from("<i", self.greeting)[0]
         assert code == 0, code
 
     def send(self, kind, body):
@@ -117,6 +118,13 @@ class Connection:
     def call(self, kind, reply, body):
         self.send(kind, body)
         return self.receive(reply)
+
+    def cluster(self):
+        """What the answer to the hello says; 16 bytes of zero: nothing."""
+        at = struct.calcsize("<iHHQ16sQQII")
+        for behind in (0, struct.calcsize("<BQ"), struct.calcsize("<I")):  # text, leader, build
+            at += 2 + struct.unpack_from("<H", self.greeting, at)[0] + behind
+        return self.greeting[at:at + 16]
 
     def close(self):
         self.socket.close()

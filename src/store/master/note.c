@@ -487,8 +487,8 @@ int mc_note_name(struct mc_note *note, struct mc_id cluster)
         note->naming_write = ask(note, NAME, &name, sizeof(name), NAME_AT);
     }
     int rc = on_disk(note, NAME, note->naming_write);
-    if (rc < 0 && is_written(note, NAME, note->naming_write))
-        rc = 0; /* the disk refused it: the next boot asks who is here, as without a note */
+    if (rc != 0 && is_written(note, NAME, note->naming_write))
+        rc = rc > 0 ? MC_NOTE_STANDS : 0; /* the disk refused it: the next boot asks who is here, as without a note */
     if (rc < 0)
         note->naming = (struct mc_id){0, 0}; /* the half of it has no checksum */
     if (rc == 0)

@@ -48,13 +48,14 @@ int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, cha
 bool mc_note_close(struct mc_note *note);
 
 /* What follows is written by a thread of its own ("mc-note"), and what has to be on the disk is waited for by another
- * one: each is asked again until the answer is not 1. */
+ * one: each is asked again as long as the answer is above 0. */
 
 /* A master of that epoch begins; no later one is to have it again, also after the machine went down: on the disk. 0, or
  * negative: as mc_note_keep, or (there is still a note) the disk has not taken it. */
 int mc_note_take(struct mc_note *note, uint64_t epoch);
-/* Which cluster this is, for all masters to come: on the disk, or the disk has refused it. Negative: it could not be
- * written. */
+/* Which cluster this is, for all masters to come. 0: on the disk, or the disk has refused it. MC_NOTE_STANDS: all of
+ * this boot know it, and the disk is waited for. Negative: it could not be written. */
+#define MC_NOTE_STANDS 2
 int mc_note_name(struct mc_note *note, struct mc_id cluster);
 /* The master of that epoch may act from now on, at boot_ms (CLOCK_BOOTTIME), for a moment; is_whole: it has given up
  * nobody of those that it has met. 0: that stands there, with a time that is not before needed_ms. Cheap when it was

@@ -366,13 +366,16 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     return server->core == NULL ? MC_ERR_NO_MEMORY : 0;
 }
 
-/* Members are told when the disk has it, or takes too long: then the next boot may have to ask who is here. */
+/* Members are told when the disk has it, or takes too long: then the next boot may have to ask who is here. Not before
+ * the file has it, however long that takes: should this process be killed, the next one may make another cluster, in
+ * which whoever was told and is away meanwhile is a stranger for ever. Who is told nothing is none. */
 static void name_note(struct mc_server *server)
 {
     int rc = mc_note_name(&server->note, server->cluster);
     if (rc > 0 && server->naming_since_ms == 0)
         server->naming_since_ms = server->now_ms;
-    if (rc > 0 && server->now_ms - server->naming_since_ms < AGING_PATIENCE_MS) {
+    bool is_late = server->naming_since_ms != 0 && server->now_ms - server->naming_since_ms >= AGING_PATIENCE_MS;
+    if (rc > 0 && (rc != MC_NOTE_STANDS || !is_late)) {
         tick_set(server, AGING_TICK_MS);
         return;
     }
