@@ -190,6 +190,48 @@ static void test_made_when_nobody_brought_one(void **state)
     finish(&world, empty, NULL);
 }
 
+/* Everybody of that node ends. */
+static void leave(struct world *world, const struct fake_owner *owner)
+{
+    world_disconnect(world, owner->owner);
+    world_disconnect(world, owner->call);
+    world_disconnect(world, owner->heartbeat);
+}
+
+/* Row 10: contents of one cluster were taken in, and their node is away when the window is over: it is still that one,
+ * and who comes back is no stranger. Of two it is not known which was right. */
+static void test_what_came_and_left_decides(void **state)
+{
+    (void)state;
+    for (unsigned count = 1; count <= 2; count++) {
+        struct world world;
+        struct fake_owner *one = node_with(NODE_A, "k", BYTES_A), *two = node_with(NODE_B, "l", BYTES_B),
+                          *empty = fake(NODE_C), *all[] = {empty, one, two};
+        begin(&world, NEXT_EPOCH, NONE);
+        one->contact_ms = two->contact_ms = world.now;
+        assert_int_equal(come(&world, empty, NONE), 0);
+        assert_int_equal(come(&world, one, A), 0);
+        pass(&world, 5000, all, 2);
+        assert_int_equal(found(&world, one, "k"), BYTES_A);
+        leave(&world, one);
+        one->heartbeat = 0;
+        pass(&world, 20000, all, 1);
+        if (count == 2) {
+            assert_int_equal(come(&world, two, B), 0);
+            pass(&world, 1000, (struct fake_owner *[]){empty, two}, 2);
+            leave(&world, two);
+            two->heartbeat = 0;
+        }
+        pass(&world, 45000, all, 1);
+        assert_int_equal(mc_core_asks_for_cluster(world.core), count == 2);
+        assert_true(is_settled_as(&world, count == 2 ? NONE : A));
+        if (count == 1)
+            assert_int_not_equal(come(&world, one, A), MC_ERR_OTHER_CLUSTER);
+        free(one);
+        finish(&world, two, empty);
+    }
+}
+
 /* While a master stands still, or its machine sleeps, nobody can come: its window is longer by that. */
 static void test_the_window_waits_while_we_stand_still(void **state)
 {
@@ -363,6 +405,7 @@ int main(void)
         cmocka_unit_test(test_settled_takes_the_empty_and_the_silent),
         cmocka_unit_test(test_open_and_of_one_mind),
         cmocka_unit_test(test_made_when_nobody_brought_one),
+        cmocka_unit_test(test_what_came_and_left_decides),
         cmocka_unit_test(test_the_window_waits_while_we_stand_still),
         cmocka_unit_test(test_a_stray_that_comes_first_does_not_decide),
         cmocka_unit_test(test_a_stray_waits_for_the_many),

@@ -7,7 +7,8 @@
  * contents of that id are taken in and offered at once, as all are when a master is restarted. Once contents of a
  * second id are brought the matter is torn: whoever brings others than the leading ones waits, untouched; and unless
  * more than half of all that are here bring the leading ones, nothing is offered at all (veiled). At the end of the
- * window more than half decide. Without that the matter stays open, aloud, until the operator takes a node away. */
+ * window more than half decide. Without that the matter stays open, aloud, until the operator takes a node away. Where
+ * nobody has contents by then, those that were here before decide, if they were of one id. */
 #include "store/core/limits.h"
 #include "store/core/member.h"
 #include "store/core/recover.h"
@@ -169,6 +170,25 @@ static void say_torn(struct mc_core *core, const struct tally *tally)
         mc_recover_waits(core) ? "at the end of the recovery window" : "as soon as they are more than half");
 }
 
+static void note_brought(struct mc_core *core, const struct tally *tally)
+{
+    bool is_first = mc_id_is_zero(core->brought);
+    if (tally->known > 1 || (tally->known == 1 && !is_first && !mc_id_equal(core->brought, tally->ids[0])))
+        core->brought_several = true;
+    else if (tally->known == 1)
+        core->brought = tally->ids[0];
+}
+
+/* Nobody has contents now. Those of one cluster may have been here and offered, and their node starts again, or its
+ * machine does: under a new id it would be a stranger for ever, with what lies on its disks. */
+static void settle_without_contents(struct mc_core *core)
+{
+    if (!mc_id_is_zero(core->brought) && !core->brought_several)
+        settle(core, core->brought, MC_CLUSTER_BROUGHT);
+    else
+        core->is_new = true;
+}
+
 void mc_cluster_tick(struct mc_core *core)
 {
     struct tally tally;
@@ -176,6 +196,7 @@ void mc_cluster_tick(struct mc_core *core)
         return;
     core->cluster_looked_ms = core->now_ms;
     count(core, &tally);
+    note_brought(core, &tally);
     /* Who led and has left leads no more. */
     if (tally_of(&tally, core->leading) == 0 && core->now_ms - core->leading_ms >= MC_CLUSTER_WAITER_MS)
         core->leading = (struct mc_id){0, 0};
@@ -185,10 +206,11 @@ void mc_cluster_tick(struct mc_core *core)
         say_torn(core, &tally);
     if (mc_recover_waits(core))
         return;
+    core->is_new = false;
     if (!mc_id_is_zero(most(&tally)))
         settle(core, most(&tally), MC_CLUSTER_BROUGHT);
-    else /* not while nobody has come at all: contents that are cut off would find a stranger here */
-        core->is_new = tally.all == 0 && core->recovery_over && core->segment_count > 0;
+    else if (tally.all == 0 && core->recovery_over && core->segment_count > 0)
+        settle_without_contents(core); /* not while nobody is here: contents that are cut off would find a stranger */
 }
 
 /* ---- hellos ---- */
