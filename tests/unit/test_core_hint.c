@@ -61,6 +61,49 @@ static void test_dropped_goes_first(void **state)
     }
 }
 
+static bool in_memory(const struct world *world, const char *key)
+{
+    const struct mc_object *object = mc_object_find(world->core, mc_span_string(key));
+    if (object == NULL || !object->visible)
+        return false;
+    struct mc_replica at = mc_replica_first(world->core, object);
+    while (at.segment != NULL && at.segment->kind != MC_SEGMENT_MEMORY)
+        at = mc_replica_next(world->core, at);
+    return at.segment != NULL;
+}
+
+/* What was dropped while it is on its way to a disk goes a little later than what is not, but before a soft pin. */
+static void test_dropped_on_its_way_goes_before_soft(void **state)
+{
+    const struct world_wish soft = {.flags = MC_PUT_SOFT_PIN, .pin_ms = 600000};
+    const uint64_t size = 40000;
+    static struct moves moves;
+    struct mc_wire_place place;
+    struct world world;
+    struct world_store store;
+    char key[32];
+    (void)state;
+    (void)open_with_disk(&world, &store);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "soft", size, &soft, &place), 0);
+    told_moves(&world, store.owner, &moves);
+    owner_did(&world, store.owner, &moves, 0);
+    for (unsigned i = 0; i < 20; i++) {
+        assert_int_equal(world_put(&world, store.call, store.owner, world_name(key, "k", i), size), 0);
+        assert_int_equal(say(&world, store.call, MC_HINT_DROP, key), 0);
+        assert_true(goes_first(&world, key));
+        assert_true(mc_object_find(world.core, mc_span_string(key))->moving);
+    }
+    int32_t code = 0;
+    for (unsigned i = 0; i < 20 && code == 0; i++) {
+        const struct world_wish hard = {.flags = MC_PUT_HARD_PIN};
+        code = world_put_place(&world, store.call, store.owner, world_name(key, "hard", i), size, &hard, &place);
+    }
+    assert_int_equal(code, MC_ERR_SPACE_SOON);
+    assert_true(statistics_of(&world).evicted_objects > 0);
+    assert_true(in_memory(&world, "soft"));
+    world_close_all(&world);
+}
+
 /* Any use makes it ordinary again; the end of a read that was under way is none. */
 static void test_used_again(void **state)
 {
@@ -797,6 +840,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dropped_goes_first),
+        cmocka_unit_test(test_dropped_on_its_way_goes_before_soft),
         cmocka_unit_test(test_used_again),
         cmocka_unit_test(test_what_is_read_stays),
         cmocka_unit_test(test_refused),

@@ -135,11 +135,11 @@ static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, const s
 }
 
 /* The first that is not kept, by the order of the lists: a policy that moves what is kept between two lists may come to
- * the same few again, and not to the one that can go. */
+ * the same few again, and not to the one that can go. Of what goes first, too, what was spared: before a soft pin. */
 static uint32_t any_that_may_go(const struct mc_core *core, const struct mc_segment *segment, struct passing *passing)
 {
-    const struct mc_node_list *lists[] = {&segment->normal, &segment->proven};
-    for (unsigned i = 0; i < 2; i++) {
+    const struct mc_node_list *lists[] = {&segment->normal, &segment->proven, &segment->first};
+    for (unsigned i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         for (uint32_t slot = lists[i]->head; slot != MC_NODE_NONE; slot = mc_segment_node(segment, slot)->list_next) {
             const struct mc_node *node = mc_segment_node(segment, slot);
             if (!is_kept(core, node) && !mc_account_is_owed(core, mc_node_object(node)))
