@@ -657,6 +657,27 @@ static void test_cluster_of_the_other(void **state)
     rig_stop(&rig);
 }
 
+/* Nor does memory whose contents do not say it, as they were put before the master knew. */
+static void test_cluster_that_memory_does_not_say(void **state)
+{
+    (void)state;
+    const struct mc_id cluster = {3, 4};
+    const struct mc_wire_commit_item commit = {.slot = 1,
+                                               .generation = GENERATION + (5ull << MC_EPOCH_SHIFT),
+                                               .length = 8,
+                                               .key_length = 1,
+                                               .block_shift = mc_block_shift(8)};
+    struct rig rig;
+    fill(folder, cluster);
+    open_owner(&rig);
+    assert_true(mc_id_equal(rig.seen_cluster, cluster));
+    assert_int_equal(mc_segment_memory_commit(rig.owner->memory, &commit), 0);
+    assert_true(mc_id_is_zero(mc_segment_memory_cluster(rig.owner->memory)));
+    link_anew(&rig);
+    assert_true(mc_id_equal(rig.seen_cluster, cluster));
+    rig_stop(&rig);
+}
+
 /* A master that finds out its cluster only after a disk was mounted: the next one of another cluster must not take what
  * lies there. */
 static void test_cluster_told_late(void **state)
@@ -694,6 +715,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lost_unsaid, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_flush_without, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_cluster_of_the_other, open_folder, close_folder),
+        cmocka_unit_test_setup_teardown(test_cluster_that_memory_does_not_say, open_folder, close_folder),
         cmocka_unit_test_setup_teardown(test_cluster_told_late, open_folder, close_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

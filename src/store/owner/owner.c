@@ -376,7 +376,9 @@ bool mc_owner_holds(struct mc_owner *owner, struct mc_id *cluster)
 {
     pthread_mutex_lock(&owner->lock);
     *cluster = mc_segment_memory_cluster(owner->memory);
-    bool holds = mc_segment_memory_slot_top(owner->memory) > 0 || mc_owner_disks_hold(owner, cluster);
+    bool holds = mc_segment_memory_slot_top(owner->memory) > 0;
+    if (!holds || mc_id_is_zero(*cluster)) /* what was put before the master knew does not hide whose the disks are */
+        holds = mc_owner_disks_hold(owner, cluster) || holds;
     pthread_mutex_unlock(&owner->lock);
     return holds;
 }
