@@ -23,6 +23,7 @@
 #define GIVEN_UP_NS (60 * SIM_MS) /* no request is given up sooner */
 #define AMBIGUOUS_BYTES 8u        /* shorter values may be equal by chance */
 
+#define HEARD_NS (2500 * SIM_MS) /* a master sends nothing for 1.5 s while its note hangs; then it is on its way */
 #define PROOFS_MAX 8u
 
 struct proof { /* that a value is gone: a call that began then has read that other value of the key */
@@ -281,10 +282,14 @@ uint64_t oracle_put_runs_since(uint32_t put)
     return all_puts[put].end_ns == SIM_NEVER ? all_puts[put].start_ns : SIM_NEVER;
 }
 
+/* Is it, or was it when the master decided what is heard of it only now? A grant that was open then has won, also where
+ * its put has failed since (C5 in docs/ordering.md). */
 bool oracle_is_being_put(uint32_t key, uint32_t other)
 {
     for (uint32_t i = 0; i < put_count; i++) {
-        if (all_puts[i].key == key && i != other && !all_puts[i].decided)
+        const struct oracle_put *put = &all_puts[i];
+        bool is_open = !put->decided || (!put->succeeded && sim_now_ns - put->end_ns < HEARD_NS);
+        if (put->key == key && i != other && is_open)
             return true;
     }
     return false;
