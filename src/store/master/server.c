@@ -733,6 +733,18 @@ static int open_note(struct mc_server *server, const struct mc_master_config *co
     return MC_ERR_NO_MEMORY;
 }
 
+/* Of which its operator has told it: those who come first are told, too, or would take us for whom they knew. */
+static bool is_naming(struct mc_server *server)
+{
+    if (!mc_core_asks_to_keep_cluster(server->core))
+        return false;
+    server->cluster = mc_core_cluster(server->core);
+    int rc = mc_note_name(&server->note, server->cluster);
+    if (rc == 0)
+        mc_core_cluster_is_kept(server->core);
+    return rc > 0;
+}
+
 /* Without an election: what the master before us on this machine has left, and the first core. */
 static int begin_alone(struct mc_server *server, const struct mc_master_config *config, char *error, size_t error_size)
 {
@@ -747,13 +759,16 @@ static int begin_alone(struct mc_server *server, const struct mc_master_config *
     uint64_t taken = server->note.taken;
     bool is_late = now <= taken && mc_epoch_can_be(taken + MC_EPOCH_CARRY); /* our clock is, or was early then */
     rc = core_begin(server, is_late ? epoch_above(taken + MC_EPOCH_CARRY) : now, NULL);
-    /* Nobody is served yet, so we may wait here, and what is written next (our cluster's name) comes to the disk soon
-     * enough for those who come first. It is a part of the time in which nothing is said. */
+    /* Nobody is served yet, so we may wait here. It is a part of the time in which nothing is said. */
     server->taking_since_ms = server->patience_ms = server->now_ms;
-    while (rc == 0 && server->is_taking && server->patience_ms - server->taking_since_ms < NOTE_PATIENCE_MS) {
+    bool names = rc == 0 && is_naming(server);
+    while ((server->is_taking || names) && rc == 0 &&
+           server->patience_ms - server->taking_since_ms < NOTE_PATIENCE_MS) {
         (void)poll(NULL, 0, 1);
         patience_passes(server, mc_clock_boot_ms());
-        note_take(server, atomic_load(&server->epoch));
+        if (server->is_taking)
+            note_take(server, atomic_load(&server->epoch));
+        names = is_naming(server);
     }
     return rc;
 }
