@@ -77,6 +77,82 @@ static void test_pin(void **state)
 }
 
 /* The slot, and what a master is told of it. */
+/* It stands where a pin would, so no pin is read out of it, and no hint out of a pin, whatever its end is. */
+static void test_hint_in_flags(void **state)
+{
+    (void)state;
+    static const uint8_t wishes[] = {0, MC_PUT_HARD_PIN, MC_PUT_SOFT_PIN, MC_PUT_SOFT_PIN | MC_PUT_HARD_PIN,
+                                     MC_PUT_SOFT_PIN | MC_PUT_FIRM_PIN};
+    const uint8_t ends[3] = {0xff, 0xff, 0xff};
+    uint64_t left_ms;
+    for (uint8_t hint = 0; hint <= MC_HINT_PAUSE; hint++) {
+        assert_int_equal(mc_pin_hint(mc_pin_hinted(hint)), hint);
+        assert_int_equal(mc_pin_read(mc_pin_hinted(hint), ends, 5000, &left_ms), 0);
+        assert_int_equal(left_ms, 0);
+    }
+    assert_int_equal(mc_pin_hint(mc_pin_hinted(3)), 0); /* of a later release */
+    for (unsigned i = 0; i < sizeof(wishes); i++) {
+        for (uint64_t now_ms = 1; now_ms < 1ull << 40; now_ms *= 3) {
+            uint8_t pin[3];
+            assert_int_equal(mc_pin_hint(mc_pin_write(wishes[i], 0, now_ms, pin)), 0);
+            assert_int_equal(mc_pin_hint(mc_pin_write(wishes[i], 100000, now_ms, pin)), 0);
+        }
+    }
+    for (unsigned flags = 0; flags < 256; flags++) { /* what a writer of any release says with its COMMIT */
+        uint8_t pin[3];
+        assert_int_equal(mc_pin_hint(mc_pin_write((uint8_t)flags, 0, 5000, pin)), 0);
+    }
+}
+
+static uint8_t flags_of(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation)
+{
+    struct mc_slot copy;
+    assert_true(mc_slot_read(&mc_segment_memory_slots(memory)[slot], generation, &copy));
+    return copy.flags;
+}
+
+/* Of that generation and no other; it ends a soft pin, and leaves what is pinned otherwise as it is. */
+static void test_hint_of_a_slot(void **state)
+{
+    (void)state;
+    struct mc_segment_memory *memory = make(1 << 20);
+    struct mc_wire_commit_item commit = commit_of(1, 5);
+    commit.flags = MC_PUT_SOFT_PIN;
+    commit.pin_ms = 100000;
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    assert_int_equal(mc_segment_memory_hint(memory, 1, 4, MC_HINT_DROP), MC_ERR_REPLICA_IS_GONE);
+    assert_int_equal(mc_segment_memory_hint(memory, 1, 6, MC_HINT_DROP), MC_ERR_REPLICA_IS_GONE);
+    assert_int_equal(mc_segment_memory_hint(memory, 2, 5, MC_HINT_DROP), MC_ERR_REPLICA_IS_GONE);
+    assert_int_equal(mc_segment_memory_hint(memory, UINT32_MAX, 5, MC_HINT_DROP), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_segment_memory_hint(memory, 1, 5, MC_HINT_RESUME), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(flags_of(memory, 1, 5) & MC_PUT_SOFT_PIN, MC_PUT_SOFT_PIN);
+    for (uint8_t hint = MC_HINT_PAUSE + 1; hint-- > 0;) {
+        assert_int_equal(mc_segment_memory_hint(memory, 1, 5, hint), 0);
+        assert_int_equal(flags_of(memory, 1, 5), mc_pin_hinted(hint));
+    }
+    struct mc_content *contents;
+    assert_int_equal(mc_segment_memory_hint(memory, 1, 5, MC_HINT_PAUSE), 0);
+    assert_int_equal(mc_segment_memory_contents(memory, NULL, &contents), 0); /* its key is none */
+    free(contents);
+    assert_int_equal(mc_segment_memory_hint(memory, 1, 5, MC_HINT_DROP), MC_ERR_REPLICA_IS_GONE);
+    commit.generation = 7; /* another value has no hint */
+    commit.flags = MC_PUT_HARD_PIN;
+    commit.pin_ms = 0;
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    assert_int_equal(mc_segment_memory_hint(memory, 1, 5, MC_HINT_DROP), MC_ERR_REPLICA_IS_GONE);
+    assert_int_equal(mc_segment_memory_hint(memory, 1, 7, MC_HINT_DROP), 0);
+    assert_int_equal(flags_of(memory, 1, 7), MC_PUT_HARD_PIN);
+    commit.generation = 8;
+    commit.flags = MC_PUT_SOFT_PIN | MC_PUT_FIRM_PIN;
+    commit.pin_ms = 100000;
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    assert_int_equal(mc_segment_memory_hint(memory, 1, 8, 0), 0);
+    assert_int_equal(flags_of(memory, 1, 8) & MC_PIN_FIRM, MC_PIN_FIRM);
+    assert_int_equal(mc_segment_memory_hint(memory, 1, 8, MC_HINT_DROP), 0); /* the master's clock is ahead */
+    assert_int_equal(flags_of(memory, 1, 8), mc_pin_hinted(MC_HINT_DROP));
+    mc_segment_memory_release(memory);
+}
+
 /* A firm pin is told longer, never shorter; whoever does not know its bit sees a soft one. */
 static void test_firm_pin(void **state)
 {
@@ -697,6 +773,8 @@ int main(void)
         cmocka_unit_test(test_capacity),
         cmocka_unit_test(test_pin),
         cmocka_unit_test(test_firm_pin),
+        cmocka_unit_test(test_hint_in_flags),
+        cmocka_unit_test(test_hint_of_a_slot),
         cmocka_unit_test(test_pin_of_a_slot),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_populating_leaves_room_for_others),

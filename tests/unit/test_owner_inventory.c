@@ -141,6 +141,53 @@ static void commit_expect(struct rig *rig, uint32_t slot, uint64_t generation, i
 
 /* ---- tests ---- */
 
+/* What the master says of values is kept with them, and told to the next one; each word is confirmed. */
+static void test_hints_are_kept(void **state)
+{
+    (void)state;
+    enum { COUNT = 6 };
+    static const struct {
+        uint64_t less; /* than the generation that lies there */
+        uint8_t said, kept;
+    } hints[COUNT] = {
+        {0, MC_HINT_DROP, MC_HINT_DROP},   {0, MC_HINT_DROP, 0},                       /* it is pinned hard */
+        {0, MC_HINT_PAUSE, MC_HINT_PAUSE}, {1, MC_HINT_DROP, 0}, {0, 0, 0}, {0, 9, 0}, /* of a later release */
+    };
+    struct rig rig;
+    rig_ready(&rig);
+    objects_make(&rig, COUNT, 3);
+    struct mc_wire_segment head = {.segment = SEGMENT};
+    size_t frame = mc_frame_begin(&rig.link.out, MC_MESSAGE_HINTED, 0);
+    size_t list = mc_wire_segment_head(&rig.link.out, &head);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        struct mc_wire_hinted_item item = {
+            .slot = i, .generation = generation_of(3, i + 1) - hints[i].less, .hint = hints[i].said};
+        mc_wire_hinted_item_write(&rig.link.out, &item);
+    }
+    mc_frame_end_list(&rig.link.out, frame, list, COUNT);
+    assert_int_equal(peer_flush(&rig.link), 0);
+    struct mc_frame answer;
+    struct mc_reader reader;
+    assert_int_equal(expect_list(&rig, MC_MESSAGE_HINTED, &answer, &reader), COUNT);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        struct mc_wire_hinted_item item;
+        mc_wire_hinted_item_read(&reader, &item);
+        assert_int_equal(item.slot, i);
+        assert_int_equal(item.generation, generation_of(3, i + 1) - hints[i].less);
+    }
+    answer_mount_with(&rig, master_change(&rig, 5), 0, 1);
+    rig_expect(&rig, MC_MESSAGE_INVENTORY, &answer, &reader);
+    struct mc_wire_inventory told;
+    mc_wire_inventory_read(&reader, &told);
+    assert_int_equal(mc_list_read(&reader), COUNT);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        struct mc_wire_inventory_item item;
+        mc_wire_inventory_item_read(&reader, &item);
+        assert_int_equal(item.hint, hints[item.slot].kept);
+    }
+    rig_stop(&rig);
+}
+
 static void test_whole(void **state)
 {
     (void)state;
@@ -599,6 +646,7 @@ int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hints_are_kept),
         cmocka_unit_test(test_whole),
         cmocka_unit_test(test_collecting_takes_long),
         cmocka_unit_test(test_contact),

@@ -746,12 +746,7 @@ static void load_begin(struct mc_owner *owner, const struct mc_wire_load_item *i
     struct mc_move *move = disk == NULL ? NULL : move_new(disk, MC_MOVE_LOAD);
     int rc = MC_ERR_BUSY;
     if (move != NULL) {
-        move->memory_slot = item->slot;
-        move->memory_generation = item->generation;
-        move->disk_slot = item->disk_slot;
-        move->disk_generation = item->disk_generation;
-        move->offset = item->offset;
-        move->replica = item->replica;
+        mc_owner_move_load(move, item);
         rc = mc_disk_read(disk->disk, (struct mc_disk_place){item->disk_slot, item->disk_generation},
                           mc_clock_ns() + MC_LOAD_MS * 1000000ull, on_read, move);
         if (rc < 0)

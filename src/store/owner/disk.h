@@ -167,12 +167,15 @@ struct mc_move {
     uint32_t memory_slot, disk_slot;
     uint64_t memory_generation, disk_generation, version, offset;
     uint8_t replica;
-    bool was_hit; /* STORE: the value was read since it was put */
+    bool was_hit;     /* STORE: the value was read since it was put */
+    bool is_unpinned; /* LOAD: its soft pin has ended */
     struct mc_disk_entry entry;
     uint8_t *buffer; /* lent by the disk */
     int code;
     atomic_bool is_cleared; /* the master has told so meanwhile: it is cleared when it has ended, and then answered */
 };
+/* It is what the master says. */
+void mc_owner_move_load(struct mc_move *move, const struct mc_wire_load_item *item);
 /* 0 or MC_ERR_NO_MEMORY. */
 int mc_mover_start(struct mc_owner *owner, struct mc_mover **mover);
 void mc_mover_stop(struct mc_mover *mover);

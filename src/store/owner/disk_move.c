@@ -142,6 +142,17 @@ static void store_move(struct mc_mover *mover, struct mc_move *move)
 
 /* ---- loading ---- */
 
+void mc_owner_move_load(struct mc_move *move, const struct mc_wire_load_item *item)
+{
+    move->memory_slot = item->slot;
+    move->memory_generation = item->generation;
+    move->disk_slot = item->disk_slot;
+    move->disk_generation = item->disk_generation;
+    move->offset = item->offset;
+    move->replica = item->replica;
+    move->is_unpinned = (item->flags & MC_LOAD_UNPINNED) != 0;
+}
+
 /* The value is in the buffer, verified; into the extent, as a writer of this process does it. */
 static int copy_in(struct mc_move *move)
 {
@@ -168,6 +179,8 @@ static int copy_in(struct mc_move *move)
                                          .replica = move->replica,
                                          .group = entry->group};
     commit.pin_ms = pin_ms;
+    if (move->is_unpinned)
+        commit.flags &= MC_PUT_HARD_PIN;
     rc = mc_segment_memory_commit(move->memory, &commit);
     mc_segment_memory_write_end(move->memory, &write);
     return rc;

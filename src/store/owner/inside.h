@@ -5,6 +5,7 @@
  *   inventory.c  what a master is told that does not know what lies in our memory
  *   disk.c, disk_inventory.c, disk_move.c, disk_seen.c   the disks
  *   flush.c      memory that is stored on disks before it leaves
+ *   hints.c      what hints say of values in our memory
  *   epoch.c      which masters were met, and when something was last heard of them
  * Everything "on the serve thread" runs there and needs no lock. `lock` guards what other threads look at. */
 #ifndef MC_OWNER_INSIDE_H
@@ -159,6 +160,9 @@ void mc_owner_timer_set(struct event *timer, uint64_t ms);
 
 /* flush.c: what a FLUSHED says. Serve thread. */
 void mc_owner_flush_told(struct mc_owner *owner, const struct mc_wire_flushed *told);
+
+/* hints.c: a HINTED. Serve thread. */
+void mc_owner_hints_handle(struct mc_owner *owner, uint64_t request_id, struct mc_reader *reader);
 
 /* epoch.c */
 /* A frame of that time came from the master of that epoch just now; acts: it may have acted. */

@@ -158,6 +158,7 @@ static void frame_write(struct mc_owner *owner)
                                                 .group = item->group,
                                                 .key = mc_span(item->key, item->state == 1 ? item->key_length : 0)};
         record.pin_ms = pin_ms;
+        record.hint = mc_pin_hint(item->flags);
         mc_wire_inventory_item_write(&owner->out, &record);
         written++;
     }

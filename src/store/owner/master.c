@@ -638,6 +638,13 @@ static void load_handle(struct mc_owner *owner, struct mc_reader *reader)
         mc_owner_disks_load(owner, reader);
 }
 
+static void hinted_handle(struct mc_owner *owner, const struct mc_frame *frame, struct mc_reader *reader)
+{
+    struct mc_wire_segment head;
+    if (is_our_segment(owner, reader, &head))
+        mc_owner_hints_handle(owner, frame->request_id, reader);
+}
+
 static void offered_handle(struct mc_owner *owner, const struct mc_frame *frame, struct mc_reader *reader)
 {
     struct mc_wire_segment head;
@@ -696,6 +703,9 @@ int mc_owner_frame_handle(struct mc_owner *owner, const struct mc_frame *frame)
         return 0;
     case MC_MESSAGE_LOAD:
         load_handle(owner, &reader);
+        return 0;
+    case MC_MESSAGE_HINTED:
+        hinted_handle(owner, frame, &reader);
         return 0;
     case MC_MESSAGE_FLUSHED:
         mc_wire_flushed_read(&reader, &flushed);

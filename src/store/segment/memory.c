@@ -355,6 +355,23 @@ int mc_segment_memory_clear(struct mc_segment_memory *memory, uint32_t number, u
     return 0;
 }
 
+/* One byte, so that who reads the slot meanwhile has the pin or the hint: without a soft pin its end means nothing. */
+int mc_segment_memory_hint(struct mc_segment_memory *memory, uint32_t number, uint64_t generation, uint8_t hint)
+{
+    if (number >= memory->file.slot_count || (hint != 0 && hint != MC_HINT_DROP && hint != MC_HINT_PAUSE))
+        return MC_ERR_INVALID_PARAMS;
+    struct mc_slot *slot = &memory->file.slots[number];
+    int rc = 0;
+    pthread_mutex_lock(&memory->lock);
+    uint8_t flags = __atomic_load_n(&slot->flags, __ATOMIC_ACQUIRE);
+    if (generation_read(slot) != generation || state_read(slot) != MC_SLOT_LIVE)
+        rc = MC_ERR_REPLICA_IS_GONE;
+    else if ((flags & MC_PUT_HARD_PIN) == 0 && (hint != 0 || (flags & MC_PIN_FIRM) == 0))
+        __atomic_store_n(&slot->flags, mc_pin_hinted(hint), __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&memory->lock);
+    return rc;
+}
+
 uint64_t mc_segment_memory_met(const struct mc_segment_memory *memory)
 {
     return atomic_load(&memory->file.header->floor) >> MC_EPOCH_SHIFT;

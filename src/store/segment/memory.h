@@ -74,6 +74,9 @@ int mc_segment_memory_may_write(struct mc_segment_memory *memory, uint32_t slot,
 /* Clears the slot if it holds this generation or an older one, and refuses everything up to this generation from now
  * on. */
 int mc_segment_memory_clear(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation);
+/* Writes beside the live value of that generation what a hint has said of it, MC_HINT_DROP or MC_HINT_PAUSE; 0: nothing
+ * any more. Its soft pin ends with that. 0; MC_ERR_REPLICA_IS_GONE; MC_ERR_INVALID_PARAMS: no such slot, or hint. */
+int mc_segment_memory_hint(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint8_t hint);
 /* A writer in this process (path `local`) frames its copy by these, so that a CUT can wait for it; it has entry 0 of
  * the table of writers. begin: 0, MC_ERR_STALE / MC_ERR_INVALID_PARAMS as may_write, or MC_ERR_RPC_TIMEOUT when more
  * threads copy than the entry has intents (then no end). The commit may come before or after end. */

@@ -14,6 +14,9 @@
 /* The slot is written before the master hears of it, and what it has promised is to be kept: so, when firm, rounded up,
  * and a second more. */
 #define MC_PIN_FIRM_MORE_MS 1999u
+/* SAID without a soft pin: there is none, and what a hint has said of the value stands in the upper four: enum mc_hint.
+ * So a pin and a hint are never both there. Releases before it see a value without pins. */
+#define MC_PIN_HINT_SHIFT 4u
 #define MC_PIN_SECONDS ((1u << 28) - 1)
 #define MC_PIN_LEFT_MAX_MS (((uint64_t)MC_PIN_SECONDS / 2) * 1000)
 
@@ -48,6 +51,20 @@ static inline uint8_t mc_pin_read(uint8_t flags, const uint8_t pin[3], uint64_t 
         return flags & MC_PUT_HARD_PIN;
     *left_ms = ahead * UINT64_C(1000) - now_ms % 1000;
     return (uint8_t)(wishes | ((flags & MC_PIN_FIRM) != 0 ? MC_PUT_FIRM_PIN : 0));
+}
+
+/* The flags of a value that is not pinned: of which a hint has said that; 0: none has. */
+static inline uint8_t mc_pin_hinted(uint8_t hint)
+{
+    return hint == 0 ? 0 : (uint8_t)(MC_PIN_SAID | hint << MC_PIN_HINT_SHIFT);
+}
+
+/* MC_HINT_DROP, MC_HINT_PAUSE or 0; what a later release may write there counts as nothing. */
+static inline uint8_t mc_pin_hint(uint8_t flags)
+{
+    uint8_t hint = flags >> MC_PIN_HINT_SHIFT;
+    bool is_said = (flags & (MC_PUT_HARD_PIN | MC_PUT_SOFT_PIN | MC_PIN_FIRM | MC_PIN_SAID)) == MC_PIN_SAID;
+    return is_said && (hint == MC_HINT_DROP || hint == MC_HINT_PAUSE) ? hint : 0;
 }
 
 #endif

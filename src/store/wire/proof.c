@@ -231,6 +231,7 @@ unsigned mc_right_needed(unsigned type)
     case MC_MESSAGE_CUT_DONE:
     case MC_MESSAGE_INVENTORY:
     case MC_MESSAGE_LOST:
+    case MC_MESSAGE_HINTED:
         return MC_RIGHT_NODE;
     case MC_MESSAGE_PUT_START:
     case MC_MESSAGE_PUT_REVOKE:

@@ -22,7 +22,8 @@
     X(FIRM_PINS, 6,                                                                                                    \
       "masters that pin firmly or not at all, owners that write so: FIRM_PIN, OR_NOT in flags of PUT_START")           \
     X(TRACES, 7, "who makes spans of requests, while it does: TRACE")                                                  \
-    X(HINTS, 8, "masters that take hints: HINT")
+    X(HINTS, 8, "masters that take hints: HINT")                                                                       \
+    X(KEPT_HINTS, 11, "owners that keep beside a value what a hint says of it: HINTED")
 
 enum mc_feature {
 #define MC_FEATURE_ENUM(name, bit, what) MC_FEATURE_##name = (bit),

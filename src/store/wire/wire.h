@@ -54,6 +54,7 @@ enum mc_put_flags {
 #define MC_PUT_PINS (MC_PUT_HARD_PIN | MC_PUT_SOFT_PIN | MC_PUT_FIRM_PIN)
 #define MC_FOUND_LEASED 8u /* beside the pins of what is found without a lease: somebody has one */
 enum mc_store_flags { MC_STORE_WAS_READ = 1 };
+enum mc_load_flags { MC_LOAD_UNPINNED = 1 }; /* its soft pin has ended, whatever the disk says */
 enum mc_get_flags { MC_GET_NO_LEASE = 1, MC_GET_DISKS = 2 };
 /* Of a disk that is mounted, as its owner's heartbeats tell it. What a later release adds counts as READ_ONLY. */
 enum mc_told_health { MC_TOLD_WELL, MC_TOLD_SLOW, MC_TOLD_READ_ONLY };
