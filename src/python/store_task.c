@@ -218,7 +218,9 @@ MC_PY_STORE_CALL(
     hint, 2, "keys, kind, for_ms=0", hint(self, values),
     "Says what will become of the values; waits for nothing. kind: 'drop', they are not needed any more; "
     "'pause', not for\nfor_ms (0: not known), they may leave memory once a disk has them; 'resume' and "
-    "'prefetch', they are needed soon, and\nwhat lies on a disk alone is loaded.\n\n"
+    "'prefetch', they are needed soon, and\nwhat lies on a disk alone is loaded. The first two hold until the value is "
+    "used, replaced or removed, "
+    "also after a restart of\nthe master, or of a node with a data directory.\n\n"
     "Returns a list of int: 0; 1: it is being loaded, or stored; or a negative code (-704: no such object; "
     "-200: no room to\nload it now; -1909: drop of what is pinned firmly or hard; -1012: the master is of "
     "an earlier release).")

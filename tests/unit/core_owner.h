@@ -17,6 +17,7 @@ struct fake_slot {
     uint64_t generation, offset, length; /* generation: of the live replica, or everything up to it is refused */
     char key[24];
     uint8_t flags, replica, state; /* 0 empty, 1 live, 2 somebody writes */
+    uint8_t hint;                  /* what it was told to keep */
 };
 struct fake_owner { /* an owner's process and its memory; the memory survives masters */
     uint64_t node, incarnation, epoch, contact_ms, contact_at_ms;
@@ -25,6 +26,8 @@ struct fake_owner { /* an owner's process and its memory; the memory survives ma
     uint64_t id;
     bool mounted;
     unsigned offered; /* how often it was told so */
+    unsigned hinted;  /* how many items of HINTED it has met */
+    bool is_deaf;     /* it does not answer these */
     char name[8];
     struct fake_slot slots[SLOTS];
 };
@@ -175,7 +178,8 @@ static struct mc_wire_inventory_item item_of(const struct fake_owner *owner, con
                                           .offset = slot->offset,
                                           .length = slot->length,
                                           .group = slot->group,
-                                          .pin_ms = slot->pin_ms};
+                                          .pin_ms = slot->pin_ms,
+                                          .hint = slot->hint};
     if (slot->state == 1)
         item.key = mc_span_string(slot->key);
     else
@@ -197,6 +201,34 @@ static void send_inventory(struct world *world, uint64_t connection, uint32_t se
     world_check(world);
 }
 
+/* It keeps what it is told of what it still has, and says so. */
+static void fake_keep(struct world *world, struct fake_owner *owner, struct mc_reader *reader)
+{
+    static struct mc_wire_hinted_item items[MC_BATCH_MAX];
+    struct mc_wire_segment head;
+    mc_wire_segment_read(reader, &head);
+    uint32_t count = mc_list_read(reader);
+    assert_true(count > 0 && count <= MC_BATCH_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        mc_wire_hinted_item_read(reader, &items[i]);
+        struct fake_slot *slot = &owner->slots[items[i].slot];
+        if (slot->generation != items[i].generation || slot->state != 1)
+            continue;
+        slot->hint = items[i].hint;
+        slot->flags &= MC_PUT_HARD_PIN;
+        slot->pin_ms = 0;
+    }
+    owner->hinted += count;
+    if (owner->is_deaf)
+        return;
+    size_t frame = world_begin(world, MC_MESSAGE_HINTED, 0);
+    size_t list = mc_wire_segment_head(&world->frame, &head);
+    for (uint32_t i = 0; i < count; i++)
+        mc_wire_hinted_item_write(&world->frame, &items[i]);
+    mc_list_end(&world->frame, list, count);
+    world_send(world, owner->owner, frame);
+}
+
 /* The code of the next INVENTORY_ACK; 1 when none is there. What else comes is obeyed by `owner` if given. */
 static int32_t fake_obey(struct world *world, struct fake_owner *owner)
 {
@@ -213,6 +245,8 @@ static int32_t fake_obey(struct world *world, struct fake_owner *owner)
             continue;
         }
         owner->offered += frame.type == MC_MESSAGE_OFFERED;
+        if (frame.type == MC_MESSAGE_HINTED)
+            fake_keep(world, owner, &reader);
         if (frame.type != MC_MESSAGE_CLEAR && frame.type != MC_MESSAGE_CUT)
             continue;
         enum mc_message answer = frame.type == MC_MESSAGE_CLEAR ? MC_MESSAGE_CLEARED : MC_MESSAGE_CUT_DONE;

@@ -111,6 +111,13 @@ static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, const s
         if (slot == MC_NODE_NONE)
             break; /* what goes first does so no more when its group was used */
         const struct mc_node *node = mc_segment_node(segment, slot);
+        if (policy == &first_policy && mc_hint_awaits_disk(core, node)) {
+            if (passing->spares == 0)
+                return MC_NODE_NONE;
+            passing->spares--;
+            mc_hint_store_first(core, segment, slot);
+            continue;
+        }
         if (!is_kept(core, node)) {
             if (is_turned(core, mc_node_object(node)))
                 continue;

@@ -3,6 +3,7 @@
 
 #include "store/core/account.h"
 #include "store/core/limits.h"
+#include "store/core/hint_kept.h"
 #include "store/core/member.h"
 #include "store/core/offload.h"
 #include "store/core/request.h"
@@ -75,14 +76,16 @@ static void age_again(struct mc_segment *segment, uint32_t slot)
     mc_eviction_append(segment, slot, node->proven);
 }
 
-bool mc_hint_used(struct mc_segment *segment, uint32_t slot)
+bool mc_hint_used(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
 {
     bool was_first = mc_node_goes_first(mc_segment_node(segment, slot));
     if (was_first)
         mc_list_remove(segment, &segment->first, slot);
     mc_hint_end(segment, slot);
-    if (was_first)
+    if (was_first) {
         age_again(segment, slot);
+        mc_hint_changed(core, segment, slot);
+    }
     return was_first;
 }
 
@@ -91,13 +94,13 @@ static bool is_paused(const struct mc_node *node)
     return mc_node_goes_first(node) && (node->uses & MC_FIRST_DROPPED) == 0;
 }
 
-void mc_hint_lost_on_disk(const struct mc_core *core, struct mc_object *object)
+void mc_hint_lost_on_disk(struct mc_core *core, struct mc_object *object)
 {
     struct mc_replica at = mc_replica_first(core, object);
     bool is_on_disk = mc_object_on_disk(core, object).segment != NULL, was_first = false;
     for (; !is_on_disk && at.segment != NULL; at = mc_replica_next(core, at))
         if (mc_replica_ages(at.segment, object) && is_paused(mc_segment_node(at.segment, at.slot)))
-            was_first |= mc_hint_used(at.segment, at.slot);
+            was_first |= mc_hint_used(core, at.segment, at.slot);
     if (was_first)
         mc_account_used(core, object);
 }
@@ -130,12 +133,47 @@ void mc_hint_go_first(struct mc_core *core, struct mc_object *object, unsigned d
         struct mc_node *node = mc_segment_node(at.segment, at.slot);
         if (!mc_replica_ages(at.segment, object))
             continue;
+        bool was_so = mc_node_goes_first(node) && (node->uses & MC_FIRST_DROPPED) == dropped;
         if (!mc_node_goes_first(node))
             enter_first(at.segment, at.slot);
         node->uses = ((node->uses & MC_FIRST_WAS_FETCHED) | dropped) & 3u;
+        if (!was_so)
+            mc_hint_changed(core, at.segment, at.slot);
     }
     if (object->moving)
         mc_offload_go_first(core, object, dropped);
+}
+
+void mc_hint_restore(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
+                     unsigned dropped)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    mc_assert(mc_replica_ages(segment, object) && !object->soft);
+    mc_hint_part_from_group(object);
+    if (mc_core_counts(core) && dropped != 0)
+        mc_account_goes_first(object);
+    if (!mc_node_goes_first(node))
+        enter_first(segment, slot);
+    node->uses = dropped & 3u;
+}
+
+void mc_hint_forget(struct mc_core *core, const struct mc_object *object)
+{
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        if (mc_replica_ages(at.segment, object) && mc_node_goes_first(mc_segment_node(at.segment, at.slot)))
+            (void)mc_hint_used(core, at.segment, at.slot);
+}
+
+bool mc_hint_awaits_disk(const struct mc_core *core, const struct mc_node *node)
+{
+    return is_paused(node) && mc_object_on_disk(core, mc_node_object(node)).segment == NULL;
+}
+
+void mc_hint_store_first(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_object *object = mc_node_object(mc_segment_node(segment, slot));
+    (void)mc_hint_used(core, segment, slot);
+    (void)mc_offload_pause(core, object);
 }
 
 bool mc_hint_holds(const struct mc_core *core, const struct mc_object *object)
@@ -189,7 +227,7 @@ static bool is_fetched(const struct mc_core *core, const struct mc_object *objec
 }
 
 /* It goes first, after it was fetched: fetched again. False: there are as many as may be, it goes first as before. */
-static bool fetched_again(struct mc_segment *segment, uint32_t slot)
+static bool fetched_again(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
     if (!fits_in_part(segment, node->size))
@@ -198,15 +236,16 @@ static bool fetched_again(struct mc_segment *segment, uint32_t slot)
     node->awaited = 1;
     segment->fetched += node->size;
     age_again(segment, slot);
+    mc_hint_changed(core, segment, slot);
     return true;
 }
 
-static bool all_fetched_again(const struct mc_core *core, const struct mc_object *object)
+static bool all_fetched_again(struct mc_core *core, const struct mc_object *object)
 {
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
         const struct mc_node *node = mc_segment_node(at.segment, at.slot);
         if (mc_replica_ages(at.segment, object) && mc_node_goes_first(node) &&
-            (node->uses & MC_FIRST_WAS_FETCHED) != 0 && !fetched_again(at.segment, at.slot))
+            (node->uses & MC_FIRST_WAS_FETCHED) != 0 && !fetched_again(core, at.segment, at.slot))
             return false;
     }
     return true;

@@ -7,8 +7,9 @@
  *   some may be under way. Room for it is made like that for a reader, but never of what is pinned
  * - what is to be stored since its user pauses takes of the queue of a disk what evictions may
  *
- * All of this is the order in which values age, which no master tells the next: that one begins anew. What was stored
- * or loaded by then is where it is.
+ * What goes first, or is to once a disk has it, its owner keeps for the next master (hint_kept.h). All else is the
+ * order in which values age, which no master tells the next: that one begins anew. What was stored or loaded by then is
+ * where it is.
  *
  * A node says it by `listed`, which its space does not need while it is in use; and `uses` of one that goes first, why
  * (enum mc_first). No policy sees that. */
@@ -61,15 +62,25 @@ void mc_hint_load_ended(struct mc_core *core, struct mc_segment *segment, const 
 /* The node is as any other from now on, and in no list if it was in `first`. */
 void mc_hint_end(struct mc_segment *segment, uint32_t slot);
 /* The node, which a hint concerns, is used. True: it was among those that go first, and ages again. */
-bool mc_hint_used(struct mc_segment *segment, uint32_t slot);
+bool mc_hint_used(struct mc_core *core, struct mc_segment *segment, uint32_t slot);
 /* A disk has lost the object. If no other has it, what is in memory is all there is, and as wanted as any but for what
  * was dropped. */
-void mc_hint_lost_on_disk(const struct mc_core *core, struct mc_object *object);
+void mc_hint_lost_on_disk(struct mc_core *core, struct mc_object *object);
 /* Those of its replicas that age are the next to go, behind those of which that was said before; what is being loaded
  * of it will be. dropped: MC_FIRST_DROPPED or 0, which holds for all of them from now on. */
 void mc_hint_go_first(struct mc_core *core, struct mc_object *object, unsigned dropped);
 /* Not any more as young as its group: what is used of that from now on makes it so. */
 void mc_hint_part_from_group(struct mc_object *object);
+/* So did that replica under the master before, which the object has just got from its owner. What its user pauses may
+ * be on no disk, or on one that has not come yet: it is looked at when its turn comes. */
+void mc_hint_restore(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
+                     unsigned dropped);
+/* Owners contradict each other: none of its replicas goes first. */
+void mc_hint_forget(struct mc_core *core, const struct mc_object *object);
+/* Of a node that goes first: its user pauses, and no disk has it. */
+bool mc_hint_awaits_disk(const struct mc_core *core, const struct mc_node *node);
+/* Such a one is stored before it goes first, if a disk takes it; else it is as any other. */
+void mc_hint_store_first(struct mc_core *core, struct mc_segment *segment, uint32_t slot);
 /* Is it to go first, now or once it is stored or loaded? */
 bool mc_hint_holds(const struct mc_core *core, const struct mc_object *object);
 /* Is one of its replicas among those that go first? */

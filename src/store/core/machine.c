@@ -406,6 +406,7 @@ static const struct handler handlers[] = {
     [MC_MESSAGE_SUSPECT] = {mc_segment_report, CALL, true, false},
     [MC_MESSAGE_INVENTORY] = {mc_recover_inventory, OWNER, false, false},
     [MC_MESSAGE_LOST] = {mc_recover_lost, OWNER, false, false},
+    [MC_MESSAGE_HINTED] = {mc_hints_kept, OWNER, false, false},
     [MC_MESSAGE_ROTTEN] = {mc_recover_rotten, CALL, true, false},
     [MC_MESSAGE_PONG] = {mc_segment_pong, OWNER, true, false},
     [MC_MESSAGE_PING] = {pong, CALL | HEARTBEAT | OWNER, true, false},

@@ -6,6 +6,7 @@
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
+#include "store/core/hint_kept.h"
 #include "store/core/place.h"
 #include "store/core/put.h"
 #include "store/core/replica.h"
@@ -52,9 +53,12 @@ enum then {
 
 static void set_then(struct mc_core *core, struct mc_node *node, enum then then)
 {
+    bool is_other = (node->uses > 0) != (then != THEN_NOTHING);
     core->pausing -= node->uses > 0;
     core->pausing += then != THEN_NOTHING;
     node->uses = then & 3u;
+    if (is_other)
+        mc_hint_object_changed(core, mc_node_object(node));
 }
 
 /* It is no move any more, and nothing else yet. */
@@ -194,6 +198,12 @@ bool mc_offload_pause(struct mc_core *core, struct mc_object *object)
     set_then(core, mc_segment_node(at.segment, at.slot), THEN_PAUSES);
     mc_hint_part_from_group(object);
     return at.segment->state == MC_SEGMENT_OK; /* not of an owner that is cut off: perhaps once it is back */
+}
+
+bool mc_offload_pauses(const struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica at = moving_node(core, object);
+    return at.segment->kind == MC_SEGMENT_DISK && mc_segment_node(at.segment, at.slot)->uses > 0;
 }
 
 bool mc_offload_is_paused(const struct mc_core *core, const struct mc_object *object)
@@ -531,6 +541,7 @@ static void write_load(const struct mc_core *core, struct mc_buffer *out, const 
         .disk = from.segment->number,
         .disk_slot = from.slot,
         .disk_generation = mc_node_generation(core, mc_segment_node(from.segment, from.slot)),
+        .flags = mc_node_object(node)->soft ? 0 : MC_LOAD_UNPINNED,
     };
     mc_wire_load_item_write(out, &item);
 }

@@ -44,6 +44,8 @@ int32_t mc_offload_fetch(struct mc_core *core, struct mc_object *object);
 bool mc_offload_pause(struct mc_core *core, struct mc_object *object);
 /* Of one that is `moving`: is that so? */
 bool mc_offload_is_paused(const struct mc_core *core, const struct mc_object *object);
+/* The same, and it is being stored for that. */
+bool mc_offload_pauses(const struct mc_core *core, const struct mc_object *object);
 /* What is being loaded of one that is `moving` goes first once it is there, unless it is asked for by then. dropped:
  * see mc_hint_go_first. */
 void mc_offload_go_first(struct mc_core *core, const struct mc_object *object, unsigned dropped);

@@ -468,6 +468,7 @@ static void merge_live(struct mc_core *core, struct mc_segment *segment, const s
     core->statistics.recovered_replicas++;
     if (object->visible) {
         join(core, object, segment, item->slot);
+        mc_hint_found(core, object, segment, item->slot, item->hint);
         return;
     }
     node->state = MC_NODE_LIVE;
@@ -476,6 +477,7 @@ static void merge_live(struct mc_core *core, struct mc_segment *segment, const s
     segment->live++;
     core->statistics.recovered_objects++;
     mc_object_show(core, object);
+    mc_hint_found(core, object, segment, item->slot, item->hint);
 }
 
 /* Somebody may still be writing there: the extent rests until the owner says that nobody does. */

@@ -2,6 +2,7 @@
  * ordering page). */
 #include "store/core/account.h"
 #include "store/core/hint.h"
+#include "store/core/hint_kept.h"
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
@@ -268,10 +269,12 @@ bool mc_segment_flush(struct mc_core *core, struct mc_segment *segment)
         bool sent = mc_offload_send(core, segment); /* first: what is over by then is to be cleared */
         sent |= send_some(core, segment, MC_MESSAGE_CLEAR, &segment->clear_unsent);
         sent |= send_some(core, segment, MC_MESSAGE_CUT, &segment->cut_unsent);
+        sent |= mc_hints_send(core, segment);
         if (!sent)
             return false; /* all said, or nobody listens: then it is said after the next mount */
     }
-    return segment->clear_unsent != MC_NODE_NONE || segment->cut_unsent != MC_NODE_NONE || mc_offload_may_send(segment);
+    return segment->clear_unsent != MC_NODE_NONE || segment->cut_unsent != MC_NODE_NONE ||
+           segment->hint_notes.sent < segment->hint_notes.count || mc_offload_may_send(segment);
 }
 
 bool mc_segment_release_keys(struct mc_core *core, struct mc_segment *segment)
@@ -459,6 +462,8 @@ void mc_object_unpin(struct mc_core *core, struct mc_object *object)
         core->config.policy->enter(core, at.segment, at.slot);
     }
     object->soft = 0;
+    if (core->pausing > 0 && object->moving) /* its owner has had no place for that beside the pin */
+        mc_hint_object_changed(core, object);
 }
 
 void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
@@ -662,7 +667,7 @@ void mc_object_rejuvenate(struct mc_core *core, struct mc_object *object)
         if (!mc_replica_ages(at.segment, object))
             continue;
         struct mc_node *node = mc_segment_node(at.segment, at.slot);
-        if (node->listed && mc_hint_used(at.segment, at.slot))
+        if (node->listed && mc_hint_used(core, at.segment, at.slot))
             continue;
         bool was_awaited = node->awaited; /* then this is what it was loaded for, and no further use */
         if (was_awaited)

@@ -158,6 +158,7 @@ void mc_segment_owner_lost(struct mc_segment *segment)
     segment->owner = NULL;
     tell_again(segment);
     mc_offload_unsend(segment);
+    mc_hints_unsend(segment);
     mc_link_remove(&segment->dirty);
 }
 
@@ -481,7 +482,7 @@ static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_c
     segment->owner = connection;
     segment->detached = false;
     mc_job_forget_stop(segment);
-    if (segment->clears.count + segment->cuts.count + segment->moves.count > 0)
+    if (segment->clears.count + segment->cuts.count + segment->moves.count + segment->hint_notes.count > 0)
         mc_segment_mark_dirty(core, segment);
     mc_segment_set_populated(core, segment, populated);
     mc_segment_refresh(core, segment);
@@ -724,6 +725,7 @@ void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
     segment->owner = NULL;
     segment->debt = 0;
     segment->state = MC_SEGMENT_GONE;
+    mc_hints_free(segment);
     core->segment_changes++;
     mc_job_sweep(core, segment);
 }
@@ -745,6 +747,7 @@ void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment)
     core->slots -= segment->slot_count;
     lender_give(core, segment);
     mc_space_destroy(&segment->space);
+    mc_hints_free(segment);
     free(segment->job);
     free(segment);
 }

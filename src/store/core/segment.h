@@ -4,6 +4,7 @@
 
 #include "store/core/limits.h"
 #include "store/core/list.h"
+#include "store/core/hint_kept.h"
 #include "store/core/member.h"
 #include "store/core/offload_sweep.h"
 #include "store/core/recover.h"
@@ -91,6 +92,7 @@ struct mc_segment {
     struct mc_node_list first;           /* those that go before all others, as their users say: see hint.h */
     uint64_t fetched, fetching;          /* units that hints have had loaded, and of them that are under way; */
     uint32_t fetches;                    /* how many these are */
+    struct mc_hint_notes hint_notes;     /* what its owner is to keep of hints */
     struct mc_node_list clears, cuts;    /* what the owner has been or will be told */
     uint32_t clear_unsent, cut_unsent;   /* first node of the list that was not sent yet, MC_NODE_NONE = all were */
     uint32_t late; /* nodes of `clears` (MC_CLEARING_LATE) that something was acknowledged over while it was departed */
