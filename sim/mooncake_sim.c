@@ -3,6 +3,7 @@
 #include "plan.h"
 #include "quotas.h"
 #include "told.h"
+#include "watch.h"
 
 #include "env/log.h"
 #include "env/meter.h"
@@ -421,6 +422,8 @@ int main(int argc, char **argv)
     if (oracle_disk_stores > 0)
         printf("disks: %llu values stored, %llu loaded, %llu found again\n", (unsigned long long)oracle_disk_stores,
                (unsigned long long)oracle_disk_loads, (unsigned long long)oracle_disk_returns);
+    if (oracle_hints_kept > 0)
+        printf("hints: owners were seen to keep one %llu times\n", (unsigned long long)oracle_hints_kept);
     printf("KV events: %llu told, %llu taken by consumers, who were too slow %llu times, met another master %llu times "
            "and "
            "read %llu snapshots; another master broke off %llu\n",

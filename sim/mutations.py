@@ -298,6 +298,15 @@ MUTATIONS = [
     ("what_pauses_goes_before_it_is_stored", CORE + "hint.c", "        return mc_offload_pause(core, object) ? MC_HINT_BEGUN : 0;", "        mc_hint_go_first(core, object, 0);"),
     ("hints_evict_what_is_pinned_softly", CORE + "offload.c", "    core->spares_soft = true;", ""),
     ("hints_load_as_much_as_they_like", CORE + "hint.c", "    return segment->fetched + units <= ", "    return true || segment->fetched + units <= "),
+    # What owners keep of hints. That all replicas must say the same, and that what pauses goes only when a disk has it, is advice within advice:
+    # tests/unit/test_core_hint_kept.c shows it. And a hint for what lay in a slot before comes late only behind a link that broke: test_memory.c.
+    ("what_hints_say_is_not_told_to_owners", CORE + "hint_kept.c", "    if (segment->kind != MC_SEGMENT_MEMORY || segment->state", "    if (segment != NULL || segment->state"),
+    ("owners_keep_no_hint", SEGMENT + "memory.c", "        __atomic_store_n(&slot->flags, mc_pin_hinted(hint), __ATOMIC_RELEASE);", "        (void)flags;"),
+    ("an_inventory_has_no_hints", OWNER + "inventory.c", "        record.hint = mc_pin_hint(item->flags);", ""),
+    ("the_next_master_takes_no_hint", CORE + "hint_kept.c", "    mc_hint_restore(core, object, segment, slot, hint == MC_HINT_DROP ? MC_FIRST_DROPPED : 0);\n", ""),
+    ("a_use_is_not_told_to_owners", CORE + "hint.c", "        mc_hint_changed(core, segment, slot);\n    }\n    return was_first;", "        (void)core;\n    }\n    return was_first;"),
+    ("a_pause_is_told_once_it_is_stored", CORE + "offload.c", "    if (is_other)\n        mc_hint_object_changed(core, mc_node_object(node));", "    (void)is_other;"),
+    ("hints_that_a_link_has_lost_are_not_told_again", CORE + "hint_kept.c", "    segment->hint_notes.sent = 0;\n}", "    segment->hint_notes.first = segment->hint_notes.count = segment->hint_notes.sent = 0;\n}"),
     # Sessions
     ("sessions_are_not_renewed", STORE + "session.c", "        if (now_ms - hold->renewed_ms >= renew_ms) {", "        if (now_ms - hold->renewed_ms >= 100 * renew_ms) {"),
     ("sessions_protect_one_key", STORE + "session.c", "    if (--hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread", "    hold->link = --hold->key_count > 1 ? (link->broken = true, mc_link_return(store, link), NULL) : link;\n    if (hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread"),

@@ -13,6 +13,8 @@
 #include "worker.h"
 
 #include "store/segment/memory_inside.h"
+#include "store/segment/pin.h"
+#include "store/core/hint_kept.h"
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
@@ -159,6 +161,7 @@ void sim_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epo
 /* ---- what is offered is live, and never older than what the same master has offered ---- */
 
 static const struct mc_core *offering;
+uint64_t oracle_hints_kept;
 
 static void check_version(const struct mc_node *node)
 {
@@ -173,6 +176,21 @@ static void check_version(const struct mc_node *node)
         sim_fail("offered: key %u with version %llx, and %llx was offered before", key, (unsigned long long)version,
                  (unsigned long long)last_offers[key].version);
     last_offers[key] = (struct last_offer){offering->epoch, version};
+}
+
+/* When an owner has said of all changes that it keeps them, its slots say of each value what the master knows of it: so
+ * nothing of that is lost with the master, or was with the one before it. An owner may have been told by another master
+ * what this one has to hear first. */
+static void check_hint(const struct mc_segment *segment, const struct mc_node *node, const struct mc_slot *slot,
+                       const char *owner)
+{
+    bool is_settled = segment->owner != NULL && segment->hint_notes.count == 0 && !segment->hint_notes.is_short &&
+                      mc_wire_can(&segment->owner->peer, MC_FEATURE_KEPT_HINTS);
+    unsigned kept = mc_pin_hint(slot->flags), known = mc_hint_of(offering, node);
+    oracle_hints_kept += is_settled && kept != 0;
+    if (is_settled && mc_node_object(node)->visible && kept != known)
+        sim_fail("hints: generation %llx at %s is known with %u, and %u is kept there",
+                 (unsigned long long)slot->generation, owner, known, kept);
 }
 
 static void check_offers(const char *owner, const uint8_t *index, uint64_t size, const uint8_t *data,
@@ -200,6 +218,7 @@ static void check_offers(const char *owner, const uint8_t *index, uint64_t size,
                      (unsigned long long)generation, slots[i].state == MC_SLOT_LIVE ? "live" : "empty",
                      (unsigned long long)slots[i].generation);
         check_version(node);
+        check_hint(segment, node, &slots[i], owner);
     }
 }
 
