@@ -368,6 +368,10 @@ enum mc_hint {
     MC_HINT_PREFETCH = 4, /* needed soon: loaded into memory if it lies on a disk alone */
 };
 #define MC_HINT_BEGUN 1
+/* What 0 and BEGUN promise: the master does it, and has told the owners of what lies in memory, who keep it there: DROP
+ * and PAUSE hold under the next master, and after a restart of a node with a data directory, until the value is used,
+ * replaced or removed. An owner or master that ends in that very moment may lose it, and so do owners of an earlier
+ * release: the value ages as any other then. RESUME and PREFETCH that are under way end with master or node. */
 /* for_ms: of PAUSE, about how long it will last; 0 = that is not known; less than a second is not worth anything. Never
  * waits for what it has begun. results[i] = 0: it is as was said (RESUME, PREFETCH: in memory; PAUSE: or there is no
  * disk for it); MC_HINT_BEGUN: it is being loaded, or stored; MC_ERR_OBJECT_NOT_FOUND; MC_ERR_NO_AVAILABLE_HANDLE: no

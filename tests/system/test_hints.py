@@ -1,5 +1,5 @@
-"""Hints over real processes: what is dropped goes first, what pauses is stored on a disk, what is needed soon is loaded from there, and
-what a restart leaves of that."""
+"""Hints over real processes: what is dropped goes first, what pauses is stored on a disk, what is needed soon is loaded from there; and
+the first two outlive master and node."""
 import pytest
 
 from cluster import Master, wait_until
@@ -48,18 +48,48 @@ def test_what_is_dropped_goes_first():
             node.stop()
 
 
-def test_a_restart_leaves_no_drop_and_the_pin(folder):
+def kept(master):
+    return master.metrics()["mooncake_hints_kept_total"]
+
+
+def test_a_drop_outlives_master_and_node(folder):
+    """Until it is used. The pin that it has ended does not come back."""
     with Master() as master, opened(master) as store:
         node = StoreProcess(master.address, data_dir=folder).start()
         try:
-            wait_until(lambda: store.put("k", b"value", pin(LONG_MS)) == 0)
-            assert store.hint(["k"], "drop") == [0] and pinned(master) == 0 and store.get("k") == b"value"
-            for one in (master, node):
-                one.kill()
-                one.start()
-                wait_until(lambda: store.get("k") == b"value", 30 * SLOW)
-                wait_until(lambda: pinned(master) == 1)
-            assert store.batch_pin(["k"]) == [0] and pinned(master) == 0  # for good
+            wait_until(lambda: store.put("old", bytes(MIB)) == 0)
+            assert store.put("k", bytes(MIB), pin(LONG_MS)) == store.put("used", bytes(MIB), pin(LONG_MS)) == 0
+            assert store.hint(["k", "used"], "drop") == [0, 0] and pinned(master) == 0
+            assert store.get("used") == bytes(MIB)
+            wait_until(lambda: kept(master) == 3)
+            for ends in ((master,), (node,), (node, master), (master, node)):
+                for one in ends:
+                    one.kill()
+                for one in sorted(ends, key=(master, node).index):
+                    one.start()
+                wait_until(lambda: master.metrics()["master_key_count"] == 3, 30 * SLOW)
+                assert pinned(master) == 0
+            assert master.metrics()["mooncake_hints_recovered_total"] == 1
+            wait_until(lambda: master.metrics()["mooncake_populated_bytes"] >= 32 << 20, 30 * SLOW)
+            press(master, store, "a")
+            assert store.batch_is_exist(["old", "k", "used"]) == [1, 0, 1]
+        finally:
+            node.stop()
+
+
+def test_a_master_killed_at_once_leaves_what_it_said(folder):
+    """What is answered has been told to the node: nobody waits for it to say that it keeps it."""
+    with Master() as master, opened(master) as store:
+        node = StoreProcess(master.address, data_dir=folder).start()
+        try:
+            wait_until(lambda: store.put("k-0", bytes(64)) == 0)
+            keys = [f"k-{number}" for number in range(1000)]
+            assert store.put_batch(keys, [bytes(64)] * 1000) == 0
+            assert store.hint(keys, "drop") == [0] * 1000
+            master.kill()
+            master.start()
+            wait_until(lambda: master.metrics()["master_key_count"] == 1000, 30 * SLOW)
+            assert master.metrics()["mooncake_hints_recovered_total"] == 1000
         finally:
             node.stop()
 
@@ -108,6 +138,23 @@ def test_what_pauses_is_stored_and_what_resumes_is_loaded(disk_node):
         wait_until(lambda: node.hint(["k", "none"], "prefetch") == [BEGUN, MISSING], 30 * SLOW)
         wait_until(lambda: node.hint(["k"], "prefetch") == [0], 20 * SLOW)
         assert node.get("k") == b"k" * MIB
+
+
+def test_a_pause_outlives_the_master(disk_node):
+    """What is paused has left memory first under the next master too, and is on the disk."""
+    with Master("--enable_offload", "--offload_on_evict") as master:
+        node = disk_node(master)
+        wait_until(lambda: node.put("old", b"o" * MIB) == 0)
+        assert node.put("k", b"k" * MIB) == 0
+        assert node.hint(["k"], "pause", 60_000) == [BEGUN]
+        wait_until(lambda: on_disk(master) == 1 and kept(master) >= 1, 20 * SLOW)
+        master.kill()
+        master.start()
+        wait_until(lambda: master.metrics()["mooncake_hints_recovered_total"] == 1 and on_disk(master) == 1, 30 * SLOW)
+        press(master, node, "a")
+        assert node.hint(["old"], "resume") == [0]
+        wait_until(lambda: node.hint(["k"], "resume") == [BEGUN], 20 * SLOW)  # as soon as there is room
+        wait_until(lambda: node.get("k") == b"k" * MIB, 20 * SLOW)
 
 
 def test_hints_load_only_so_much(disk_node):
