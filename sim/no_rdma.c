@@ -30,9 +30,14 @@ struct mc_rdma_stages *mc_rdma_stages_create(struct mc_rdma *rdma)
     (void)rdma;
     return NULL;
 }
-struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, uint64_t size)
+void mc_rdma_stages_prepare(struct mc_rdma_stages *stages)
 {
-    (void)stages, (void)size;
+    (void)stages;
+    mc_assert(false);
+}
+struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, uint64_t deadline_ns)
+{
+    (void)stages, (void)deadline_ns;
     mc_assert(false);
     return NULL;
 }

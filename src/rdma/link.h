@@ -87,4 +87,28 @@ struct mc_rdma_run {
 int mc_rdma_link_run(struct mc_rdma_link *link, struct mc_rdma_request *requests, size_t count,
                      struct mc_rdma_run *run);
 
+/* A run in steps, for who has something else to do while its bytes move. Between begin and end it is the link's one
+ * run: flight, requests and run stay where they are, untouched. Results are there after the end. */
+struct mc_rdma_flight { /* link_run.c's */
+    struct mc_rdma_link *link;
+    struct mc_rdma_run *run;
+    struct mc_rdma_request *requests;
+    size_t count;
+    uint64_t stall_ns, look_ns;
+    uint32_t good_devices, bad_devices; /* that moved something, whose pairs broke; by number */
+    uint32_t broken;                    /* pairs in error, not yet destroyed */
+    const char *errors[MC_RDMA_PAIRS_MAX];
+    bool is_over;
+};
+/* Posts what can be posted. 0: it is to be ended, whatever has become of it; MC_ERR_INVALID_PARAMS: too many requests,
+ * there is no flight. */
+int mc_rdma_flight_begin(struct mc_rdma_flight *flight, struct mc_rdma_link *link, struct mc_rdma_request *requests,
+                         size_t count, struct mc_rdma_run *run);
+/* Takes what has come, posts more, and after the deadline ends it (so, then, it takes as long as drivers take to
+ * destroy a queue pair). Else never waits. To be called every millisecond or so: the devices have work for no longer
+ * than MC_RDMA_WINDOW lasts. */
+void mc_rdma_flight_advance(struct mc_rdma_flight *flight);
+/* Waits; as mc_rdma_link_run. */
+int mc_rdma_flight_end(struct mc_rdma_flight *flight);
+
 #endif

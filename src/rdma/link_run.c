@@ -13,15 +13,6 @@
 #define DRAIN_NS 5000000ull  /* a queue pair in error has given back its requests long before */
 #define TURNS_BETWEEN_LOOKS 64
 
-struct link_job {
-    struct mc_rdma_link *link;
-    struct mc_rdma_run *run;
-    uint64_t stall_ns, look_ns;
-    uint32_t good_devices, bad_devices; /* that moved something, whose pairs broke; by number */
-    uint32_t broken;                    /* pairs in error, not yet destroyed */
-    const char *errors[MC_RDMA_PAIRS_MAX];
-};
-
 /* ---- ids of work requests ---- */
 
 static uint64_t work_id(uint32_t pair, uint32_t generation, uint32_t sequence)
@@ -55,7 +46,7 @@ static struct mc_rdma_half take_one(struct mc_rdma_link *link, uint32_t number)
 }
 
 /* Takes what a set-up has made ready meanwhile. */
-static void take_fresh(struct link_job *job)
+static void take_fresh(struct mc_rdma_flight *job)
 {
     struct mc_rdma_link *link = job->link;
     struct mc_rdma_half before[MC_RDMA_ASKING_MAX];
@@ -79,7 +70,7 @@ static void take_fresh(struct link_job *job)
 }
 
 /* The pair takes no more work; what it has comes back in error. It is destroyed by bury. */
-static void pair_break(struct link_job *job, uint32_t number, const char *error)
+static void pair_break(struct mc_rdma_flight *job, uint32_t number, const char *error)
 {
     struct mc_rdma_link *link = job->link;
     struct mc_rdma_pair *pair = &link->pairs[number];
@@ -141,7 +132,7 @@ static void note_worked(struct mc_rdma_pair *pair)
         pair->moves = 0;
 }
 
-static void complete(struct link_job *job, const struct ibv_wc *completion, uint64_t now_ns)
+static void complete(struct mc_rdma_flight *job, const struct ibv_wc *completion, uint64_t now_ns)
 {
     struct mc_rdma_link *link = job->link;
     uint32_t number = (uint32_t)(completion->wr_id >> 56);
@@ -171,7 +162,7 @@ static void complete(struct link_job *job, const struct ibv_wc *completion, uint
 }
 
 /* Completions of all queues with work under way. How many there were. */
-static int poll_queues(struct link_job *job)
+static int poll_queues(struct mc_rdma_flight *job)
 {
     struct mc_rdma_link *link = job->link;
     struct ibv_wc completions[COMPLETIONS];
@@ -188,7 +179,7 @@ static int poll_queues(struct link_job *job)
 
 /* Destroys what is broken, after a last look at what it had done. Then nothing of it moves any more, and its slices can
  * be given to others. */
-static void bury(struct link_job *job)
+static void bury(struct mc_rdma_flight *job)
 {
     struct mc_rdma_link *link = job->link;
     if (job->broken == 0)
@@ -227,7 +218,7 @@ static void bury(struct link_job *job)
 
 /* ---- posting ---- */
 
-static int post_burst(struct link_job *job, uint32_t number, const struct mc_slice_post *posts, uint32_t count)
+static int post_burst(struct mc_rdma_flight *job, uint32_t number, const struct mc_slice_post *posts, uint32_t count)
 {
     struct mc_rdma_pair *pair = &job->link->pairs[number];
     struct ibv_send_wr work[MC_SLICES_BURST_MAX], *bad = NULL;
@@ -261,7 +252,7 @@ static int post_burst(struct link_job *job, uint32_t number, const struct mc_sli
 }
 
 /* Posts what can be posted now. True: something was. */
-static bool post_all(struct link_job *job)
+static bool post_all(struct mc_rdma_flight *job)
 {
     struct mc_slice_post posts[MC_SLICES_BURST_MAX];
     uint32_t pair, count;
@@ -279,7 +270,7 @@ static bool post_all(struct link_job *job)
 
 /* A pair whose port went down, whose device was lost, or whose GID is not what it was, is broken at once: waiting for
  * its requests to fail would take seconds. */
-static void check_devices(struct link_job *job)
+static void check_devices(struct mc_rdma_flight *job)
 {
     struct mc_rdma_link *link = job->link;
     link->checked_version = link->rdma->version;
@@ -301,7 +292,7 @@ static void check_devices(struct link_job *job)
     }
 }
 
-static void break_mask(struct link_job *job, uint32_t mask, const char *error)
+static void break_mask(struct mc_rdma_flight *job, uint32_t mask, const char *error)
 {
     for (uint32_t i = 0; i < job->link->pair_count; i++)
         if ((mask >> i & 1) != 0)
@@ -309,7 +300,7 @@ static void break_mask(struct link_job *job, uint32_t mask, const char *error)
 }
 
 /* What time and others have changed. 0, or MC_ERR_RPC_TIMEOUT. */
-static int job_refresh(struct link_job *job)
+static int job_refresh(struct mc_rdma_flight *job)
 {
     struct mc_rdma_link *link = job->link;
     struct mc_rdma_run *run = job->run;
@@ -338,7 +329,7 @@ static int job_refresh(struct link_job *job)
 /* ---- waiting ---- */
 
 /* Completions within the spin. */
-static bool spin(struct link_job *job)
+static bool spin(struct mc_rdma_flight *job)
 {
     uint64_t end_ns = mc_clock_ns() + mc_spin_ns();
     do {
@@ -353,7 +344,7 @@ static bool spin(struct link_job *job)
 }
 
 /* Asks every queue for an event at its next completion; then one more look, for what came before the asking. */
-static bool arm(struct link_job *job)
+static bool arm(struct mc_rdma_flight *job)
 {
     struct mc_rdma_link *link = job->link;
     for (uint32_t i = 0; i < link->queue_count; i++)
@@ -362,7 +353,7 @@ static bool arm(struct link_job *job)
     return poll_queues(job) > 0;
 }
 
-static void wait_for_completions(struct link_job *job)
+static void wait_for_completions(struct mc_rdma_flight *job)
 {
     struct mc_rdma_link *link = job->link;
     bool may_count = true;
@@ -381,7 +372,7 @@ static void wait_for_completions(struct link_job *job)
 
 /* ---- the run ---- */
 
-static int drive(struct link_job *job)
+static int drive(struct mc_rdma_flight *job)
 {
     struct mc_rdma_link *link = job->link;
     for (unsigned turns = 1;; turns++) {
@@ -402,7 +393,7 @@ static int drive(struct link_job *job)
     }
 }
 
-static int sum_up(struct link_job *job, const struct mc_rdma_request *requests, size_t count)
+static int sum_up(struct mc_rdma_flight *job, const struct mc_rdma_request *requests, size_t count)
 {
     struct mc_rdma *rdma = job->link->rdma;
     uint64_t read = 0, written = 0;
@@ -430,16 +421,29 @@ static int sum_up(struct link_job *job, const struct mc_rdma_request *requests, 
     return rc;
 }
 
-int mc_rdma_link_run(struct mc_rdma_link *link, struct mc_rdma_request *requests, size_t count, struct mc_rdma_run *run)
+/* The deadline has come, or the caller wants no more: what is under way ends now. */
+static void give_up(struct mc_rdma_flight *job)
+{
+    struct mc_rdma_link *link = job->link;
+    mc_slices_cancel(&link->slices, MC_ERR_RPC_TIMEOUT);
+    if (mc_slices_busy(&link->slices) != 0)
+        link->rdma->count.timeouts++;
+    break_mask(job, mc_slices_busy(&link->slices), "the deadline came");
+    bury(job);
+    job->is_over = true;
+}
+
+int mc_rdma_flight_begin(struct mc_rdma_flight *flight, struct mc_rdma_link *link, struct mc_rdma_request *requests,
+                         size_t count, struct mc_rdma_run *run)
 {
     bool was_running = atomic_exchange(&link->is_running, true);
     mc_assert(!was_running && !link->is_serving);
-    struct link_job job = {.link = link, .run = run};
     uint64_t patience_ns = mc_rdma_patience_ns(&link->rdma->settings);
-    job.stall_ns = run->stall_ns == 0            ? (uint64_t)link->rdma->settings.stall_ms * 1000000u
-                   : run->stall_ns > patience_ns ? run->stall_ns
-                                                 : patience_ns;
-    job.look_ns = mc_clock_ns() + LOOK_NS;
+    *flight = (struct mc_rdma_flight){.link = link, .run = run, .requests = requests, .count = count};
+    flight->stall_ns = run->stall_ns == 0            ? (uint64_t)link->rdma->settings.stall_ms * 1000000u
+                       : run->stall_ns > patience_ns ? run->stall_ns
+                                                     : patience_ns;
+    flight->look_ns = mc_clock_ns() + LOOK_NS;
     run->is_unsure = false;
     run->failed_pairs = 0;
     run->retried = 0;
@@ -448,17 +452,44 @@ int mc_rdma_link_run(struct mc_rdma_link *link, struct mc_rdma_request *requests
         link->is_running = false;
         return rc;
     }
-    if (job_refresh(&job) < 0 || drive(&job) < 0) {
-        mc_slices_cancel(&link->slices, MC_ERR_RPC_TIMEOUT);
-        if (mc_slices_busy(&link->slices) != 0)
-            link->rdma->count.timeouts++;
-        break_mask(&job, mc_slices_busy(&link->slices), "the deadline came");
-        bury(&job);
-    }
+    if (job_refresh(flight) < 0)
+        give_up(flight);
+    else
+        (void)post_all(flight);
+    return 0;
+}
+
+void mc_rdma_flight_advance(struct mc_rdma_flight *flight)
+{
+    if (flight->is_over)
+        return;
+    /* First what has come: who was away for long must not take it for a stall. */
+    while (poll_queues(flight) > 0)
+        ;
+    bury(flight);
+    (void)post_all(flight);
+    if (mc_slices_is_over(&flight->link->slices))
+        flight->is_over = true;
+    else if (job_refresh(flight) < 0)
+        give_up(flight);
+}
+
+int mc_rdma_flight_end(struct mc_rdma_flight *flight)
+{
+    struct mc_rdma_link *link = flight->link;
+    if (!flight->is_over && drive(flight) < 0)
+        give_up(flight);
     mc_assert(mc_slices_is_over(&link->slices));
-    run->is_unsure = link->slices.is_unsure;
-    run->retried = link->slices.retried;
-    rc = sum_up(&job, requests, count);
+    flight->run->is_unsure = link->slices.is_unsure;
+    flight->run->retried = link->slices.retried;
+    int rc = sum_up(flight, flight->requests, flight->count);
     link->is_running = false;
     return rc;
+}
+
+int mc_rdma_link_run(struct mc_rdma_link *link, struct mc_rdma_request *requests, size_t count, struct mc_rdma_run *run)
+{
+    struct mc_rdma_flight flight;
+    int rc = mc_rdma_flight_begin(&flight, link, requests, count, run);
+    return rc < 0 ? rc : mc_rdma_flight_end(&flight);
 }

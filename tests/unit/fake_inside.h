@@ -16,6 +16,7 @@ struct fake_device {
     struct ibv_device device; /* first */
     struct fake_device_config config;
     bool is_port_up, is_held, is_failing, is_post_failing, is_flipping;
+    uint64_t hold_at; /* bytes; 0: it goes on */
     uint32_t fail_after, post_fail_after, failing_registrations, failing_deregistrations;
     int qp_error;
     enum ibv_wc_status fail_status;

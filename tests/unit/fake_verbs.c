@@ -490,6 +490,7 @@ static void flush(struct fake_qp *qp)
     qp->qp.state = IBV_QPS_ERR;
     for (uint32_t i = 0; i < qp->count; i++)
         complete(qp, &qp->work[i], IBV_WC_WR_FLUSH_ERR);
+    fake.counts.under_way -= qp->count;
     qp->count = 0;
 }
 
@@ -600,6 +601,7 @@ static int destroy_qp(struct ibv_qp *qp)
             break;
         }
     fake.counts.qps--;
+    fake.counts.under_way -= own->count;
     pthread_mutex_unlock(&fake.lock);
     free(own->work);
     free(own);
@@ -681,10 +683,13 @@ static void step(struct fake_qp *qp)
     while (qp->count > 0 && qp->qp.state == IBV_QPS_RTS && !device_of(qp->qp.context)->is_held) {
         struct fake_work work = qp->work[0];
         memmove(qp->work, qp->work + 1, --qp->count * sizeof(*qp->work));
+        fake.counts.under_way--;
         enum ibv_wc_status status = execute(qp, &work);
         complete(qp, &work, status);
         if (status != IBV_WC_SUCCESS)
             flush(qp);
+        struct fake_device *device = device_of(qp->qp.context);
+        device->is_held |= device->hold_at != 0 && fake.counts.bytes[fake_device_of(qp->qp.context)] >= device->hold_at;
     }
 }
 
@@ -721,8 +726,10 @@ static int post_one(struct fake_qp *qp, const struct ibv_send_wr *request)
     fake.counts.inlined += work.is_inline;
     if (qp->qp.state == IBV_QPS_ERR)
         complete(qp, &work, IBV_WC_WR_FLUSH_ERR);
-    else
+    else {
         qp->work[qp->count++] = work;
+        fake.counts.under_way++;
+    }
     return 0;
 }
 
@@ -774,10 +781,18 @@ void fake_hold(uint32_t device)
     pthread_mutex_unlock(&fake.lock);
 }
 
+void fake_hold_at(uint32_t device, uint64_t bytes)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.devices[device].hold_at = bytes;
+    pthread_mutex_unlock(&fake.lock);
+}
+
 void fake_release(uint32_t device)
 {
     pthread_mutex_lock(&fake.lock);
     fake.devices[device].is_held = false;
+    fake.devices[device].hold_at = 0;
     for (uint32_t i = 0; i < FAKE_QP_BUCKETS; i++)
         for (struct fake_qp *qp = fake.qps[i]; qp != NULL; qp = qp->next)
             step(qp);

@@ -32,6 +32,8 @@ struct fake_device_config fake_roce(uint32_t number);
 void fake_fail_work(uint32_t device, uint32_t after, enum ibv_wc_status status);
 /* Work stays under way, and neither succeeds nor fails, until fake_release or the end of its queue pair. */
 void fake_hold(uint32_t device);
+/* The same once its work has moved so many bytes in all. */
+void fake_hold_at(uint32_t device, uint64_t bytes);
 void fake_flip(uint32_t device); /* a bit of what its next work brings is another */
 void fake_release(uint32_t device);
 /* Packets between the two do not arrive (both ways): work fails with RETRY_EXC_ERR. */
@@ -56,6 +58,7 @@ void fake_gpu_reach(void *(*reach)(uint64_t address)); /* where its bytes really
 struct fake_counts {
     uint32_t contexts, pds, mrs, cqs, channels, qps, ids; /* alive */
     uint64_t works, signaled, inlined, completions;
+    uint64_t under_way;                                            /* posted, and neither done nor failed */
     uint64_t bytes[FAKE_DEVICES_MAX];                              /* moved by work of that device */
     uint32_t send_overflows, cq_overflows, bad_posts, late_events; /* our mistakes: always 0 */
     uint32_t biggest_mr_mib;

@@ -256,8 +256,8 @@ static void pinned_by_callers(void **state)
     rig_stop(&rig);
 }
 
-/* What no stage is large enough for goes by tcp, and so does what comes behind it. */
-static void some_without_stage(void **state)
+/* Whatever the sizes, what there is of stages is enough. */
+static void larger_than_a_stage(void **state)
 {
     enum { COUNT = 4 };
     static const uint64_t sizes[COUNT] = {50000, 12u << 20, 70000, 9u << 20};
@@ -294,7 +294,7 @@ static void some_without_stage(void **state)
     by_rdma = moved(&rig) - by_rdma;
     by_tcp = atomic_load(&mc_paths_counters(rig.paths)->path_bytes[2]);
     assert_int_equal(by_rdma + by_tcp, all); /* each once */
-    assert_true(by_rdma >= sizes[0] && by_tcp >= sizes[1]);
+    assert_int_equal(by_tcp, 0);
     assert_false(atomic_load(&rig.path->broken));
     rig_stop(&rig);
 }
@@ -637,7 +637,7 @@ int main(void)
         cmocka_unit_test(one_target),
         cmocka_unit_test(not_unregistered),
         cmocka_unit_test(pinned_by_callers),
-        cmocka_unit_test(some_without_stage),
+        cmocka_unit_test(larger_than_a_stage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

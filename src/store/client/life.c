@@ -237,13 +237,15 @@ static void start_rdma(struct mc_store *store, const struct mc_store_config *con
     if ((!is_asked && mc_variable(MC_FORCE_HCA) == NULL) || mc_variable(MC_FORCE_TCP) != NULL)
         return;
     int rc = mc_rdma_open(&options, &store->rdma);
-    if (rc == 0)
+    if (rc == 0) {
         mc_paths_set_rdma(store->paths, store->rdma);
-    else
+        mc_paths_prepare_rdma(store->paths);
+    } else {
         mc_log(WARNING, "protocol rdma: %s; shared memory and tcp are used",
                rc == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE ? "no usable RDMA device here (mooncake_doctor says why)"
                : rc == MC_ERR_INVALID_PARAMS            ? "rdma_devices names a device that is not there"
                                                         : mc_error_name(rc));
+    }
 }
 
 static int disks_of(struct mc_store *store, const struct mc_store_config *asked, uint64_t until_ns,

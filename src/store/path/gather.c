@@ -106,6 +106,8 @@ void mc_motion_start(struct mc_motion *motion, const struct mc_run *run, bool ve
 
 int mc_motion_look(struct mc_motion *motion)
 {
+    if (motion->meanwhile != NULL)
+        motion->meanwhile(motion->meanwhile_context);
     uint64_t now_ns = mc_clock_ns();
     motion->unseen = 0;
     if (now_ns >= motion->run->deadline_ns)
@@ -193,10 +195,8 @@ int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_
     return 0;
 }
 
-/* [from, to) of the object, from the beginning of a block on, with the sum of each block at its place in sums. Without
- * a target only the sums are taken. */
-static int blocks_write(const struct mc_transfer *transfer, uint8_t *target, uint64_t from, uint64_t to,
-                        struct mc_cursor *cursor, struct mc_motion *motion, uint32_t *sums)
+int mc_extent_write_blocks(const struct mc_transfer *transfer, uint8_t *target, uint64_t from, uint64_t to,
+                           struct mc_cursor *cursor, struct mc_motion *motion, uint32_t *sums)
 {
     const uint64_t length = transfer->object_length;
     const uint8_t shift = mc_block_shift(length);
@@ -247,7 +247,7 @@ static int piece_move(struct large_object *shared, uint64_t from, uint64_t to, s
     mc_cursor_skip(&cursor, from - shared->start);
     if (shared->slot != NULL)
         return mc_extent_read(shared->slot, shared->data, shared->table, from, to, &cursor, motion);
-    return blocks_write(transfer, shared->target, from, to, &cursor, motion, shared->sums);
+    return mc_extent_write_blocks(transfer, shared->target, from, to, &cursor, motion, shared->sums);
 }
 
 static void piece_run(void *context, uint32_t index, bool is_own)
@@ -382,46 +382,25 @@ void mc_commit_fill(struct mc_wire_commit_item *commit, const struct mc_transfer
                                            .tag = transfer->place.tag};
 }
 
-/* Its blocks, by several threads if that is worth it, and their table, as it lies behind the object. *crc: of the one
- * block, or of the table. */
-static int object_write(uint8_t *target, uint8_t *behind, const struct mc_transfer *transfer, struct mc_motion *motion,
-                        uint32_t *crc)
+/* Its blocks, by several threads if that is worth it. */
+static int object_write(uint8_t *target, const struct mc_transfer *transfer, struct mc_motion *motion, uint32_t *sums)
 {
-    const uint64_t length = transfer->object_length;
-    const uint8_t shift = mc_block_shift(length);
-    const uint32_t blocks = mc_block_count(length, shift);
-    if (blocks <= 1) {
-        struct mc_cursor cursor = mc_cursor(transfer->parts, transfer->part_count);
-        return blocks_write(transfer, target, 0, length, &cursor, motion, crc);
-    }
-    struct mc_scratch *scratch = mc_scratch_get();
-    if (scratch == NULL)
-        return MC_ERR_NO_MEMORY;
-    /* Not the table itself: who has mapped it could change it before it is summed. */
-    uint32_t *sums = (uint32_t *)(void *)scratch->first;
     struct large_object shared = {.target = target, .sums = sums};
     struct mc_cursor cursor = mc_cursor(transfer->parts, transfer->part_count);
-    int rc = is_for_many(transfer, motion) ? shared_move(&shared, transfer, motion)
-                                           : blocks_write(transfer, target, 0, length, &cursor, motion, sums);
-    if (rc < 0)
-        return rc;
-    memcpy(behind + (mc_table_offset(length) - length), sums, mc_table_length(length, shift));
-    *crc = mc_crc32c(0, sums, mc_table_length(length, shift));
-    return 0;
+    return is_for_many(transfer, motion)
+               ? shared_move(&shared, transfer, motion)
+               : mc_extent_write_blocks(transfer, target, 0, transfer->object_length, &cursor, motion, sums);
 }
 
-/* target: where the object is copied to, or NULL; behind: where what follows it in the extent is put. */
-static int extent_write(uint8_t *target, uint8_t *behind, const struct mc_transfer *transfer, struct mc_motion *motion,
+int mc_extent_write_end(uint8_t *behind, const struct mc_transfer *transfer, const uint32_t *sums,
                         struct mc_wire_commit_item *commit)
 {
-    uint64_t length = transfer->object_length;
-    uint32_t crc = 0;
-    int rc = object_write(target, behind, transfer, motion, &crc);
-    if (rc < 0)
-        return rc;
+    const uint64_t length = transfer->object_length;
+    const uint32_t table_length = mc_table_length(length, mc_block_shift(length));
     memset(behind, 0, (size_t)(mc_table_offset(length) - length));
+    memcpy(behind + (mc_table_offset(length) - length), sums, table_length);
     memcpy(behind + (mc_key_offset(length) - length), transfer->key.data, transfer->key.length);
-    mc_commit_fill(commit, transfer, crc);
+    mc_commit_fill(commit, transfer, table_length == 0 ? sums[0] : mc_crc32c(0, sums, table_length));
     return mc_source_result(transfer);
 }
 
@@ -429,11 +408,14 @@ int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc
                     struct mc_wire_commit_item *commit)
 {
     uint8_t *target = data + transfer->place.offset;
-    return extent_write(target, target + transfer->object_length, transfer, motion, commit);
-}
-
-int mc_extent_describe(uint8_t *behind, const struct mc_transfer *transfer, struct mc_motion *motion,
-                       struct mc_wire_commit_item *commit)
-{
-    return extent_write(NULL, behind, transfer, motion, commit);
+    uint32_t one, *sums = &one;
+    if (mc_block_count(transfer->object_length, mc_block_shift(transfer->object_length)) > 1) {
+        struct mc_scratch *scratch = mc_scratch_get();
+        if (scratch == NULL)
+            return MC_ERR_NO_MEMORY;
+        /* Not the table itself: who has mapped it could change it before it is summed. */
+        sums = (uint32_t *)(void *)scratch->first;
+    }
+    int rc = object_write(target, transfer, motion, sums);
+    return rc < 0 ? rc : mc_extent_write_end(target + transfer->object_length, transfer, sums, commit);
 }

@@ -55,6 +55,9 @@ struct mc_motion { /* one mc_path_run */
     uint64_t unseen; /* bytes since the last look at the clock */
     bool verify;
     struct mc_crew *crew; /* who helps with large copies; NULL: nobody */
+    /* Called with each look at the clock: what goes on beside the copies (rdma_flow.c). NULL: nothing. */
+    void (*meanwhile)(void *context);
+    void *meanwhile_context;
 };
 void mc_motion_start(struct mc_motion *motion, const struct mc_run *run, bool verify);
 /* Looks at the clock. 0 or MC_ERR_RPC_TIMEOUT. */
@@ -89,9 +92,16 @@ int mc_extent_check(const struct mc_slot *slot, const uint8_t *table, uint64_t s
  * or what its source says. */
 int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc_motion *motion,
                     struct mc_wire_commit_item *commit);
-/* The same without the copy: what lies behind the object in its extent, table and key, is put at `behind`. */
-int mc_extent_describe(uint8_t *behind, const struct mc_transfer *transfer, struct mc_motion *motion,
-                       struct mc_wire_commit_item *commit);
+/* The same of an object in pieces, for who has no mapped extent. [from, to) of it, from the beginning of a block on, to
+ * the end of one, or of the object; the pieces come in their order, from one cursor at the object's first byte. The sum
+ * of each block is put at its place in sums, which has room for MC_BLOCK_COUNT_MAX. target: where the object's first
+ * byte would lie; NULL: only the sums are taken. */
+int mc_extent_write_blocks(const struct mc_transfer *transfer, uint8_t *target, uint64_t from, uint64_t to,
+                           struct mc_cursor *cursor, struct mc_motion *motion, uint32_t *sums);
+/* Behind all of them: what lies behind the object in its extent, table and key, is put at `behind`. 0, or what its
+ * source says. */
+int mc_extent_write_end(uint8_t *behind, const struct mc_transfer *transfer, const uint32_t *sums,
+                        struct mc_wire_commit_item *commit);
 void mc_commit_fill(struct mc_wire_commit_item *commit, const struct mc_transfer *transfer, uint32_t crc);
 
 #endif

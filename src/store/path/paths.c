@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#define STAGE_NS 2000000000ull /* for a stage to be made, before a caller's memory is registered */
+
 static unsigned lanes_max(void)
 {
     /* One thread drives all lanes of a batch; on few cores more lanes only share what one can do. */
@@ -50,12 +52,18 @@ void mc_paths_set_rdma(struct mc_paths *paths, struct mc_rdma *rdma)
     paths->buffers = paths->rdma == NULL ? NULL : mc_rdma_buffers_create(rdma);
 }
 
+void mc_paths_prepare_rdma(struct mc_paths *paths)
+{
+    if (paths->rdma != NULL)
+        mc_rdma_stages_prepare(paths->stages);
+}
+
 int mc_paths_register(struct mc_paths *paths, void *base, uint64_t size)
 {
     if (paths->buffers == NULL)
         return 0;
     /* What is moved in place needs a stage, too: the last of what may be pinned must not go to the caller's memory. */
-    struct mc_rdma_stage *stage = mc_rdma_stage_take(paths->stages, MC_RDMA_STAGE_BYTES);
+    struct mc_rdma_stage *stage = mc_rdma_stage_take(paths->stages, mc_clock_ns() + STAGE_NS);
     if (stage == NULL)
         return MC_ERR_NO_MEMORY;
     mc_rdma_stage_give(paths->stages, stage);

@@ -20,6 +20,8 @@ void mc_paths_free(struct mc_paths *paths);
 void mc_paths_destroy(struct mc_paths *paths);
 /* The devices that path rdma uses; before the first path. They outlive its paths. */
 void mc_paths_set_rdma(struct mc_paths *paths, struct mc_rdma *rdma);
+/* Has the memory of our own registered that bytes pass through, in the background: no call registers any. */
+void mc_paths_prepare_rdma(struct mc_paths *paths);
 /* Memory of the caller's that path rdma reads and writes in place; without devices nothing is done. What cannot be
  * registered is copied, and the log says so: 0, MC_ERR_NO_MEMORY, MC_ERR_TRANSFER_FAIL. unregister waits for device
  * requests that use it; calls that do may go on, and copy. MC_ERR_TRANSFER_FAIL of it: a device does not let go. */

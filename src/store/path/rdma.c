@@ -3,10 +3,9 @@
  * extent and says COMMIT on the connection over which the link was set up. The owner cannot refuse what a device
  * writes; so it closes that connection, and the link with it, when a grant of this node is cut (serve_lane.c).
  *
- * A link and its connection are used by one batch at a time. How its bytes move: rdma_group.h. */
-#include "store/path/rdma_group.h"
+ * A link and its connection are used by one batch at a time. How its bytes move: rdma_flow.h. */
+#include "store/path/rdma_flow.h"
 #include "store/path/tcp_lane.h"
-#include "rdma/link.h"
 #include "rdma/remote.h"
 
 #include "env/clock.h"
@@ -300,48 +299,30 @@ static void run_by_tcp(struct rdma_path *rdma, struct mc_transfer **transfers, s
     tcp->transport->run(tcp, transfers, count, run);
 }
 
-/* All but what a turn sets. */
-static void group_start(struct mc_rdma_group *group, const struct rdma_path *rdma, const struct rdma_lane *lane,
-                        struct mc_motion *motion)
+static bool run_flow(struct rdma_path *rdma, const struct rdma_lane *lane, struct mc_transfer **transfers, size_t count,
+                     const struct mc_run *run, bool *is_unstaged)
 {
+    const struct mc_endpoint *endpoint = &rdma->path.endpoint;
     struct mc_paths *paths = rdma->path.paths;
-    group->link = lane->link;
-    group->control_fd = lane->control->fd;
-    group->remote = rdma->remote;
-    group->data = rdma->data;
-    group->index = rdma->index;
-    group->stages = paths->stages;
-    group->buffers = paths->buffers;
-    group->motion = motion;
-    group->counters = &paths->counters;
-    group->is_unsure = false;
-    group->held_count = 0;
-}
-
-/* False: the link cannot be used for more. *unstaged: from there on MC_ERR_NO_MEMORY says that there was no stage. */
-static bool run_groups(const struct mc_endpoint *endpoint, struct mc_rdma_group *group, struct mc_transfer **transfers,
-                       size_t count, size_t *unstaged)
-{
-    struct mc_rdma_walk walk = {.transfers = transfers, .count = count};
-    *unstaged = count;
-    for (size_t i = 0; i < count; i++)
+    struct mc_motion motion;
+    struct mc_rdma_flow flow = {.link = lane->link,
+                                .control_fd = lane->control->fd,
+                                .stages = paths->stages,
+                                .route = {.remote = rdma->remote,
+                                          .data = rdma->data,
+                                          .index = rdma->index,
+                                          .buffers = paths->buffers,
+                                          .motion = &motion,
+                                          .counters = &paths->counters}};
+    mc_motion_start(&motion, run, paths->verify);
+    for (size_t i = 0; i < count; i++) {
         transfers[i]->result =
             mc_transfer_check(transfers[i], endpoint->capacity + MC_EXTENT_SLACK, endpoint->slot_count);
-    mc_rdma_walk_to(&walk, 0);
-    while (walk.next < count) {
-        size_t first = walk.next;
-        enum mc_transfer_kind kind = transfers[first]->kind;
-        mc_rdma_group_fill(group, &walk, kind);
-        int code = group->count == 0 ? 0 : mc_rdma_group_run(group, kind);
-        if (code == 0)
-            continue;
-        for (size_t i = walk.next; i < count; i++)
-            if (transfers[i]->result == 0)
-                transfers[i]->result = code;
-        *unstaged = code == MC_ERR_NO_MEMORY ? first : count;
-        return code == MC_ERR_NO_MEMORY;
+        transfers[i]->is_unsure = false;
     }
-    return true;
+    bool is_good = mc_rdma_flow_run(&flow, transfers, count);
+    *is_unstaged = flow.is_unstaged;
+    return is_good;
 }
 
 /* What callers have registered may leave nothing that can be pinned for a stage. */
@@ -351,7 +332,7 @@ static void run_unstaged(struct rdma_path *rdma, struct mc_transfer **transfers,
         return;
     for (size_t i = 0, behind; i < count; i = behind + 1) {
         behind = i;
-        while (behind < count && transfers[behind]->result == MC_ERR_NO_MEMORY)
+        while (behind < count && transfers[behind]->result == MC_ERR_NO_MEMORY && !transfers[behind]->is_unsure)
             behind++;
         if (behind > i)
             run_by_tcp(rdma, transfers + i, behind - i, run);
@@ -379,7 +360,6 @@ static void run_without_link(struct rdma_path *rdma, int code, struct mc_transfe
 static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
 {
     struct rdma_path *rdma = (struct rdma_path *)path;
-    struct mc_motion motion;
     struct rdma_lane *lane;
     if (mc_paths_is_forked(path->paths)) {
         mc_path_fail_all(transfers, count, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
@@ -389,23 +369,19 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
         run_by_tcp(rdma, transfers, count, run);
         return;
     }
-    struct mc_rdma_group *group = malloc(sizeof(*group)); /* large, and not cleared for each batch */
-    int rc = group == NULL ? MC_ERR_NO_MEMORY : lane_take(rdma, run->deadline_ns, &lane);
+    int rc = lane_take(rdma, run->deadline_ns, &lane);
     if (rc != 0) {
-        free(group);
         run_without_link(rdma, rc, transfers, count, run);
         return;
     }
-    mc_motion_start(&motion, run, path->paths->verify);
-    group_start(group, rdma, lane, &motion);
-    size_t unstaged;
-    if (run_groups(&path->endpoint, group, transfers, count, &unstaged))
+    bool is_unstaged;
+    if (run_flow(rdma, lane, transfers, count, run, &is_unstaged))
         lane_give(rdma, lane);
     else
         lane_close(rdma, lane);
-    free(group);
     mc_path_account(path, transfers, count);
-    run_unstaged(rdma, transfers + unstaged, count - unstaged, run);
+    if (is_unstaged)
+        run_unstaged(rdma, transfers, count, run);
 }
 
 /* Commits of the batches that went by tcp. */

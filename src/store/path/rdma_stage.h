@@ -1,27 +1,36 @@
-/* Memory of our own that is registered at the RDMA devices: an object is put together there before it is written, and
- * taken apart after it was read, with its checksums on the way. Stages are kept and used again; any thread. */
+/* Memory of our own that is registered at the RDMA devices: pieces of objects are put together there before they are
+ * written, and taken apart after they were read, with their checksums on the way. Stages are all of one size, kept and
+ * used again. Any thread.
+ *
+ * Invariant: no call registers one. A thread of their own makes them (mc-stages, which ends when none is wanted), at
+ * first when the devices come, then when somebody finds none; who needs one waits for that, or for one that another
+ * call gives back. */
 #ifndef MC_PATH_RDMA_STAGE_H
 #define MC_PATH_RDMA_STAGE_H
 
 #include "rdma/rdma.h"
 
-#define MC_RDMA_STAGES_MAX 16u             /* kept idle */
-#define MC_RDMA_STAGE_BYTES (9u << 20)     /* of the smallest; all sizes are multiples of it */
-#define MC_RDMA_STAGE_KEPT_MAX (72u << 20) /* larger ones are given back after use */
+#define MC_RDMA_STAGES_FIRST 2u        /* made at once: one call has two, so that copies and wire overlap */
+#define MC_RDMA_STAGES_MAX 32u         /* of one process; who finds all of them in use waits */
+#define MC_RDMA_STAGE_BYTES (5u << 20) /* of each */
 
 struct mc_rdma_stages;
 
 struct mc_rdma_stage {
     uint8_t *bytes;
-    uint64_t size;
     struct mc_rdma_memory *memory;
     struct mc_rdma_stage *next;
 };
 
 struct mc_rdma_stages *mc_rdma_stages_create(struct mc_rdma *rdma); /* NULL: out of memory */
 void mc_rdma_stages_free(struct mc_rdma_stages *stages);            /* none is in use; NULL is allowed */
-/* Of at least so many bytes, or NULL; then none of that size is asked for within a second. */
-struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, uint64_t size);
+/* Has the first ones made, and waits for nothing. */
+void mc_rdma_stages_prepare(struct mc_rdma_stages *stages);
+/* One. NULL: there is none, and none could be registered just now (it is tried again a second later); or all are in
+ * use, and none was given back by then. */
+struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, uint64_t deadline_ns);
+/* One more, if one is idle: who has one must not wait for another. NULL: none; then one more is made meanwhile. */
+struct mc_rdma_stage *mc_rdma_stage_take_idle(struct mc_rdma_stages *stages);
 void mc_rdma_stage_give(struct mc_rdma_stages *stages, struct mc_rdma_stage *stage);
 
 #endif

@@ -186,7 +186,8 @@ bool mc_staged_is_needed(struct mc_transfer *const *transfers, size_t count);
 
 struct mc_paths_counters {
     _Atomic uint64_t path_bytes[4];
-    _Atomic uint64_t rdma_copied_bytes; /* of path_bytes by rdma: that passed through memory of our own */
+    _Atomic uint64_t rdma_copied_bytes;     /* of path_bytes by rdma: that passed through memory of our own */
+    _Atomic uint64_t rdma_overlapped_bytes; /* that were copied or summed while others were on the wire */
     _Atomic uint64_t checksum_errors, fallbacks;
     _Atomic uint64_t read_ns; /* when a read from an owner elsewhere last went well */
 };
