@@ -35,9 +35,9 @@ void mc_rdma_stages_prepare(struct mc_rdma_stages *stages)
     (void)stages;
     mc_assert(false);
 }
-struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, uint64_t deadline_ns)
+struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, int node, uint64_t deadline_ns)
 {
-    (void)stages, (void)deadline_ns;
+    (void)stages, (void)node, (void)deadline_ns;
     mc_assert(false);
     return NULL;
 }

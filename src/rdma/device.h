@@ -32,6 +32,7 @@ struct mc_rdma_device {
     uint8_t port;
     bool has_relaxed_ordering;
     int numa_node;
+    int near_node; /* near whose memory it is, by the topology; -1: unknown. Does not change */
     char pci[32];
     struct ibv_context *context;
     struct ibv_pd *pd;
@@ -124,7 +125,7 @@ void mc_rdma_fd_closing(struct mc_rdma *rdma, int fd);
 int mc_rdma_near_open(struct mc_rdma *rdma, const char *filter, const char *matrix);
 /* May the device be used, by the matrix and MC_TE_FILTERS? */
 bool mc_rdma_near_allows(const struct mc_rdma *rdma, const char *name);
-/* Once devices are open: without a matrix, what sysfs says of them. */
+/* Once devices are open: near what they are; without a matrix by what sysfs says of them. */
 void mc_rdma_near_find(struct mc_rdma *rdma);
 /* The NUMA node of a range, by some of its pages; -1: they lie on several, as interleaved ones do, or are unknown.
  * node_of: of the page at an address; -1: unknown. */

@@ -61,6 +61,9 @@ int mc_rdma_link_complete(struct mc_rdma_link *link, struct mc_span answer, uint
 uint64_t mc_rdma_link_due_ns(const struct mc_rdma_link *link);
 /* Pairs that a run would use. Cheap; any thread. 0: a run fails at once. */
 uint32_t mc_rdma_link_ready(const struct mc_rdma_link *link);
+/* The NUMA node near which are those of our devices that lead to devices near that memory of the peer's; of several
+ * nodes `here`, if it is one of them; -1: unknown. On the thread that runs, between runs. */
+int mc_rdma_link_node(struct mc_rdma_link *link, const struct mc_rdma_chunk *remote, int here);
 /* Nobody runs on it, offers or completes. After the return nothing of the peer reaches memory through it; what of a
  * set-up is asleep in the kernel frees itself when it wakes. */
 void mc_rdma_link_close(struct mc_rdma_link *link);

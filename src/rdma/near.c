@@ -42,16 +42,6 @@ bool mc_rdma_near_allows(const struct mc_rdma *rdma, const char *name)
     return is_named && mc_topology_allows(mc_variable(MC_TE_FILTERS), name);
 }
 
-void mc_rdma_near_find(struct mc_rdma *rdma)
-{
-    struct mc_topology_known known[MC_RDMA_DEVICES_MAX];
-    if (rdma->has_matrix)
-        return;
-    for (uint32_t i = 0; i < rdma->device_count; i++)
-        known[i] = (struct mc_topology_known){rdma->devices[i].name, rdma->devices[i].numa_node};
-    mc_topology_of(rdma->topology, root_of(rdma), known, rdma->device_count);
-}
-
 int mc_rdma_near_node(uintptr_t address, uint64_t length, int (*node_of)(uintptr_t address))
 {
     const uintptr_t first = address / PAGE_BYTES;
@@ -80,6 +70,33 @@ static uint32_t preferred_at(const struct mc_rdma *rdma, const char *location)
             if (strcmp(rdma->devices[device].name, topology->devices[chosen->order[i]].name) == 0)
                 near |= 1u << device;
     return near;
+}
+
+static int node_of_device(const struct mc_rdma *rdma, uint32_t device)
+{
+    int node;
+    for (size_t i = 0; i < rdma->topology->location_count; i++) {
+        const char *location = rdma->topology->locations[i].name;
+        if (sscanf(location, "cpu:%d", &node) == 1 && node >= 0 && (preferred_at(rdma, location) >> device & 1) != 0)
+            return node;
+    }
+    return -1;
+}
+
+void mc_rdma_near_find(struct mc_rdma *rdma)
+{
+    struct mc_topology_known known[MC_RDMA_DEVICES_MAX];
+    for (uint32_t i = 0; i < rdma->device_count && !rdma->has_matrix; i++)
+        known[i] = (struct mc_topology_known){rdma->devices[i].name, rdma->devices[i].numa_node};
+    if (!rdma->has_matrix)
+        mc_topology_of(rdma->topology, root_of(rdma), known, rdma->device_count);
+    for (uint32_t i = 0; i < rdma->device_count; i++)
+        rdma->devices[i].near_node = node_of_device(rdma, i);
+}
+
+int mc_rdma_device_node(const struct mc_rdma *rdma, uint32_t device)
+{
+    return rdma->devices[device].near_node;
 }
 
 uint32_t mc_rdma_near(struct mc_rdma *rdma, const struct mc_rdma_range *range)

@@ -75,6 +75,38 @@ int mc_rdma_pair_choose_next(struct mc_rdma_link *link, const struct mc_rdma_pai
                : mc_rdma_pair_choose_remote(link, pair->device, failures / gids + pair->fruitless / FRUITLESS_MAX);
 }
 
+/* ---- near ---- */
+
+/* link->lock is held. The peer's device of a pair that stands, or does so from the next run on; -1: it does not. */
+static int remote_of(const struct mc_rdma_pair *pair)
+{
+    if (pair->fresh_state == MC_RDMA_FRESH_READY)
+        return (int)pair->fresh.remote;
+    return pair->is_up ? (int)pair->current.remote : -1;
+}
+
+int mc_rdma_link_node(struct mc_rdma_link *link, const struct mc_rdma_chunk *remote, int here)
+{
+    uint32_t ways[2] = {0, 0}; /* devices of ours that lead to one near that memory, and to any other */
+    int found = -1;
+    pthread_mutex_lock(&link->lock);
+    for (uint32_t i = 0; i < link->pair_count; i++) {
+        int peer = remote_of(&link->pairs[i]);
+        if (peer < 0 || (remote->valid >> peer & 1) == 0)
+            continue;
+        bool is_near = remote->preferred == 0 || (remote->preferred >> peer & 1) != 0;
+        ways[is_near ? 0 : 1] |= 1u << link->pairs[i].device->number;
+    }
+    pthread_mutex_unlock(&link->lock);
+    uint32_t best = ways[0] != 0 ? ways[0] : ways[1];
+    for (uint32_t i = 0; i < link->rdma->device_count; i++) {
+        int node = (best >> i & 1) == 0 ? -1 : mc_rdma_device_node(link->rdma, i);
+        if (node >= 0 && (found < 0 || node == here))
+            found = node;
+    }
+    return found;
+}
+
 /* ---- the end of a set-up ---- */
 
 void mc_rdma_pair_setup_failed(struct mc_rdma_link *link, struct mc_rdma_pair *pair)

@@ -106,6 +106,8 @@ void mc_rdma_close(struct mc_rdma *rdma);
  * by these numbers. A device that fails keeps its number. */
 uint32_t mc_rdma_device_count(const struct mc_rdma *rdma);
 void mc_rdma_device_info(const struct mc_rdma *rdma, uint32_t device, struct mc_rdma_device_info *info);
+/* The NUMA node whose memory the device is near, by the topology; -1: unknown. */
+int mc_rdma_device_node(const struct mc_rdma *rdma, uint32_t device);
 /* Bytes of our own requests: under way at that device now, and moved by it since it was opened. */
 void mc_rdma_device_load(const struct mc_rdma *rdma, uint32_t device, uint64_t *under_way_bytes, uint64_t *moved_bytes);
 /* Every device of the machine, usable or not, whatever the filter: for mooncake_doctor. Opens and closes each. Count, 0

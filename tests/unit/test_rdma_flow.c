@@ -23,15 +23,21 @@
 
 static uint8_t room[ROOM], expected[ROOM];
 
-static void start(struct rig *rig, uint32_t devices)
+static void start_with(struct rig *rig, uint32_t devices, const char *matrix)
 {
     const struct fake_device_config configs[DEVICES_MAX] = {fake_roce(0), fake_roce(1)};
     struct mc_rdma_options options = {0};
     fake_reset(configs, devices);
     options.verbs = fake_verbs();
+    options.matrix = matrix;
     assert_int_equal(mc_rdma_open(&options, &rig_rdma), 0);
     assert_int_equal(rig_start(rig, MC_PATH_RDMA, 2 * ROOM, false, false), 0);
     rig_fill(expected, LENGTH, 7);
+}
+
+static void start(struct rig *rig, uint32_t devices)
+{
+    start_with(rig, devices, NULL);
 }
 
 static uint64_t copied(const struct rig *rig)
@@ -199,7 +205,7 @@ static void one_stage(void **state)
     (void)state;
     start(&rig, 2);
     expect_there_and_back(&rig, 4096); /* now there are two */
-    struct mc_rdma_stage *taken = mc_rdma_stage_take_idle(rig.paths->stages);
+    struct mc_rdma_stage *taken = mc_rdma_stage_take_idle(rig.paths->stages, -1);
     assert_non_null(taken);
     for (uint32_t i = 0; i < 2; i++)
         fake_fail_registrations(i, 1000, ENOMEM);
@@ -218,11 +224,12 @@ static void no_registration(void **state)
     struct rig rig;
     (void)state;
     start(&rig, 2);
+    uint32_t mrs = fake_counts().mrs + 2 * MC_RDMA_STAGES_FIRST * 2; /* on both nodes, at both devices */
     mc_paths_prepare_rdma(rig.paths);
-    struct mc_rdma_stage *first = mc_rdma_stage_take(rig.paths->stages, rig_deadline(20000));
-    assert_non_null(first);
-    mc_rdma_stage_give(rig.paths->stages, first);
-    uint32_t mrs = fake_counts().mrs;
+    for (unsigned wait = 0; fake_counts().mrs < mrs; wait++) {
+        assert_true(wait < 20000);
+        usleep(1000);
+    }
     for (uint32_t i = 0; i < 2; i++)
         fake_fail_registrations(i, 1000, ENOMEM);
     rig_fill(expected, sizeof(expected), 3);
@@ -235,7 +242,7 @@ static void no_registration(void **state)
 static void *take_one(void *argument)
 {
     struct rig *rig = argument;
-    struct mc_rdma_stage *stage = mc_rdma_stage_take(rig->paths->stages, rig_deadline(20000));
+    struct mc_rdma_stage *stage = mc_rdma_stage_take(rig->paths->stages, -1, rig_deadline(20000));
     if (stage != NULL)
         mc_rdma_stage_give(rig->paths->stages, stage);
     return stage;
@@ -251,12 +258,12 @@ static void all_in_use(void **state)
     (void)state;
     start(&rig, 1);
     for (size_t i = 0; i < MC_RDMA_STAGES_MAX; i++) {
-        taken[i] = mc_rdma_stage_take(rig.paths->stages, rig_deadline(20000));
+        taken[i] = mc_rdma_stage_take(rig.paths->stages, -1, rig_deadline(20000));
         assert_non_null(taken[i]);
     }
     uint32_t mrs = fake_counts().mrs;
-    assert_null(mc_rdma_stage_take_idle(rig.paths->stages));
-    assert_null(mc_rdma_stage_take(rig.paths->stages, rig_deadline(20)));
+    assert_null(mc_rdma_stage_take_idle(rig.paths->stages, -1));
+    assert_null(mc_rdma_stage_take(rig.paths->stages, -1, rig_deadline(20)));
     assert_int_equal(fake_counts().mrs, mrs);
     assert_int_equal(pthread_create(&thread, NULL, take_one, &rig), 0);
     usleep(20000);
@@ -264,6 +271,58 @@ static void all_in_use(void **state)
     pthread_join(thread, &got);
     assert_ptr_equal(got, taken[0]);
     for (size_t i = 1; i < MC_RDMA_STAGES_MAX; i++)
+        mc_rdma_stage_give(rig.paths->stages, taken[i]);
+    rig_stop(&rig);
+}
+
+/* What lies on one node goes over the devices that are near it, in place or not: the segment, stages and buffers of
+ * this test lie on node 0, wherever the devices are. */
+static void near_devices(void **state)
+{
+    static const char *const matrices[] = {"{\"cpu:0\": [[\"fake0\"], [\"fake1\"]]}",
+                                           "{\"cpu:0\": [[\"fake1\"], [\"fake0\"]]}"};
+    struct rig rig;
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        start_with(&rig, 2, matrices[i]);
+        struct mc_rdma_stage *stage = mc_rdma_stage_take(rig.paths->stages, 0, rig_deadline(20000));
+        assert_non_null(stage);
+        bool is_known = mc_rdma_memory_local(stage->memory).list[0].preferred == 1u << i;
+        mc_rdma_stage_give(rig.paths->stages, stage);
+        for (unsigned turn = 0; turn < 2 && is_known; turn++) { /* else the container does not let us ask */
+            struct fake_counts before = fake_counts();
+            expect_there_and_back(&rig, LENGTH);
+            assert_true(fake_counts().bytes[i] > before.bytes[i] + 2 * LENGTH);
+            assert_int_equal(fake_counts().bytes[1 - i], before.bytes[1 - i]);
+            assert_int_equal(mc_paths_register(rig.paths, room, sizeof(room)), 0);
+        }
+        rig_stop(&rig);
+    }
+}
+
+/* Stages lie on the nodes of both devices, and who wants one of a node gets that, or another. */
+static void stages_on_nodes(void **state)
+{
+    struct mc_rdma_stage *taken[5];
+    struct rig rig;
+    (void)state;
+    start(&rig, 2);
+    uint32_t mrs = fake_counts().mrs + 2 * MC_RDMA_STAGES_FIRST * 2;
+    mc_paths_prepare_rdma(rig.paths);
+    for (unsigned wait = 0; fake_counts().mrs < mrs; wait++) {
+        assert_true(wait < 20000);
+        usleep(1000);
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        fake_fail_registrations(i, 1000, ENOMEM);
+    static const int wanted[] = {1, 0, 1, 1, -1}, got[] = {1, 0, 1, 0};
+    for (size_t i = 0; i < 5; i++) {
+        taken[i] = mc_rdma_stage_take_idle(rig.paths->stages, wanted[i]);
+        assert_int_equal(taken[i] != NULL, i < 4);
+        if (i < 4)
+            assert_int_equal(taken[i]->node, got[i]);
+    }
+    for (size_t i = 0; i < 4; i++)
         mc_rdma_stage_give(rig.paths->stages, taken[i]);
     rig_stop(&rig);
 }
@@ -332,9 +391,10 @@ static void deadline(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writes),       cmocka_unit_test(reads),     cmocka_unit_test(in_place),
-        cmocka_unit_test(source_fails), cmocka_unit_test(one_stage), cmocka_unit_test(no_registration),
-        cmocka_unit_test(all_in_use),   cmocka_unit_test(deadline),  cmocka_unit_test(a_pair_breaks),
+        cmocka_unit_test(writes),       cmocka_unit_test(reads),           cmocka_unit_test(in_place),
+        cmocka_unit_test(source_fails), cmocka_unit_test(one_stage),       cmocka_unit_test(no_registration),
+        cmocka_unit_test(near_devices), cmocka_unit_test(stages_on_nodes), cmocka_unit_test(all_in_use),
+        cmocka_unit_test(deadline),     cmocka_unit_test(a_pair_breaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

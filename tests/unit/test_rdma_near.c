@@ -229,13 +229,37 @@ static void test_nodes(void **state)
     assert_int_equal(mc_rdma_near_node(12287, 4098, interleaved), -1);
 }
 
+/* Our memory lies best near the device that leads to the one near the peer's memory. */
+static void test_link(void **state)
+{
+    (void)state;
+    start(1u << 20); /* fake0 to fake2, fake1 to fake3; the even ones are on node 0, the odd ones on node 1 */
+    assert_int_equal(mc_rdma_device_node(asking.rdma, 0), 0);
+    assert_int_equal(mc_rdma_device_node(asking.rdma, 1), 1);
+    static const struct {
+        uint32_t valid, preferred;
+        int here, node;
+    } rows[] = {
+        {3, 1, -1, 0}, {3, 1, 1, 0}, {3, 2, -1, 1}, {3, 2, 0, 1}, {3, 0, -1, 0},
+        {3, 0, 1, 1},  {3, 0, 7, 0}, {1, 2, -1, 0}, {2, 1, 0, 1}, {0, 0, 0, -1},
+    };
+    for (size_t turn = 0; turn < 2; turn++) { /* of pairs that no run has taken yet, and of those that stand */
+        for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+            struct mc_rdma_chunk chunk = {.valid = rows[i].valid, .preferred = rows[i].preferred};
+            assert_int_equal(mc_rdma_link_node(link_a, &chunk, rows[i].here), rows[i].node);
+        }
+        move_all();
+    }
+    finish();
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(test_sysfs),       TEST(test_matrix),        TEST(test_matrix_of_no_use),
         TEST(test_environment), TEST(test_down_at_first), TEST(test_untouched),
-        TEST(test_nodes),
+        TEST(test_nodes),       TEST(test_link),
     };
     settings_default();
     return cmocka_run_group_tests(tests, NULL, NULL);

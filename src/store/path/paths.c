@@ -63,7 +63,7 @@ int mc_paths_register(struct mc_paths *paths, void *base, uint64_t size)
     if (paths->buffers == NULL)
         return 0;
     /* What is moved in place needs a stage, too: the last of what may be pinned must not go to the caller's memory. */
-    struct mc_rdma_stage *stage = mc_rdma_stage_take(paths->stages, mc_clock_ns() + STAGE_NS);
+    struct mc_rdma_stage *stage = mc_rdma_stage_take(paths->stages, -1, mc_clock_ns() + STAGE_NS);
     if (stage == NULL)
         return MC_ERR_NO_MEMORY;
     mc_rdma_stage_give(paths->stages, stage);

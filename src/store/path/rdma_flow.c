@@ -2,11 +2,13 @@
 #include "store/path/rdma_flow.h"
 
 #include "env/clock.h"
+#include "rdma/remote.h"
 #include "store/path/path.h"
 #include "store/wire/stream.h"
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
@@ -365,6 +367,17 @@ static bool is_long(struct mc_transfer *const *transfers, size_t count)
     return bytes > 2 * MC_RDMA_PIECE_BYTES || count > MC_RDMA_GROUP_MAX;
 }
 
+/* On which NUMA node the stages should lie: near our devices that lead to those near the owner's memory. */
+static int node_for(struct mc_rdma_flow *flow, struct mc_transfer *const *transfers, size_t count)
+{
+    struct mc_rdma_chunks chunks;
+    unsigned cpu, here;
+    uint64_t at = flow->route.data + (count == 0 ? 0 : transfers[0]->place.offset);
+    if (!mc_rdma_remote_find(flow->route.remote, at, 1, &chunks))
+        return -1;
+    return mc_rdma_link_node(flow->link, chunks.list, getcpu(&cpu, &here) == 0 ? (int)here : -1);
+}
+
 static int flow_begin(struct mc_rdma_flow *flow, struct mc_transfer *const *transfers, size_t count)
 {
     uint64_t deadline_ns = flow->route.motion->run->deadline_ns, until_ns = mc_clock_ns() + MC_STALL_NS;
@@ -374,13 +387,14 @@ static int flow_begin(struct mc_rdma_flow *flow, struct mc_transfer *const *tran
         return rc;
     flow->route.sums = (uint32_t *)(void *)scratch->first;
     until_ns = until_ns < deadline_ns ? until_ns : deadline_ns;
-    flow->groups[0] = group_open(flow, mc_rdma_stage_take(flow->stages, until_ns));
+    int node = node_for(flow, transfers, count);
+    flow->groups[0] = group_open(flow, mc_rdma_stage_take(flow->stages, node, until_ns));
     if (flow->groups[0] == NULL) {
         flow->is_unstaged = true;
         return MC_ERR_NO_MEMORY;
     }
     if (is_long(transfers, count))
-        flow->groups[1] = group_open(flow, mc_rdma_stage_take_idle(flow->stages));
+        flow->groups[1] = group_open(flow, mc_rdma_stage_take_idle(flow->stages, node));
     flow->route.motion->meanwhile = meanwhile;
     flow->route.motion->meanwhile_context = flow;
     return 0;

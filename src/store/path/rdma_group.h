@@ -1,7 +1,7 @@
 /* A group of pieces of transfers that move together over one link: as many as its stage has room for. Bytes pass
  * through the stage, where their checksums are taken; parts that are registered (rdma_buffers.h) are moved in place,
  * their checksums taken where they lie, and only what belongs to them but is not the caller's goes through the stage:
- * block table, key, slot. Here groups are filled, and their bytes are gathered and delivered; rdma_flow.c moves them. */
+ * block table, key, slot. Here groups are filled, their bytes gathered and delivered; rdma_flow.c moves them. */
 #ifndef MC_PATH_RDMA_GROUP_H
 #define MC_PATH_RDMA_GROUP_H
 
