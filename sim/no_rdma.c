@@ -13,8 +13,8 @@ static int rdma_open(struct mc_paths *paths, const struct mc_endpoint *endpoint,
     (void)paths, (void)endpoint, (void)patience, (void)path;
     return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
 }
-const struct mc_transport mc_transport_rdma = {"rdma", 3,    false, rdma_open, NULL,  NULL,
-                                               NULL,   NULL, NULL,  false,     false, NULL};
+const struct mc_transport mc_transport_rdma = {"rdma", 3,    false, rdma_open, NULL, NULL, NULL,
+                                               NULL,   NULL, false, false,     NULL, NULL};
 
 int mc_rdma_open(const struct mc_rdma_options *options, struct mc_rdma **rdma)
 {
@@ -59,9 +59,9 @@ void mc_rdma_buffers_free(struct mc_rdma_buffers *buffers)
 {
     mc_assert(buffers == NULL);
 }
-int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, void *base, uint64_t size)
+int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, struct mc_paths *paths, void *base, uint64_t size)
 {
-    (void)buffers, (void)base, (void)size;
+    (void)buffers, (void)paths, (void)base, (void)size;
     mc_assert(false);
     return 0;
 }

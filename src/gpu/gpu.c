@@ -242,12 +242,23 @@ int mc_gpu_copy(void *to, const void *from, size_t length)
     return mc_gpu_copy_now(place.number, to, from, length);
 }
 
-int mc_gpu_dmabuf(const void *address, size_t length)
+bool mc_gpu_whole_pages(uint64_t address, uint64_t length, uint64_t page, uint64_t *from, uint64_t *size)
+{
+    uint64_t rest = (page - (address + length) % page) % page;
+    *from = address - address % page;
+    *size = address - *from + length + rest;
+    return length <= UINT64_MAX - address && rest <= UINT64_MAX - address - length;
+}
+
+int mc_gpu_dmabuf(const void *address, uint64_t length, uint64_t *offset)
 {
     struct mc_gpu_finder finder = {0};
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    if ((uintptr_t)address % page != 0 || length % page != 0 || length == 0)
+    uint64_t from, size;
+    *offset = 0;
+    if (length == 0 || !mc_gpu_whole_pages((uintptr_t)address, length, (uint64_t)sysconf(_SC_PAGESIZE), &from, &size))
         return -1;
     struct mc_gpu_place place = mc_gpu_find(&finder, address);
-    return place.kind == MC_GPU_MEMORY ? mc_gpu_device_dmabuf(place.number, address, length) : -1;
+    *offset = (uintptr_t)address - from;
+    return place.kind == MC_GPU_MEMORY ? mc_gpu_device_dmabuf(place.number, (const void *)(uintptr_t)from, (size_t)size)
+                                       : -1;
 }

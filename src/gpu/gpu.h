@@ -44,8 +44,10 @@ void mc_gpu_forget(const void *base);
 /* Copies now; either side may be of any kind. */
 int mc_gpu_copy(void *to, const void *from, size_t length);
 
-/* A descriptor by which a kernel driver reaches that memory (dma-buf), the caller's; negative: not to be had. The
- * range begins and ends at a page. */
-int mc_gpu_dmabuf(const void *address, size_t length);
+/* A descriptor by which a kernel driver reaches that memory (dma-buf), the caller's; negative: not to be had. It is of
+ * the whole pages around the range, which begins at *offset of it. */
+int mc_gpu_dmabuf(const void *address, uint64_t length, uint64_t *offset);
+/* Those pages, of a power of two bytes. False: they end beyond the address space. */
+bool mc_gpu_whole_pages(uint64_t address, uint64_t length, uint64_t page, uint64_t *from, uint64_t *size);
 
 #endif

@@ -59,11 +59,12 @@ static int in_child(int (*test)(void))
 static int without_driver(void)
 {
     char byte = 0, other = 1;
+    uint64_t offset;
     struct mc_gpu_finder finder = {0};
     mc_gpu_look();
     if (mc_gpu_is_there() || mc_gpu_find(&finder, &byte).kind != MC_GPU_HOST || mc_gpu_take(0) != NULL)
         return 1;
-    if (mc_gpu_copy(&byte, &other, 1) != 0 || byte != 1 || mc_gpu_dmabuf(&byte, 4096) >= 0)
+    if (mc_gpu_copy(&byte, &other, 1) != 0 || byte != 1 || mc_gpu_dmabuf(&byte, 4096, &offset) >= 0)
         return 2;
     return mc_gpu_note(&byte, 1).kind == MC_GPU_HOST && mc_gpu_pci_address(0, &byte, 1) < 0 ? 0 : 3;
 }
@@ -378,19 +379,45 @@ static void for_network_cards(void **state)
 {
     (void)state;
     char text[32];
-    uint64_t address = fake.fake_cuda_allocate(8192, 1, 0);
+    uint64_t address = fake.fake_cuda_allocate(8192, 1, 0), offset;
     assert_int_equal(mc_gpu_pci_address(1, text, sizeof(text)), 0);
     assert_string_equal(text, "0000:65:00.0");
     assert_true(mc_gpu_pci_address(FAKE_CUDA_DEVICES, text, sizeof(text)) < 0);
     assert_true(mc_gpu_pci_address(0, text, 3) < 0);
-    int fd = mc_gpu_dmabuf(pointer(address), 8192);
-    assert_true(fd >= 0);
-    close(fd);
-    assert_true(mc_gpu_dmabuf(pointer(address), 100) < 0);
-    assert_true(mc_gpu_dmabuf(pointer(address + 1), 4096) < 0);
-    assert_true(mc_gpu_dmabuf(pointer(address), 1 << 20) < 0);
-    assert_true(mc_gpu_dmabuf(pointer(4096), 4096) < 0); /* not a device's */
+    static const struct {
+        uint64_t at, length;
+        bool is_there;
+    } ranges[] = {{0, 8192, true},   {0, 100, true},      {4097, 100, true},
+                  {4000, 200, true}, {0, 1 << 20, false}, {0, 0, false}};
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++) { /* whole pages, which are all allocated */
+        int fd = mc_gpu_dmabuf(pointer(address + ranges[i].at), ranges[i].length, &offset);
+        assert_int_equal(fd >= 0, ranges[i].is_there);
+        assert_true(fd < 0 || offset == ranges[i].at % 4096);
+        if (fd >= 0)
+            close(fd);
+    }
+    assert_true(mc_gpu_dmabuf(pointer(4096), 4096, &offset) < 0); /* not a device's */
     expect_clean();
+}
+
+static void whole_pages(void **state)
+{
+    static const struct {
+        uint64_t address, length, page, from, size;
+    } cases[] = {
+        {0x12345, 10, 4096, 0x12000, 4096},         {0x12345, 10, 65536, 0x10000, 65536},
+        {0x12000, 4096, 4096, 0x12000, 4096},       {0x12000, 4096, 65536, 0x10000, 65536},
+        {0x1fff0, 0x20, 65536, 0x10000, 2 * 65536}, {0x20000, 65536, 65536, 0x20000, 65536},
+    };
+    uint64_t from, size;
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_true(mc_gpu_whole_pages(cases[i].address, cases[i].length, cases[i].page, &from, &size));
+        assert_int_equal(from, cases[i].from);
+        assert_int_equal(size, cases[i].size);
+    }
+    assert_false(mc_gpu_whole_pages(UINT64_MAX - 10, 5, 65536, &from, &size));
+    assert_false(mc_gpu_whole_pages(UINT64_MAX - 10, 50, 4096, &from, &size));
 }
 
 /* Only of a device whose driver wants it; who says so is asked once. */
@@ -425,6 +452,7 @@ int main(void)
         cmocka_unit_test(forked),
         cmocka_unit_test(for_network_cards),
         cmocka_unit_test(flushes),
+        cmocka_unit_test(whole_pages),
     };
     int failed = cmocka_run_group_tests(before, NULL, NULL);
     return failed + cmocka_run_group_tests(tests, setup, NULL);

@@ -483,26 +483,6 @@ static void test_not_before_it_is_cut(void **state)
     fake_release(0);
 }
 
-static void test_whole_pages(void **state)
-{
-    static const struct {
-        uint64_t address, length, page, from, size;
-    } cases[] = {
-        {0x12345, 10, 4096, 0x12000, 4096},         {0x12345, 10, 65536, 0x10000, 65536},
-        {0x12000, 4096, 4096, 0x12000, 4096},       {0x12000, 4096, 65536, 0x10000, 65536},
-        {0x1fff0, 0x20, 65536, 0x10000, 2 * 65536}, {0x20000, 65536, 65536, 0x20000, 65536},
-    };
-    uint64_t from, size;
-    (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        assert_true(mc_rdma_whole_pages(cases[i].address, cases[i].length, cases[i].page, &from, &size));
-        assert_int_equal(from, cases[i].from);
-        assert_int_equal(size, cases[i].size);
-    }
-    assert_false(mc_rdma_whole_pages(UINT64_MAX - 10, 5, 65536, &from, &size));
-    assert_false(mc_rdma_whole_pages(UINT64_MAX - 10, 50, 4096, &from, &size));
-}
-
 int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
@@ -511,8 +491,7 @@ int main(void)
         TEST(test_three_rails_carry, set_up),          TEST(test_many_at_once, set_up_with_peer),
         TEST(test_those_who_left, set_up_with_peer),   TEST(test_others_carry, set_up_with_peer),
         TEST(test_others_are_busy, set_up_with_peer),  TEST(test_later_calls_go_on, set_up),
-        TEST(test_not_before_it_is_cut, set_up_hasty), cmocka_unit_test(test_whole_pages),
-        TEST(test_peer_leaves, set_up_patient),
+        TEST(test_not_before_it_is_cut, set_up_hasty), TEST(test_peer_leaves, set_up_patient),
     };
     return cmocka_run_group_tests(tests, NULL, forget_all);
 }

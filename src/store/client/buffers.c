@@ -57,8 +57,8 @@ int mc_store_register_buffer(struct mc_store *store, void *base, size_t size)
     rc = note(store, base, size);
     pthread_mutex_unlock(&store->lock);
     if (rc == 0) {
-        if (mc_gpu_note(base, size).kind == MC_GPU_HOST)
-            (void)mc_paths_register(store->paths, base, size); /* what devices refuse is copied */
+        (void)mc_gpu_note(base, size);
+        (void)mc_paths_register(store->paths, base, size); /* what devices refuse is copied */
         pthread_mutex_lock(&store->lock);
         registered_at(store, base)->is_busy = false;
         pthread_cond_broadcast(&store->registered_changed);

@@ -130,7 +130,15 @@ struct reading {
     struct mc_cursor *cursor;
     struct mc_motion *motion;
     bool stream;
+    struct mc_source *source; /* without data: takes the place of the cursor. NULL: of none */
 };
+
+/* The next bytes of those that are in the parts already, which nobody copies. */
+static const uint8_t *reading_look(struct reading *reading, uint64_t want, size_t *length)
+{
+    return reading->source != NULL ? reading->source->take(reading->source, want, length)
+                                   : mc_cursor_take(reading->cursor, want, length);
+}
 
 /* [start, end) of the object is copied; the CRC covers [from, to) around it, so that a block of which only a part is
  * wanted proves that part: what was copied goes into the sum as it is in the copy. */
@@ -139,14 +147,17 @@ static int piece_read(struct reading *reading, uint64_t from, uint64_t to, uint6
     *crc = start == from ? 0 : mc_crc32c(0, reading->data + from, (size_t)(start - from));
     while (start < end) {
         size_t length;
-        uint8_t *target =
-            mc_cursor_take(reading->cursor, end - start < MC_LOOK_BYTES ? end - start : MC_LOOK_BYTES, &length);
-        if (reading->data == NULL)
-            *crc = mc_crc32c(*crc, target, length);
-        else if (reading->motion->verify)
-            *crc = copy_crc(target, reading->data + start, length, *crc, reading->stream);
-        else
-            memcpy(target, reading->data + start, length);
+        uint64_t want = end - start < MC_LOOK_BYTES ? end - start : MC_LOOK_BYTES;
+        if (reading->data == NULL) {
+            const uint8_t *there = reading_look(reading, want, &length);
+            *crc = mc_crc32c(*crc, there, length);
+        } else {
+            uint8_t *target = mc_cursor_take(reading->cursor, want, &length);
+            if (reading->motion->verify)
+                *crc = copy_crc(target, reading->data + start, length, *crc, reading->stream);
+            else
+                memcpy(target, reading->data + start, length);
+        }
         start += length;
         int rc = mc_motion_moved(reading->motion, length);
         if (rc < 0)
@@ -157,22 +168,16 @@ static int piece_read(struct reading *reading, uint64_t from, uint64_t to, uint6
     return 0;
 }
 
-int mc_extent_check(const struct mc_slot *slot, const uint8_t *table, uint64_t start, uint64_t end,
-                    struct mc_cursor *cursor, struct mc_motion *motion)
+static int extent_read(const struct mc_slot *slot, struct reading *reading, const uint8_t *table, uint64_t start,
+                       uint64_t end)
 {
-    return motion->verify ? mc_extent_read(slot, NULL, table, start, end, cursor, motion) : 0;
-}
-
-int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_t *table, uint64_t start, uint64_t end,
-                   struct mc_cursor *cursor, struct mc_motion *motion)
-{
-    struct reading reading = {data, cursor, motion, end - start >= MC_STREAM_BYTES};
+    const struct mc_motion *motion = reading->motion;
     uint64_t length = slot->length;
     uint32_t table_length = mc_table_length(length, slot->block_shift), crc;
     if (!motion->verify)
-        return piece_read(&reading, start, end, start, end, &crc);
+        return piece_read(reading, start, end, start, end, &crc);
     if (table_length == 0) {
-        int rc = piece_read(&reading, 0, length, start, end, &crc);
+        int rc = piece_read(reading, 0, length, start, end, &crc);
         return rc < 0 ? rc : crc == slot->crc ? 0 : MC_ERR_CHECKSUM_MISMATCH;
     }
     struct mc_scratch *scratch = mc_scratch_get();
@@ -185,7 +190,7 @@ int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_
         uint64_t from = block << slot->block_shift, to = (block + 1) << slot->block_shift;
         uint32_t expected;
         to = to < length ? to : length;
-        int rc = piece_read(&reading, from, to, from > start ? from : start, to < end ? to : end, &crc);
+        int rc = piece_read(reading, from, to, from > start ? from : start, to < end ? to : end, &crc);
         if (rc < 0)
             return rc;
         memcpy(&expected, sums + block * 4, 4);
@@ -193,6 +198,22 @@ int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_
             return MC_ERR_CHECKSUM_MISMATCH;
     }
     return 0;
+}
+
+int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_t *table, uint64_t start, uint64_t end,
+                   struct mc_cursor *cursor, struct mc_motion *motion)
+{
+    struct reading reading = {
+        .data = data, .cursor = cursor, .motion = motion, .stream = end - start >= MC_STREAM_BYTES};
+    return extent_read(slot, &reading, table, start, end);
+}
+
+int mc_extent_check(const struct mc_slot *slot, const uint8_t *table, uint64_t start, uint64_t end,
+                    struct mc_cursor *cursor, struct mc_source *source, struct mc_motion *motion)
+{
+    struct reading reading = {.cursor = cursor, .motion = motion, .source = source};
+    int rc = motion->verify ? extent_read(slot, &reading, table, start, end) : 0;
+    return source != NULL && source->result < 0 ? source->result : rc;
 }
 
 int mc_extent_write_blocks(const struct mc_transfer *transfer, uint8_t *target, uint64_t from, uint64_t to,

@@ -85,17 +85,18 @@ int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t da
  * byte would lie (only the blocks that are touched are read); table: its block table, if it has one. */
 int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_t *table, uint64_t start, uint64_t end,
                    struct mc_cursor *cursor, struct mc_motion *motion);
-/* The same of bytes that are in the parts already: nothing is copied. Of whole blocks, but for the object's last. */
+/* The same of bytes that are in the parts already: nothing is copied. Of whole blocks, but for the object's last.
+ * source: of these bytes, where the parts cannot be read; NULL: they can. */
 int mc_extent_check(const struct mc_slot *slot, const uint8_t *table, uint64_t start, uint64_t end,
-                    struct mc_cursor *cursor, struct mc_motion *motion);
+                    struct mc_cursor *cursor, struct mc_source *source, struct mc_motion *motion);
 /* Copies an object with block table and key into its extent and fills *commit. 0, MC_ERR_RPC_TIMEOUT,
  * or what its source says. */
 int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc_motion *motion,
                     struct mc_wire_commit_item *commit);
-/* The same of an object in pieces, for who has no mapped extent. [from, to) of it, from the beginning of a block on, to
- * the end of one, or of the object; the pieces come in their order, from one cursor at the object's first byte. The sum
- * of each block is put at its place in sums, which has room for MC_BLOCK_COUNT_MAX. target: where the object's first
- * byte would lie; NULL: only the sums are taken. */
+/* The same of an object in pieces, for who has no mapped extent: [from, to) of it, from the beginning of a block on, to
+ * the end of one, or of the object. The pieces come in their order, each with a cursor at its first byte. The sum of
+ * each block is put at its place in sums, which has room for MC_BLOCK_COUNT_MAX. target: where the object's first byte
+ * would lie; NULL: only the sums are taken. */
 int mc_extent_write_blocks(const struct mc_transfer *transfer, uint8_t *target, uint64_t from, uint64_t to,
                            struct mc_cursor *cursor, struct mc_motion *motion, uint32_t *sums);
 /* Behind all of them: what lies behind the object in its extent, table and key, is put at `behind`. 0, or what its

@@ -101,5 +101,5 @@ static bool local_is_ended(struct mc_path *path)
     return false;
 }
 
-const struct mc_transport mc_transport_local = {"local",        0,    true, local_open, local_run, local_close,
-                                                local_is_ended, NULL, NULL, false,      false,     NULL};
+const struct mc_transport mc_transport_local = {
+    "local", 0, true, local_open, local_run, local_close, local_is_ended, NULL, NULL, false, false, NULL, NULL};

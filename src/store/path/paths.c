@@ -67,7 +67,7 @@ int mc_paths_register(struct mc_paths *paths, void *base, uint64_t size)
     if (stage == NULL)
         return MC_ERR_NO_MEMORY;
     mc_rdma_stage_give(paths->stages, stage);
-    return mc_rdma_buffers_add(paths->buffers, base, size);
+    return mc_rdma_buffers_add(paths->buffers, paths, base, size);
 }
 
 int mc_paths_unregister(struct mc_paths *paths, const void *base)

@@ -23,7 +23,8 @@ void mc_paths_set_rdma(struct mc_paths *paths, struct mc_rdma *rdma);
 /* Has the memory of our own registered that bytes pass through, in the background: no call registers any. */
 void mc_paths_prepare_rdma(struct mc_paths *paths);
 /* Memory of the caller's that path rdma reads and writes in place; without devices nothing is done. What cannot be
- * registered is copied, and the log says so: 0, MC_ERR_NO_MEMORY, MC_ERR_TRANSFER_FAIL. unregister waits for device
+ * registered is copied, and the log says so: 0, MC_ERR_NO_MEMORY, MC_ERR_TRANSFER_FAIL, MC_ERR_NOT_SUPPORTED (a GPU's,
+ * which no device reaches). unregister waits for device
  * requests that use it; calls that do may go on, and copy. MC_ERR_TRANSFER_FAIL of it: a device does not let go. */
 int mc_paths_register(struct mc_paths *paths, void *base, uint64_t size);
 int mc_paths_unregister(struct mc_paths *paths, const void *base);

@@ -279,6 +279,11 @@ static struct mc_path *tcp_of(struct rdma_path *rdma)
 static void run_by_tcp(struct rdma_path *rdma, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
 {
     struct mc_path *made = NULL, *tcp = tcp_of(rdma);
+    if (count > 0 &&
+        transfers[0]->view != NULL) { /* as all of them: whoever has brought them has another way for them */
+        mc_path_fail_all(transfers, count, MC_ERR_NOT_SUPPORTED);
+        return;
+    }
     if (tcp == NULL) {
         struct mc_patience patience = mc_patience_until(run->deadline_ns);
         int rc = mc_transport_tcp.open(rdma->path.paths, &rdma->path.endpoint, &patience, &made);
@@ -384,6 +389,11 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
         run_unstaged(rdma, transfers, count, run);
 }
 
+static bool rdma_reaches_devices(struct mc_path *path)
+{
+    return mc_rdma_buffers_have_gpu(path->paths->buffers);
+}
+
 /* Commits of the batches that went by tcp. */
 static void rdma_nudge(struct mc_path *path, bool gives_up)
 {
@@ -399,5 +409,6 @@ static void rdma_rest(struct mc_path *path, uint64_t now_ns)
         tcp->transport->rest(tcp, now_ns);
 }
 
-const struct mc_transport mc_transport_rdma = {"rdma",        3,          false,     rdma_open, rdma_run, rdma_close,
-                                               rdma_is_ended, rdma_nudge, rdma_rest, false,     false,    NULL};
+const struct mc_transport mc_transport_rdma = {
+    "rdma",     3,         false, rdma_open, rdma_run, rdma_close,          rdma_is_ended,
+    rdma_nudge, rdma_rest, false, false,     NULL,     rdma_reaches_devices};

@@ -2,9 +2,15 @@
 #include "store/path/rdma_buffers.h"
 
 #include "base/error.h"
+#include "env/log.h"
 #include "env/thread.h"
+#include "gpu/gpu.h"
+#include "store/path/path.h"
+#include "store/path/paths.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +20,7 @@ struct mc_rdma_buffers {
     pthread_cond_t given; /* one that is leaving has no user any more */
     struct mc_rdma_buffer **list;
     size_t count, capacity;
+    _Atomic size_t gpu_count; /* of them a GPU's; read without the lock */
 };
 
 struct mc_rdma_buffers *mc_rdma_buffers_create(struct mc_rdma *rdma)
@@ -78,13 +85,17 @@ static bool has_room(struct mc_rdma_buffers *buffers)
     return true;
 }
 
-int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, void *base, uint64_t size)
+bool mc_rdma_buffers_have_gpu(struct mc_rdma_buffers *buffers)
+{
+    return buffers != NULL && atomic_load_explicit(&buffers->gpu_count, memory_order_relaxed) > 0;
+}
+
+static int buffers_take_in(struct mc_rdma_buffers *buffers, const struct mc_rdma_range *range)
 {
     struct mc_rdma_buffer *made = calloc(1, sizeof(*made));
     if (made == NULL)
         return MC_ERR_NO_MEMORY;
-    struct mc_rdma_range range = {.address = base, .length = size, .dmabuf_fd = -1, .numa_node = MC_RDMA_NODE_SOUGHT};
-    int rc = mc_rdma_memory_register(buffers->rdma, &range, &made->memory);
+    int rc = mc_rdma_memory_register(buffers->rdma, range, &made->memory);
     if (rc < 0) {
         free(made);
         return rc;
@@ -93,8 +104,9 @@ int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, void *base, uint64_t si
         buffer_free(made);
         return MC_ERR_TRANSFER_FAIL;
     }
-    made->start = (uintptr_t)base;
-    made->end = made->start + size;
+    made->start = (uintptr_t)range->address;
+    made->end = made->start + range->length;
+    made->is_gpu = range->is_gpu;
     pthread_mutex_lock(&buffers->lock);
     bool is_there = has_room(buffers);
     if (is_there) {
@@ -102,12 +114,53 @@ int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, void *base, uint64_t si
         memmove(buffers->list + at + 1, buffers->list + at, (buffers->count - at) * sizeof(struct mc_rdma_buffer *));
         buffers->list[at] = made;
         buffers->count++;
+        buffers->gpu_count += made->is_gpu;
         reach_again(buffers, at);
     }
     pthread_mutex_unlock(&buffers->lock);
     if (!is_there)
         buffer_free(made);
     return is_there ? 0 : MC_ERR_NO_MEMORY;
+}
+
+/* A GPU's: as the dma-buf that its driver exports, or by its address, where the kernel has a module for that. */
+static int buffers_take_in_gpu(struct mc_rdma_buffers *buffers, struct mc_paths *paths, struct mc_rdma_range *range,
+                               int device)
+{
+    char location[16], bus_id[32];
+    snprintf(location, sizeof(location), "cuda:%d", device);
+    range->is_gpu = true;
+    range->numa_node = -1;
+    range->location = location;
+    range->bus_id = mc_gpu_pci_address(device, bus_id, sizeof(bus_id)) == 0 ? bus_id : NULL;
+    range->dmabuf_fd = mc_gpu_dmabuf(range->address, range->length, &range->dmabuf_offset);
+    int place = range->dmabuf_fd < 0 ? -1 : mc_paths_fd_add(paths, range->dmabuf_fd);
+    int rc = buffers_take_in(buffers, range);
+    if (place >= 0)
+        mc_paths_fd_close(paths, place);
+    else
+        mc_fd_close(range->dmabuf_fd);
+    if (rc < 0)
+        mc_log(WARNING,
+               "%llu bytes of GPU %d at %p are not read and written in place by RDMA devices (%s): they pass "
+               "through host memory",
+               (unsigned long long)range->length, device, range->address, mc_error_name(rc));
+    return rc;
+}
+
+int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, struct mc_paths *paths, void *base, uint64_t size)
+{
+    struct mc_gpu_finder finder = {0};
+    struct mc_gpu_place place = mc_gpu_find(&finder, base);
+    struct mc_rdma_range range = {.address = base, .length = size, .dmabuf_fd = -1, .numa_node = MC_RDMA_NODE_SOUGHT};
+    switch (place.kind) {
+    case MC_GPU_HOST:
+        return buffers_take_in(buffers, &range);
+    case MC_GPU_MEMORY:
+        return buffers_take_in_gpu(buffers, paths, &range, place.number);
+    default:
+        return 0; /* the driver moves it about */
+    }
 }
 
 int mc_rdma_buffers_remove(struct mc_rdma_buffers *buffers, const void *base)
@@ -130,6 +183,7 @@ int mc_rdma_buffers_remove(struct mc_rdma_buffers *buffers, const void *base)
     at = count_up_to(buffers, (uintptr_t)base); /* others may have come before it */
     mc_assert(at > 0 && buffers->list[at - 1] == gone);
     buffers->count--;
+    buffers->gpu_count -= gone->is_gpu;
     memmove(buffers->list + at - 1, buffers->list + at, (buffers->count - at + 1) * sizeof(struct mc_rdma_buffer *));
     reach_again(buffers, at - 1);
     pthread_mutex_unlock(&buffers->lock);

@@ -7,6 +7,7 @@
 
 #include "rdma/rdma.h"
 
+struct mc_paths;
 struct mc_rdma_buffers;
 
 struct mc_rdma_buffer { /* to be read while it is held */
@@ -14,15 +15,19 @@ struct mc_rdma_buffer { /* to be read while it is held */
     struct mc_rdma_memory *memory;
     uint32_t users;  /* guarded by the list's lock */
     bool is_leaving; /* nobody holds it any more; guarded as well */
+    bool is_gpu;
     uintptr_t reach; /* the greatest end of this one and of all before it in the list; guarded as well */
 };
 
 struct mc_rdma_buffers *mc_rdma_buffers_create(struct mc_rdma *rdma); /* NULL: out of memory */
 void mc_rdma_buffers_free(struct mc_rdma_buffers *buffers);           /* nothing is held; NULL is allowed */
-/* Registers it: a second for 4 GiB that nobody has touched yet. The base is not there yet. 0; MC_ERR_NO_MEMORY,
- * MC_ERR_TRANSFER_FAIL as mc_rdma_memory_register, or a device that is there did not take it: the log says why, and
- * such memory is copied from and to. */
-int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, void *base, uint64_t size);
+/* Registers it: a second for 4 GiB that nobody has touched yet. The base is not there yet. paths: closes in a forked
+ * child what is open meanwhile. 0, also of managed memory of a GPU, which is never registered; MC_ERR_NO_MEMORY,
+ * MC_ERR_TRANSFER_FAIL, MC_ERR_NOT_SUPPORTED as mc_rdma_memory_register, or (TRANSFER_FAIL) a device that is there did
+ * not take it: the log says why, and such memory is copied from and to. */
+int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, struct mc_paths *paths, void *base, uint64_t size);
+/* Is any of it a GPU's? */
+bool mc_rdma_buffers_have_gpu(struct mc_rdma_buffers *buffers);
 /* Waits until nobody holds it: groups that use it end by their calls' deadlines. Does nothing without one. One base is
  * removed by one thread. 0, or as mc_rdma_memory_unregister: then it is in the list still, and held no more. */
 int mc_rdma_buffers_remove(struct mc_rdma_buffers *buffers, const void *base);

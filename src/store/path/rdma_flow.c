@@ -190,7 +190,9 @@ static void read_judge(struct mc_rdma_flow *flow, struct mc_rdma_group *group)
         struct mc_rdma_piece *piece = &group->pieces[i];
         const struct mc_cursor cursor = piece->cursor;
         int code = piece_judge(flow, group, piece);
-        if (code == MC_ERR_CHECKSUM_MISMATCH && piece->is_direct) {
+        if (code == MC_ERR_CHECKSUM_MISMATCH && piece->transfer->view != NULL) {
+            mc_rdma_piece_end(piece, MC_ERR_NOT_SUPPORTED); /* its caller looks at it apart */
+        } else if (code == MC_ERR_CHECKSUM_MISMATCH && piece->is_direct) {
             piece->cursor = cursor;
             suspects[suspect_count++] = piece;
         } else {

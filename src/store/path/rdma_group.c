@@ -142,14 +142,16 @@ static bool group_add(struct mc_rdma_group *group, struct mc_transfer *transfer,
         transfer->kind == MC_TRANSFER_WRITE ? cut_write(group, &piece, *start) : cut_read(group, &piece, *start);
     const uint64_t moved = piece.end - *start;
     const bool has_room = group->bytes + need <= MC_RDMA_STAGE_BYTES;
-    if (group->count > 0 && (group->count == MC_RDMA_GROUP_MAX || group->moved + moved > 2 * MC_RDMA_PIECE_BYTES ||
-                             !has_room || (!piece.is_direct && group->span_count > MC_RDMA_SPANS_MAX / 2))) {
+    const bool is_full = group->count == MC_RDMA_GROUP_MAX || group->moved + moved > 2 * MC_RDMA_PIECE_BYTES ||
+                         !has_room || (!piece.is_direct && group->span_count > MC_RDMA_SPANS_MAX / 2);
+    if (group->count > 0 && is_full) {
         group->span_count = span;
         return false; /* the last: its parts may find room in the next one */
     }
-    if (!has_room) { /* its blocks are longer than a stage */
-        transfer->result = MC_ERR_NO_MEMORY;
-        group->route->is_staged_out = true;
+    const bool is_forbidden = transfer->view != NULL && !piece.is_direct;
+    if (is_forbidden || !has_room) { /* ... or its blocks are longer than a stage */
+        transfer->result = is_forbidden ? MC_ERR_NOT_SUPPORTED : MC_ERR_NO_MEMORY;
+        group->route->is_staged_out |= !is_forbidden;
         group->span_count = span;
         return true;
     }
@@ -282,6 +284,18 @@ int mc_rdma_piece_slot(const struct mc_rdma_group *group, const struct mc_rdma_p
     return slot->block_shift != mc_block_shift(slot->length) ? MC_ERR_CHECKSUM_MISMATCH : 0;
 }
 
+/* In the caller's memory. */
+static int piece_check(struct mc_rdma_piece *piece, const struct mc_slot *slot, const uint8_t *table,
+                       struct mc_motion *motion)
+{
+    struct mc_device_view *view = motion->verify ? piece->transfer->view : NULL;
+    struct mc_source *source = view == NULL ? NULL : view->open(view, &piece->cursor, piece->end - piece->start);
+    int rc = mc_extent_check(slot, table, piece->start, piece->end, &piece->cursor, source, motion);
+    if (view != NULL)
+        view->close(view);
+    return rc;
+}
+
 int mc_rdma_piece_take(struct mc_rdma_group *group, struct mc_rdma_piece *piece)
 {
     struct mc_motion *motion = group->route->motion;
@@ -291,7 +305,7 @@ int mc_rdma_piece_take(struct mc_rdma_group *group, struct mc_rdma_piece *piece)
         return rc;
     const uint8_t *table = group->stage->bytes + piece->table;
     if (piece->is_direct)
-        return mc_extent_check(&slot, table, piece->start, piece->end, &piece->cursor, motion);
+        return piece_check(piece, &slot, table, motion);
     atomic_fetch_add_explicit(&group->route->counters->rdma_copied_bytes, piece->end - piece->start,
                               memory_order_relaxed);
     /* Only the blocks between from and to are looked at. */
@@ -308,22 +322,36 @@ bool mc_rdma_piece_unplace(struct mc_rdma_group *group, struct mc_rdma_piece *pi
 
 /* ---- WRITE ---- */
 
+/* target NULL: where the bytes lie, or as they are seen there. */
+static int blocks_sum(const struct mc_rdma_piece *piece, uint8_t *target, struct mc_rdma_route *route)
+{
+    struct mc_transfer *transfer = piece->transfer;
+    struct mc_device_view *view = transfer->view;
+    if (view != NULL)
+        transfer->source = view->open(view, &piece->cursor, piece->end - piece->start);
+    struct mc_cursor cursor = piece->cursor;
+    int rc = mc_extent_write_blocks(transfer, target, piece->start, piece->end, &cursor, route->motion, route->sums);
+    rc = rc == 0 ? mc_source_result(transfer) : rc;
+    if (view != NULL) {
+        view->close(view);
+        transfer->source = NULL;
+    }
+    return rc;
+}
+
 /* The checksums of the piece are taken, and what does not lie in the caller's memory is put into the stage. */
 static int piece_prepare(struct mc_rdma_group *group, const struct mc_rdma_piece *piece)
 {
     struct mc_rdma_route *route = group->route;
     struct mc_transfer *transfer = piece->transfer;
     uint8_t *at = group->stage->bytes + piece->at, *target = NULL;
-    if (piece->start == 0)
-        route->cursor = piece->cursor;
     if (!piece->is_direct) {
         target = (uint8_t *)((uintptr_t)at - piece->start);
         atomic_fetch_add_explicit(&route->counters->rdma_copied_bytes, piece->end - piece->start, memory_order_relaxed);
     }
-    int rc =
-        mc_extent_write_blocks(transfer, target, piece->start, piece->end, &route->cursor, route->motion, route->sums);
+    int rc = blocks_sum(piece, target, route);
     if (rc < 0 || piece->end != transfer->object_length)
-        return rc < 0 ? rc : mc_source_result(transfer);
+        return rc;
     uint8_t *behind = piece->is_direct ? at : at + (piece->end - piece->start);
     rc = mc_extent_write_end(behind, transfer, route->sums, &group->commits[group->commit_count]);
     group->commit_count += rc == 0;

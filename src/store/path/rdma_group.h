@@ -52,9 +52,7 @@ struct mc_rdma_route { /* what all groups of a batch have in common */
     struct mc_motion *motion;
     struct mc_paths_counters *counters;
     bool is_staged_out; /* what is longer than a stage has failed with MC_ERR_NO_MEMORY */
-    /* WRITE: of the object of which a piece was gathered last. */
-    struct mc_cursor cursor;
-    uint32_t *sums;
+    uint32_t *sums;     /* WRITE: of the object of which a piece was gathered last */
 };
 
 struct mc_rdma_group {

@@ -453,5 +453,5 @@ static void shm_nudge(struct mc_path *path, bool gives_up)
     turn_end(shm);
 }
 
-const struct mc_transport mc_transport_shm = {"shm",        1,         false, shm_open_path, shm_run, shm_close,
-                                              shm_is_ended, shm_nudge, NULL,  false,         true,    NULL};
+const struct mc_transport mc_transport_shm = {"shm",     1,    false, shm_open_path, shm_run, shm_close, shm_is_ended,
+                                              shm_nudge, NULL, false, true,          NULL,    NULL};

@@ -4,8 +4,7 @@
  * A READ is cut at its blocks into pieces that the transport verifies one by one in our memory; only what was found
  * right goes to the device. A WRITE that fits into a unit is copied from the device as a whole; a longer one is a
  * source that the transport reads from. Invariant: when mc_staged_run returns, no copy is under way. */
-#include "gpu/gpu.h"
-#include "store/path/gather.h"
+#include "store/path/device_stream.h"
 #include "store/path/path.h"
 
 #include "base/error.h"
@@ -16,7 +15,7 @@
 #define STREAMS_MAX 4u /* long writes at a time: each holds two units */
 #define FEW 16u
 #define ALIGN 64u
-#define REFUSED MC_ERR_INVALID_PARAMS /* the caller's memory; the peer is not to blame */
+#define REFUSED MC_DEVICE_REFUSED
 
 struct staged_run { /* one mc_staged_run */
     struct mc_path *path;
@@ -53,28 +52,6 @@ static int device_of(struct mc_gpu_finder *finder, const struct mc_transfer *tra
             return place.number;
     }
     return -1;
-}
-
-/* Between a stream of host memory and what lies at the cursor. 0 or REFUSED. */
-static int copy_parts(struct mc_gpu_finder *finder, struct mc_gpu_lane *lane, struct mc_cursor *cursor, uint8_t *host,
-                      uint64_t length, bool to_parts)
-{
-    int rc = 0;
-    while (length > 0 && rc == 0) {
-        size_t taken;
-        uint8_t *part = mc_cursor_take(cursor, length, &taken);
-        if (taken == 0)
-            return REFUSED; /* the parts are too short */
-        uint8_t *to = to_parts ? part : host, *from = to_parts ? host : part;
-        struct mc_gpu_place place = mc_gpu_find(finder, part);
-        if (place.kind == MC_GPU_HOST)
-            memcpy(to, from, taken);
-        else
-            rc = mc_gpu_start_any(lane, place.number, to, from, taken);
-        host += taken;
-        length -= taken;
-    }
-    return rc < 0 ? REFUSED : 0;
 }
 
 static void transfer_fail(struct mc_transfer *transfer, int code)
@@ -181,8 +158,8 @@ static void read_deliver(struct staged_run *staging, struct unit_wave *wave)
     for (size_t i = 0; i < wave->count; i++) {
         if (wave->moves[i].result < 0 || wave->owners[i]->result < 0)
             continue;
-        int rc = copy_parts(&staging->finder, lane, &wave->cursors[i], wave->parts[i].iov_base, wave->parts[i].iov_len,
-                            true);
+        int rc = mc_device_copy_parts(&staging->finder, lane, &wave->cursors[i], wave->parts[i].iov_base,
+                                      wave->parts[i].iov_len, true);
         if (rc < 0)
             transfer_fail(wave->owners[i], rc);
     }
@@ -226,8 +203,8 @@ static void write_fill(struct staged_run *staging, struct unit_wave *wave)
         struct mc_cursor cursor = staging->cursor;
         size_t used = wave->used;
         wave_add(staging, wave, transfer, 0, transfer->length);
-        int rc = copy_parts(&staging->finder, staging->lane, &cursor, wave->parts[wave->count - 1].iov_base,
-                            transfer->length, false);
+        int rc = mc_device_copy_parts(&staging->finder, staging->lane, &cursor, wave->parts[wave->count - 1].iov_base,
+                                      transfer->length, false);
         if (rc < 0) { /* its place is given to the next, so what was started for it must have ended */
             (void)mc_gpu_finish(staging->lane);
             transfer_fail(transfer, rc);
@@ -256,82 +233,7 @@ static void run_short_writes(struct staged_run *staging, struct unit_wave *waves
 
 /* ---- long writes ---- */
 
-struct staged_stream {
-    struct mc_source source;
-    struct staged_run *staging;
-    struct mc_gpu_lane *lane;
-    struct mc_cursor cursor;
-    uint64_t left; /* not yet asked of the device */
-    unsigned current;
-    bool begun, refill; /* refill: the other unit is used up, but may still be in a transport's hands */
-    size_t at, lengths[2];
-};
-
-static int stream_fetch(struct staged_stream *stream, unsigned unit)
-{
-    size_t unit_bytes = stream->lane->unit_bytes;
-    size_t length = stream->left < unit_bytes ? (size_t)stream->left : unit_bytes;
-    stream->lengths[unit] = length;
-    stream->left -= length;
-    if (length == 0)
-        return 0;
-    int rc =
-        copy_parts(&stream->staging->finder, stream->lane, &stream->cursor, stream->lane->units[unit], length, false);
-    return rc < 0 ? rc : mc_gpu_mark(stream->lane, unit) < 0 ? REFUSED : 0;
-}
-
-static int stream_begin(struct staged_stream *stream)
-{
-    stream->begun = true;
-    stream->lane = mc_gpu_take(stream->staging->device);
-    if (stream->lane == NULL)
-        return MC_ERR_NO_MEMORY;
-    mc_assert(stream->lane->unit_bytes >= MC_SOURCE_HELD_BYTES);
-    int rc = stream_fetch(stream, 0);
-    if (rc == 0)
-        rc = stream_fetch(stream, 1);
-    return rc < 0 ? rc : mc_gpu_wait(stream->lane, 0) < 0 ? REFUSED : 0;
-}
-
-/* The current unit was taken whole, so what was taken before it is in nobody's hands any more. */
-static int stream_switch(struct staged_stream *stream)
-{
-    unsigned other = stream->current ^ 1;
-    int rc = stream->refill ? stream_fetch(stream, other) : 0;
-    if (rc < 0)
-        return rc;
-    if (stream->lengths[other] == 0)
-        return REFUSED; /* more is wanted than there is */
-    stream->current = other;
-    stream->at = 0;
-    stream->refill = true;
-    return mc_gpu_wait(stream->lane, other) < 0 ? REFUSED : 0;
-}
-
-static const uint8_t *stream_take(struct mc_source *source, uint64_t want, size_t *length)
-{
-    static const uint8_t zeros[4096];
-    struct staged_stream *stream = (struct staged_stream *)source; /* its first member */
-    if (source->result == 0 && !stream->begun)
-        source->result = stream_begin(stream);
-    if (source->result == 0 && stream->at == stream->lengths[stream->current])
-        source->result = stream_switch(stream);
-    if (source->result == 0 && stream->refill && stream->at >= MC_SOURCE_HELD_BYTES) {
-        stream->refill = false;
-        source->result = stream_fetch(stream, stream->current ^ 1);
-    }
-    if (source->result < 0) {
-        *length = want < sizeof(zeros) ? (size_t)want : sizeof(zeros);
-        return zeros;
-    }
-    size_t there = stream->lengths[stream->current] - stream->at;
-    const uint8_t *bytes = stream->lane->units[stream->current] + stream->at;
-    *length = want < there ? (size_t)want : there;
-    stream->at += *length;
-    return bytes;
-}
-
-static void run_streams(struct staged_run *staging, struct staged_stream *streams, struct mc_transfer **list,
+static void run_streams(struct staged_run *staging, struct mc_device_stream *streams, struct mc_transfer **list,
                         size_t count)
 {
     staging->path->transport->run(staging->path, list, count, staging->run);
@@ -339,16 +241,13 @@ static void run_streams(struct staged_run *staging, struct staged_stream *stream
         if (list[i]->result == MC_ERR_TRANSFER_FAIL || list[i]->result == MC_ERR_RPC_TIMEOUT)
             staging->stop = list[i]->result;
         list[i]->source = NULL;
-        if (streams[i].lane == NULL)
-            continue;
-        (void)mc_gpu_finish(streams[i].lane); /* after a failure copies may still be under way */
-        mc_gpu_give(streams[i].lane);
+        mc_device_stream_end(&streams[i], true);
     }
 }
 
 static void run_long_writes(struct staged_run *staging)
 {
-    struct staged_stream streams[STREAMS_MAX];
+    struct mc_device_stream streams[STREAMS_MAX];
     struct mc_transfer *list[STREAMS_MAX];
     size_t count = 0;
     for (size_t i = 0; i < staging->count; i++) {
@@ -359,10 +258,8 @@ static void run_long_writes(struct staged_run *staging)
                 transfer->result = staging->stop;
                 continue;
             }
-            streams[count] = (struct staged_stream){.source = {.take = stream_take},
-                                                    .staging = staging,
-                                                    .cursor = mc_cursor(transfer->parts, transfer->part_count),
-                                                    .left = transfer->length};
+            streams[count] = mc_device_stream(&staging->finder, staging->device, NULL,
+                                              mc_cursor(transfer->parts, transfer->part_count), transfer->length);
             transfer->source = &streams[count].source;
             list[count++] = transfer;
         }
@@ -373,6 +270,91 @@ static void run_long_writes(struct staged_run *staging)
     }
     if (count > 0)
         run_streams(staging, streams, list, count);
+}
+
+/* ---- in place: GPUDirect ---- */
+
+struct direct_view {            /* of all transfers of a device, one after the other */
+    struct mc_device_view view; /* first */
+    struct staged_run *staging;
+    struct mc_device_stream stream;
+};
+
+/* Through the lane's units: copied by the device, summed once by the processor. */
+static struct mc_source *direct_open(struct mc_device_view *view, const struct mc_cursor *cursor, uint64_t length)
+{
+    struct direct_view *own = (struct direct_view *)view;
+    struct staged_run *staging = own->staging;
+    own->stream = mc_device_stream(&staging->finder, staging->device, staging->lane, *cursor, length);
+    if (mc_gpu_flush(1ull << staging->device) < 0)
+        own->stream.source.result = REFUSED;
+    return &own->stream.source;
+}
+
+static void direct_close(struct mc_device_view *view)
+{
+    mc_device_stream_end(&((struct direct_view *)view)->stream, false);
+}
+
+/* All of it in this device's memory? Whether that is registered, the path sees. */
+static bool is_all_there(struct staged_run *staging, const struct mc_transfer *transfer)
+{
+    bool is_any = false;
+    for (size_t i = 0; i < transfer->part_count; i++) {
+        if (transfer->parts[i].iov_len == 0)
+            continue;
+        struct mc_gpu_place place = mc_gpu_find(&staging->finder, transfer->parts[i].iov_base);
+        if (place.kind != MC_GPU_MEMORY || place.number != staging->device)
+            return false;
+        is_any = true;
+    }
+    return is_any;
+}
+
+/* Is it over, or is it to be tried the other way? What says something of the path or the object is over. */
+static bool is_over(const struct mc_transfer *transfer)
+{
+    int rc = transfer->result;
+    return rc == 0 || transfer->is_unsure ||
+           (rc != MC_ERR_NOT_SUPPORTED && rc != MC_ERR_NO_MEMORY && rc != REFUSED && rc != MC_ERR_CHECKSUM_MISMATCH);
+}
+
+/* RDMA devices read and write the memory themselves, after what its default stream has been given, as a copy would. The
+ * transfers that are over then come last; how many are left: nothing of them is under way. */
+static size_t run_direct(struct staged_run *staging)
+{
+    struct direct_view direct = {.view = {direct_open, direct_close}, .staging = staging};
+    struct mc_transfer **list = staging->transfers;
+    size_t count = 0, left = 0;
+    for (size_t i = 0; i < staging->count; i++) { /* those that can be, first */
+        struct mc_transfer *one = list[i];
+        if (one->length == 0 || !is_all_there(staging, one))
+            continue;
+        list[i] = list[count];
+        list[count++] = one;
+    }
+    if (count == 0 || mc_gpu_mark(staging->lane, 0) < 0 || mc_gpu_wait(staging->lane, 0) < 0)
+        return staging->count;
+    for (size_t i = 0; i < count; i++)
+        list[i]->view = &direct.view;
+    staging->path->transport->run(staging->path, list, count, staging->run);
+    bool is_seen = mc_gpu_flush(1ull << staging->device) == 0;
+    for (size_t i = 0; i < count; i++) {
+        int rc = list[i]->result;
+        list[i]->view = NULL;
+        if (rc == 0 && list[i]->kind == MC_TRANSFER_READ && !is_seen)
+            list[i]->result = REFUSED;
+        if (rc == MC_ERR_TRANSFER_FAIL || rc == MC_ERR_RPC_TIMEOUT)
+            staging->stop = rc;
+    }
+    for (size_t i = 0; i < staging->count; i++) {
+        if (i < count && is_over(list[i]))
+            continue;
+        struct mc_transfer *one = list[i];
+        list[i] = list[left];
+        list[left++] = one;
+    }
+    return left;
 }
 
 /* ---- a batch ---- */
@@ -386,6 +368,10 @@ static void run_devices(struct staged_run *staging)
         mc_path_fail_all(staging->transfers, staging->count, MC_ERR_NO_MEMORY);
         return;
     }
+    bool (*reaches)(struct mc_path * path) = staging->path->transport->reaches_devices;
+    const size_t count = staging->count;
+    if (reaches != NULL && reaches(staging->path))
+        staging->count = run_direct(staging);
     for (size_t i = 0; i < staging->count; i++)
         staging->transfers[i]->result = staging->transfers[i]->length > 0 ? 0 : MC_ERR_INVALID_PARAMS;
     int rc = run_reads(staging, waves);
@@ -399,6 +385,7 @@ static void run_devices(struct staged_run *staging)
     run_short_writes(staging, waves);
     (void)mc_gpu_finish(staging->lane);
     run_long_writes(staging);
+    staging->count = count;
     mc_gpu_give(staging->lane);
     free(waves);
 }

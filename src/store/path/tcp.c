@@ -806,5 +806,5 @@ static void tcp_run_all(struct mc_path_batch **groups, size_t count)
 }
 
 const struct mc_transport mc_transport_tcp = {
-    "tcp", 2,     false,      mc_tcp_open, tcp_run, mc_tcp_close, mc_tcp_is_ended, mc_tcp_nudge, mc_tcp_rest_lanes,
-    true,  false, tcp_run_all};
+    "tcp", 2,     false,       mc_tcp_open, tcp_run, mc_tcp_close, mc_tcp_is_ended, mc_tcp_nudge, mc_tcp_rest_lanes,
+    true,  false, tcp_run_all, NULL};

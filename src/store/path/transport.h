@@ -60,12 +60,22 @@ static inline uint64_t mc_place_version(const struct mc_place *place)
 
 /* Where a WRITE's bytes come from when they do not lie in memory that can be read (a device's): a stream. It never ends
  * early: after a failure come zeros, `result` says so, and such an object must not be committed. */
+struct mc_cursor; /* gather.h */
 struct mc_source {
     /* The next bytes, at most `want`, in their order. They stay until MC_SOURCE_HELD_BYTES more were taken. */
     const uint8_t *(*take)(struct mc_source *source, uint64_t want, size_t *length);
     int result;
 };
 #define MC_SOURCE_HELD_BYTES (256u << 10)
+
+/* Of a transfer whose parts lie all in one device's memory that path rdma may reach itself (GPUDirect): its bytes as a
+ * source, for their checksums. */
+struct mc_device_view {
+    /* Those that lie at the cursor now; what was written there by network cards is seen. Never NULL: a failure is the
+     * source's. One at a time, until the close. */
+    struct mc_source *(*open)(struct mc_device_view *view, const struct mc_cursor *cursor, uint64_t length);
+    void (*close)(struct mc_device_view *view);
+};
 
 enum mc_transfer_kind { MC_TRANSFER_READ, MC_TRANSFER_WRITE };
 
@@ -82,6 +92,9 @@ struct mc_transfer {
     const struct iovec *parts; /* scattered to or gathered from; together at least `length` bytes */
     size_t part_count;
     struct mc_source *source; /* WRITE only: instead of what lies in the parts; NULL: they can be read */
+    /* Not NULL (path rdma only): no processor may touch the parts. They are moved in place, or not at all: then the
+     * result is MC_ERR_NOT_SUPPORTED. */
+    struct mc_device_view *view;
     /* Out. 0: READ: bytes are in parts and verified (slot, hash, checksum). WRITE: written and the commit is on its way
      * (or done: local). MC_ERR_REPLICA_IS_GONE: the slot holds something else (a miss). MC_ERR_CHECKSUM_MISMATCH.
      * MC_ERR_STALE: of a WRITE: the grant is void, or it is spent (its connection was reset by an owner that lives);
@@ -167,6 +180,8 @@ struct mc_transport {
      * as they come. What one of them waits for is not waited for by another; what only waits (for a place at an owner,
      * for its word after a reset) comes last. NULL: they are run one after the other. */
     void (*run_all)(struct mc_path_batch **groups, size_t count);
+    /* Can some of a device's memory be moved in place now? NULL: none ever. */
+    bool (*reaches_devices)(struct mc_path *path);
 };
 
 struct mc_path { /* first member of each transport's own struct */

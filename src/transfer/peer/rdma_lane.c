@@ -59,25 +59,6 @@ int mc_rdma_start(const char *device_name, const char *matrix, struct mc_rdma **
     return mc_rdma_open(&options, rdma);
 }
 
-bool mc_rdma_whole_pages(uint64_t address, uint64_t length, uint64_t page, uint64_t *from, uint64_t *size)
-{
-    uint64_t rest = (page - (address + length) % page) % page;
-    *from = address - address % page;
-    *size = address - *from + length + rest;
-    return length <= UINT64_MAX - address && rest <= UINT64_MAX - address - length;
-}
-
-/* The whole pages around a range, as the driver exports them; -1: it does not. */
-static int dmabuf_of(uint64_t address, uint64_t length, uint64_t *from)
-{
-    uint64_t size;
-    bool is_fine = mc_rdma_whole_pages(address, length, (uint64_t)sysconf(_SC_PAGESIZE), from, &size);
-    int fd = is_fine ? mc_gpu_dmabuf((const void *)(uintptr_t)*from, (size_t)size) : -1;
-    if (fd >= 0)
-        mc_transfer_note_fd(fd);
-    return fd;
-}
-
 /* Where the memory lies, for the topology: what is said, else the GPU, else where its pages are found. */
 static void locate(struct mc_rdma_range *range, struct mc_gpu_place place, const char *location, char *gpu,
                    size_t gpu_size, char *bus_id, size_t bus_id_size)
@@ -103,13 +84,15 @@ struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, u
     bool is_gpu = place.kind == MC_GPU_MEMORY;
     if (place.kind == MC_GPU_MANAGED)
         return NULL; /* it has no place of its own: the driver moves it about */
-    uint64_t from = address;
-    int dmabuf_fd = is_gpu ? dmabuf_of(address, length, &from) : -1;
+    uint64_t offset = 0;
+    int dmabuf_fd = is_gpu ? mc_gpu_dmabuf((const void *)(uintptr_t)address, length, &offset) : -1;
+    if (dmabuf_fd >= 0)
+        mc_transfer_note_fd(dmabuf_fd);
     struct mc_rdma_range range = {.address = (void *)(uintptr_t)address,
                                   .length = length,
                                   .is_gpu = is_gpu,
                                   .dmabuf_fd = dmabuf_fd,
-                                  .dmabuf_offset = address - from,
+                                  .dmabuf_offset = offset,
                                   .is_remote_readable = true,
                                   .is_remote_writable = true};
     locate(&range, place, location, gpu, sizeof(gpu), bus_id, sizeof(bus_id));

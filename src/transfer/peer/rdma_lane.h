@@ -32,8 +32,6 @@ int mc_rdma_start(const char *device_name, const char *matrix, struct mc_rdma **
  * nothing. */
 struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length,
                                        struct mc_gpu_place place, const char *location);
-/* The whole pages that hold a range. False: they go beyond the address space. */
-bool mc_rdma_whole_pages(uint64_t address, uint64_t length, uint64_t page, uint64_t *from, uint64_t *size);
 /* 0 and a link that is ready; 1: not by this path now. */
 int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote, uint64_t deadline_ns,
                       struct mc_rdma_lane **lane);
