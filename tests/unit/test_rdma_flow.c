@@ -300,6 +300,26 @@ static void near_devices(void **state)
     }
 }
 
+/* One object's bytes are cut over all devices that are as near, there and back, in place or not. */
+static void cut_over_devices(void **state)
+{
+    struct rig rig;
+    (void)state;
+    start_with(&rig, 2, "{\"cpu:0\": [[\"fake0\", \"fake1\"], []]}");
+    for (unsigned turn = 0; turn < 2; turn++) {
+        for (unsigned way = 0; way < 2; way++) {
+            struct fake_counts before = fake_counts();
+            memcpy(room, expected, LENGTH);
+            assert_int_equal(way == 0 ? put(&rig, LENGTH, NULL, 10000) : get(&rig, LENGTH, 10000), 0);
+            assert_memory_equal(room, expected, LENGTH);
+            for (unsigned i = 0; i < 2; i++)
+                assert_true(fake_counts().bytes[i] - before.bytes[i] > LENGTH / 3);
+        }
+        assert_int_equal(mc_paths_register(rig.paths, room, sizeof(room)), 0);
+    }
+    rig_stop(&rig);
+}
+
 /* Stages lie on the nodes of both devices, and who wants one of a node gets that, or another. */
 static void stages_on_nodes(void **state)
 {
@@ -393,8 +413,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes),       cmocka_unit_test(reads),           cmocka_unit_test(in_place),
         cmocka_unit_test(source_fails), cmocka_unit_test(one_stage),       cmocka_unit_test(no_registration),
-        cmocka_unit_test(near_devices), cmocka_unit_test(stages_on_nodes), cmocka_unit_test(all_in_use),
-        cmocka_unit_test(deadline),     cmocka_unit_test(a_pair_breaks),
+        cmocka_unit_test(near_devices), cmocka_unit_test(stages_on_nodes), cmocka_unit_test(cut_over_devices),
+        cmocka_unit_test(all_in_use),   cmocka_unit_test(deadline),        cmocka_unit_test(a_pair_breaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
