@@ -276,6 +276,11 @@ static int dereg_mr(struct ibv_mr *mr)
     struct fake_device *device = device_of(mr->context);
     int error = 0;
     pthread_mutex_lock(&fake.lock);
+    while (fake.holds_deregistrations) {
+        pthread_mutex_unlock(&fake.lock);
+        usleep(1000);
+        pthread_mutex_lock(&fake.lock);
+    }
     if (device->failing_deregistrations > 0) {
         device->failing_deregistrations--;
         error = device->deregistration_error;
@@ -854,6 +859,13 @@ void fake_hold_registrations(bool is_held)
     pthread_mutex_unlock(&fake.lock);
 }
 
+void fake_hold_deregistrations(bool is_held)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.holds_deregistrations = is_held;
+    pthread_mutex_unlock(&fake.lock);
+}
+
 void fake_fail_qps(uint32_t device, int error)
 {
     pthread_mutex_lock(&fake.lock);
@@ -915,7 +927,7 @@ void fake_reset(const struct fake_device_config *devices, uint32_t count)
     memset(&fake.counts, 0, sizeof(fake.counts));
     memset(fake.devices, 0, sizeof(fake.devices));
     memset(fake.is_cut, 0, sizeof(fake.is_cut));
-    fake.holds_registrations = false;
+    fake.holds_registrations = fake.holds_deregistrations = false;
     memset(fake.slow_ms, 0, sizeof(fake.slow_ms));
     fake.gpu = NULL;
     fake.gpu_length = 0;

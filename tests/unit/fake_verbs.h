@@ -44,6 +44,7 @@ void fake_lose_device(uint32_t device);                                         
 void fake_fail_registrations(uint32_t device, uint32_t count, int error);
 void fake_fail_deregistrations(uint32_t device, uint32_t count, int error);
 void fake_hold_registrations(bool is_held);     /* at all devices, as the kernel does that pins many pages */
+void fake_hold_deregistrations(bool is_held);   /* the same, as it unpins them */
 void fake_fail_qps(uint32_t device, int error); /* it makes none; 0: no more */
 void fake_fail_rtr(uint32_t device, int gid_index, int error); /* 0: no more */
 /* Addresses of `peer` do not answer to that device: who tells a queue pair of one sleeps so long, and is given that

@@ -444,8 +444,9 @@ struct seen {
     _Atomic bool fell;
 };
 
-static void on_progress(void *context, uint64_t populated)
+static void on_progress(void *context, struct mc_segment_memory *memory, uint64_t populated)
 {
+    (void)memory;
     struct seen *seen = context;
     if (populated < atomic_load(&seen->last))
         atomic_store(&seen->fell, true);

@@ -1,42 +1,46 @@
-/* The scrubber on a loop of its own. */
+/* The scrubber, which has a thread of its own. */
 #include "store/owner/scrub.h"
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
 #include "object_make.h"
 
-#include <event2/event.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #define MIB (1ull << 20)
 
 struct rig {
-    struct event_base *base;
     struct mc_scrub *scrub;
     struct mc_segment_memory *memory;
-    uint32_t rotten, last_slot;
-    uint64_t last_generation;
+    atomic_uint rotten, last_slot;
+    atomic_bool is_wrong, is_held; /* is_held: its thread stays where it tells */
+    _Atomic uint64_t last_generation;
 };
 
-static void on_rotten(void *context, uint32_t slot, uint64_t generation)
+static void on_rotten(void *context, struct mc_segment_memory *memory, uint32_t slot, uint64_t generation)
 {
     struct rig *rig = context;
     struct mc_slot copy;
-    assert_false(mc_slot_read(&mc_segment_memory_slots(rig->memory)[slot], generation, &copy)); /* cleared before */
-    rig->rotten++;
-    rig->last_slot = slot;
-    rig->last_generation = generation;
+    if (mc_slot_read(&mc_segment_memory_slots(memory)[slot], generation, &copy)) /* cleared before */
+        atomic_store(&rig->is_wrong, true);
+    atomic_store(&rig->last_slot, slot);
+    atomic_store(&rig->last_generation, generation);
+    atomic_fetch_add(&rig->rotten, 1);
+    while (atomic_load(&rig->is_held))
+        usleep(200);
 }
 
 static void rig_start(struct rig *rig, uint64_t capacity, uint64_t bytes_per_s, uint32_t pass_ms)
 {
-    *rig = (struct rig){.base = event_base_new()};
+    *rig = (struct rig){.scrub = NULL};
     struct mc_scrub_config config = {
-        .base = rig->base, .bytes_per_s = bytes_per_s, .pass_ms = pass_ms, .context = rig, .rotten = on_rotten};
+        .bytes_per_s = bytes_per_s, .pass_ms = pass_ms, .context = rig, .rotten = on_rotten};
     assert_int_equal(mc_segment_memory_create(capacity, &rig->memory), 0);
     rig->scrub = mc_scrub_create(&config);
     assert_non_null(rig->scrub);
@@ -46,19 +50,16 @@ static void rig_start(struct rig *rig, uint64_t capacity, uint64_t bytes_per_s, 
 static void rig_stop(struct rig *rig)
 {
     mc_scrub_free(rig->scrub);
-    event_base_free(rig->base);
+    assert_false(rig->is_wrong);
     mc_segment_memory_release(rig->memory);
 }
 
-/* Turns the loop for so long, or until so many are rotten. */
+/* Waits for so long, or until so many are rotten. */
 static void turn(struct rig *rig, uint64_t ms, uint32_t rotten)
 {
     uint64_t end_ns = mc_clock_ns() + ms * 1000000;
-    while (mc_clock_ns() < end_ns && rig->rotten < rotten) {
-        event_base_loop(rig->base, EVLOOP_ONCE | EVLOOP_NONBLOCK); /* without ONCE until no step is due any more */
-        struct timespec pause = {.tv_nsec = 200000};
-        nanosleep(&pause, NULL);
-    }
+    while (mc_clock_ns() < end_ns && atomic_load(&rig->rotten) < rotten)
+        usleep(200);
 }
 
 static uint64_t scrubbed(const struct rig *rig)
@@ -170,14 +171,21 @@ static void test_checks_full(void **state)
     struct mc_segment_memory *second;
     rig_start(&rig, 16 * MIB, 0, 1);
     assert_int_equal(object_make(rig.memory, 3, 5, 0, 3 * MIB, "some key"), 0);
+    assert_int_equal(object_make(rig.memory, 4, 5, 4 * MIB, 100, "some key"), 0);
     assert_false(mc_scrub_check(rig.scrub, mc_segment_memory_slot_count(rig.memory), 5));
     assert_false(mc_scrub_check(rig.scrub, UINT32_MAX, 5));
+    mc_segment_memory_data(rig.memory)[4 * MIB] ^= 1;
+    rig.is_held = true;
+    assert_true(mc_scrub_check(rig.scrub, 4, 5));
+    turn(&rig, 5000, 1);
+    assert_int_equal(rig.rotten, 1);
     for (uint32_t i = 0; i < MC_SCRUB_CHECKS_MAX; i++)
         assert_true(mc_scrub_check(rig.scrub, i % 2 == 0 ? 3 : 4, 5));
     assert_false(mc_scrub_check(rig.scrub, 3, 5));
+    rig.is_held = false;
     uint64_t end_ns = mc_clock_ns() + 20000000000u;
     while (!mc_scrub_check(rig.scrub, 3, 5) && mc_clock_ns() < end_ns)
-        turn(&rig, 1, 1); /* until some are done; most wait */
+        turn(&rig, 1, UINT32_MAX); /* until some are done; most wait */
     assert_true(mc_clock_ns() < end_ns);
     assert_in_range(scrubbed(&rig), 1, MC_SCRUB_CHECKS_MAX / 4 * 3 * MIB);
     /* New memory: what waits is forgotten, the ring goes on. */
@@ -185,15 +193,15 @@ static void test_checks_full(void **state)
     mc_scrub_set_memory(rig.scrub, second);
     mc_segment_memory_release(rig.memory);
     rig.memory = second;
-    turn(&rig, 20, 1);
+    turn(&rig, 20, 2);
     assert_int_equal(object_make(rig.memory, 3, 5, 0, 100, "some key"), 0);
     mc_segment_memory_data(rig.memory)[5] ^= 1;
     assert_true(mc_scrub_check(rig.scrub, 3, 5));
-    turn(&rig, 5000, 1);
-    assert_int_equal(rig.rotten, 1);
+    turn(&rig, 5000, 2);
+    assert_int_equal(rig.rotten, 2);
     mc_scrub_set_memory(rig.scrub, NULL);
     assert_false(mc_scrub_check(rig.scrub, 3, 5));
-    turn(&rig, 20, 2);
+    turn(&rig, 20, 3);
     rig_stop(&rig);
 }
 

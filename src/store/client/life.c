@@ -21,6 +21,7 @@
 #include "store/client/threads.h"
 #include "store/owner/owner.h"
 #include "store/wire/proof.h"
+#include "store/segment/let_go.h"
 #include "store/segment/memory.h"
 
 #include <inttypes.h>
@@ -41,9 +42,11 @@ static struct mc_store *registry;
 static void before_fork(void)
 {
     pthread_mutex_lock(&registry_lock);
+    mc_let_go_before_fork();
 }
 static void after_fork_parent(void)
 {
+    mc_let_go_after_fork_parent();
     pthread_mutex_unlock(&registry_lock);
 }
 
@@ -69,6 +72,7 @@ static void after_fork_child(void)
             mc_owner_forked(owner);
         mc_paths_forked(store->paths);
     }
+    mc_let_go_after_fork_child();
     registry = NULL; /* a child of this child must not close these numbers again: they may be somebody else's */
     pthread_mutex_init(&registry_lock, NULL);
 }

@@ -670,7 +670,7 @@ static struct mc_move *move_new(struct mc_owner_disk *disk, enum mc_move_kind ki
 
 static void move_free(struct mc_move *move)
 {
-    mc_segment_memory_release(move->memory);
+    mc_segment_memory_drop(move->memory);
     count_under_way(move->disk, -1);
     free(move);
 }

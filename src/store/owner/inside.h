@@ -2,6 +2,7 @@
  *   owner.c      life; what other threads ask
  *   link.c       the connection to the master: connecting, sending, taking frames apart, breaking
  *   master.c     what the master says and what it is told
+ *   scrub.c      reads what lies in the memory, on a thread of its own
  *   inventory.c  what a master is told that does not know what lies in our memory
  *   disk.c, disk_inventory.c, disk_move.c, disk_seen.c   the disks
  *   flush.c      memory that is stored on disks before it leaves
@@ -188,8 +189,10 @@ void mc_owner_forget(struct mc_owner *owner);
  * negative.
  */
 int mc_owner_inventory_start(struct mc_owner *owner);
-/* Makes the next frames as far as the window and the output buffer allow. */
+/* Makes the next frames, a few at a time, as far as the window and the output buffer allow. */
 void mc_owner_inventory_write(struct mc_owner *owner);
+/* More can be made. */
+bool mc_owner_inventory_is_due(const struct mc_owner *owner);
 /* An INVENTORY_ACK. 0; MC_ERR_STALE: the contents are not wanted; MC_ERR_PROTOCOL. */
 int mc_owner_inventory_acknowledged(struct mc_owner *owner, struct mc_reader *reader);
 void mc_owner_inventory_stop(struct mc_owner *owner);
@@ -198,7 +201,6 @@ void mc_owner_inventory_stop(struct mc_owner *owner);
 void mc_owner_news_drop(struct mc_news *news, size_t count);
 void mc_owner_live_write(struct mc_owner *owner);
 void mc_owner_lost_write(struct mc_owner *owner);
-void mc_owner_on_rotten(void *context, uint32_t slot, uint64_t generation);
 /* MOUNT once more, if more is populated than was told. */
 void mc_owner_populated_tell(struct mc_owner *owner);
 void mc_owner_hello_send(struct mc_owner *owner);
@@ -208,7 +210,9 @@ void mc_owner_on_populated_timer(evutil_socket_t fd, short what, void *argument)
 /* keys.c */
 uint32_t mc_owner_key_ms(void);
 void mc_owner_on_key_timer(evutil_socket_t fd, short what, void *argument);
-void mc_owner_on_progress(void *context, uint64_t populated); /* on the thread that populates */
+/* On the thread that populates, and on the scrubber's. */
+void mc_owner_on_progress(void *context, struct mc_segment_memory *memory, uint64_t populated);
+void mc_owner_on_rotten(void *context, struct mc_segment_memory *memory, uint32_t slot, uint64_t generation);
 void mc_owner_on_committed(void *context, struct mc_segment_memory *memory, uint32_t slot, uint64_t generation,
                            int code);
 void mc_owner_on_flush(void *context);

@@ -7,6 +7,7 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"
+#include "store/segment/let_go.h"
 #include "store/segment/pin.h"
 
 #include <inttypes.h>
@@ -15,6 +16,7 @@
 #define FRAME_ITEMS 128u           /* the master takes a frame in one piece: a tenth of a millisecond */
 #define WINDOW_FRAMES 32u          /* not yet acknowledged */
 #define OUT_BYTES_MAX (512u << 10) /* with so much unsent no further frame is made */
+#define TURN_FRAMES 8u             /* at a time: what else the loop has to do comes between */
 
 /* ---- collecting ---- */
 
@@ -28,10 +30,37 @@ struct mc_collector { /* freed by the posted function, or by the thread when it 
     struct mc_content *items;
 };
 
+/* Of a large segment they are hundreds of megabytes. */
+struct items {
+    struct mc_let_go leaving;
+    struct mc_content *list;
+};
+
+static void items_run(struct mc_let_go *leaving)
+{
+    free(((struct items *)(void *)leaving)->list);
+}
+
+static void items_after(struct mc_let_go *leaving)
+{
+    free(leaving);
+}
+
+static void items_drop(struct mc_content *list)
+{
+    struct items *items = list == NULL ? NULL : malloc(sizeof(*items));
+    if (items == NULL) {
+        free(list);
+        return;
+    }
+    *items = (struct items){{.run = items_run, .after = items_after}, list};
+    mc_let_go(&items->leaving);
+}
+
 static void collector_free(struct mc_collector *collector)
 {
     pthread_mutex_destroy(&collector->lock);
-    free(collector->items);
+    items_drop(collector->items);
     free(collector);
 }
 
@@ -85,7 +114,7 @@ static struct mc_collector *collector_start(struct mc_owner *owner)
     pthread_mutex_init(&collector->lock, NULL);
     mc_segment_memory_retain(collector->memory);
     if (mc_thread_start(NULL, "mc-inventory", collector_run, collector) != 0) {
-        mc_segment_memory_release(collector->memory);
+        mc_segment_memory_drop(collector->memory);
         collector_free(collector);
         return NULL;
     }
@@ -104,7 +133,7 @@ void mc_owner_inventory_stop(struct mc_owner *owner)
 {
     if (owner->inventory.collector != NULL)
         collector_abandon(owner->inventory.collector);
-    free(owner->inventory.items);
+    items_drop(owner->inventory.items);
     owner->inventory = (struct mc_owner_inventory){0};
 }
 
@@ -167,12 +196,17 @@ static void frame_write(struct mc_owner *owner)
     inventory->is_last_sent = head.last != 0;
 }
 
-void mc_owner_inventory_write(struct mc_owner *owner)
+bool mc_owner_inventory_is_due(const struct mc_owner *owner)
 {
     const struct mc_owner_inventory *inventory = &owner->inventory;
-    while (inventory->is_active && inventory->collector == NULL && !inventory->is_last_sent &&
+    return inventory->is_active && inventory->collector == NULL && !inventory->is_last_sent &&
            inventory->next - inventory->acknowledged < WINDOW_FRAMES &&
-           owner->out.length - owner->out_sent < OUT_BYTES_MAX)
+           owner->out.length - owner->out_sent < OUT_BYTES_MAX;
+}
+
+void mc_owner_inventory_write(struct mc_owner *owner)
+{
+    for (uint32_t i = 0; i < TURN_FRAMES && mc_owner_inventory_is_due(owner); i++)
         frame_write(owner);
 }
 

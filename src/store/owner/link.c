@@ -58,10 +58,10 @@ void mc_owner_link_send(struct mc_owner *owner)
     int fd = atomic_load(&owner->fd);
     if (fd < 0)
         return;
+    mc_owner_inventory_write(owner); /* once: the loop has other things to do */
     for (;;) {
         mc_owner_live_write(owner);
         mc_owner_lost_write(owner);
-        mc_owner_inventory_write(owner);
         mc_owner_disks_write(owner);
         if (owner->out.failed) {
             mc_owner_link_break(owner, mc_error_name(MC_ERR_NO_MEMORY));
@@ -81,7 +81,7 @@ void mc_owner_link_send(struct mc_owner *owner)
         out_consume(owner, (size_t)sent);
     }
     size_t unsent = owner->out.length - owner->out_sent;
-    set_event(owner->writable, &owner->is_writing, unsent > 0);
+    set_event(owner->writable, &owner->is_writing, unsent > 0 || mc_owner_inventory_is_due(owner));
     set_event(owner->readable, &owner->is_reading, unsent < LINK_OUT_MAX);
 }
 

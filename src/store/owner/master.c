@@ -184,13 +184,10 @@ void mc_owner_on_populated_timer(evutil_socket_t fd, short what, void *argument)
 }
 
 /* On the thread that populates. */
-void mc_owner_on_progress(void *context, uint64_t populated)
+void mc_owner_on_progress(void *context, struct mc_segment_memory *memory, uint64_t populated)
 {
     struct mc_owner *owner = context;
-    pthread_mutex_lock(&owner->lock);
-    struct mc_segment_memory *memory = owner->memory; /* stays: who gives it up stops this thread before */
-    pthread_mutex_unlock(&owner->lock);
-    if (populated == mc_segment_memory_capacity(memory))
+    if (populated == mc_segment_memory_capacity(memory) && !mc_segment_memory_is_given_up(memory))
         mc_serve_pin(owner->serve, memory);
     if (!atomic_exchange(&owner->populated_posted, true))
         mc_serve_post(owner->serve, on_populated, owner);
@@ -237,9 +234,8 @@ static void on_cut_done(void *context, uint32_t slot, uint64_t generation)
         abort(); /* as the buffers do: the extent would never be free again */
 }
 
-void mc_owner_on_rotten(void *context, uint32_t slot, uint64_t generation)
+static void lost_add(struct mc_owner *owner, uint32_t slot, uint64_t generation)
 {
-    struct mc_owner *owner = context;
     if (owner->lost.count >= LOST_MAX) {
         mc_owner_news_drop(&owner->lost, 1);
         owner->lost_told -= owner->lost_told > 0;
@@ -247,6 +243,36 @@ void mc_owner_on_rotten(void *context, uint32_t slot, uint64_t generation)
     if (!news_add(&owner->lost, (struct slot_news){slot, 0, generation}))
         mc_log_limited(ERROR, "out of memory: the master is not told of a rotten slot; its readers will find out");
     mc_owner_link_send(owner);
+}
+
+struct rotten {
+    struct mc_owner *owner;
+    struct mc_segment_memory *memory; /* with a reference */
+    uint32_t slot;
+    uint64_t generation;
+};
+
+static void on_rotten(void *argument)
+{
+    struct rotten *rotten = argument;
+    if (rotten->memory == rotten->owner->memory) /* else it was given up meanwhile */
+        lost_add(rotten->owner, rotten->slot, rotten->generation);
+    mc_segment_memory_drop(rotten->memory);
+    free(rotten);
+}
+
+/* On the scrubber's thread. */
+void mc_owner_on_rotten(void *context, struct mc_segment_memory *memory, uint32_t slot, uint64_t generation)
+{
+    struct mc_owner *owner = context;
+    struct rotten *rotten = malloc(sizeof(*rotten));
+    if (rotten == NULL) {
+        mc_log_limited(ERROR, "out of memory: the master is not told of a rotten slot; its readers will find out");
+        return;
+    }
+    *rotten = (struct rotten){owner, memory, slot, generation};
+    mc_segment_memory_retain(memory);
+    mc_serve_post(owner->serve, on_rotten, rotten);
 }
 
 /* ---- what the master says ---- */
@@ -272,7 +298,6 @@ static int memory_renew(struct mc_owner *owner)
 {
     struct mc_segment_memory *old = owner->memory, *fresh;
     bool has_contents;
-    mc_segment_memory_populate_stop(old);
     mc_segment_memory_discard(old);
     int rc = mc_segment_memory_open(owner->data_dir, owner->name, owner->capacity,
                                     mc_clock_ns() + RENEW_WAIT_MS * 1000000ull, true, &fresh, &has_contents);
@@ -287,7 +312,7 @@ static int memory_renew(struct mc_owner *owner)
     mc_serve_set_memory(owner->serve, fresh);
     memory_set(owner, fresh);
     mc_paths_add_segment(owner->paths, fresh);
-    mc_segment_memory_release(old);
+    mc_segment_memory_retire(old);
     mc_owner_news_drop(&owner->live, owner->live.count);
     mc_owner_news_drop(&owner->cut_done, owner->cut_done.count);
     mc_owner_news_drop(&owner->lost, owner->lost.count);

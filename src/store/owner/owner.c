@@ -6,6 +6,7 @@
 #include "env/log.h"
 #include "env/setting.h"
 #include "env/thread.h"
+#include "store/segment/let_go.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -139,15 +140,12 @@ static void timers_free(struct mc_owner *owner)
     if (owner->key_timer != NULL)
         event_free(owner->key_timer);
     owner->timer = owner->populated_timer = owner->key_timer = NULL;
-    if (owner->scrub != NULL)
-        mc_scrub_stop(owner->scrub);
 }
 
 static int timers_make(struct mc_owner *owner)
 {
     struct event_base *base = mc_serve_base(owner->serve);
-    struct mc_scrub_config scrub = {.base = base,
-                                    .bytes_per_s = scrub_bytes_per_s(),
+    struct mc_scrub_config scrub = {.bytes_per_s = scrub_bytes_per_s(),
                                     .pass_ms = MC_SCRUB_PASS_MS,
                                     .context = owner,
                                     .rotten = mc_owner_on_rotten};
@@ -211,12 +209,16 @@ static int memory_open(struct mc_owner *owner, uint64_t capacity, uint64_t data_
 
 static void serving_end(struct mc_owner *owner)
 {
+    if (owner->scrub != NULL)
+        mc_scrub_stop(owner->scrub);
+    (void)mc_let_go_await(UINT64_MAX / 2, NULL); /* memory that was retired populates no more, and says nothing */
     atomic_store(&owner->left, owner->memory);
     mc_serve_end(owner->serve);
 }
 
 static void memory_end(struct mc_owner *owner)
 {
+    (void)mc_let_go_await(UINT64_MAX / 2, NULL); /* registrations, which hold it */
     if (owner->memory != NULL)
         mc_segment_memory_end(owner->memory);
     owner->has_ended = true;

@@ -4,14 +4,13 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/thread.h"
 
-#include <event2/event.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define STEP_BYTES (1u << 20)
-#define STEP_NS 200000u
-#define BITE_BYTES (128u << 10) /* between two looks at the clock */
+#define STEP_BYTES (1u << 20)   /* between two rests of the walk */
+#define BITE_BYTES (128u << 10) /* between two looks at what is wanted of the thread */
 #define STEP_SLOTS 4096u        /* looked at in one step when they are empty */
 #define VERIFY_BYTES_MIN 4096u  /* what one look costs at least */
 
@@ -23,68 +22,51 @@ struct slot_check {
 
 struct mc_scrub {
     struct mc_scrub_config config;
-    struct mc_segment_memory *memory;
-    struct event *timer;
-    struct slot_check *checks; /* ring of MC_SCRUB_CHECKS_MAX, made when the first is asked for */
+    struct mc_sleeper sleeper;        /* its lock, never over a look at memory, guards what follows */
+    struct mc_segment_memory *memory; /* with a reference, or NULL */
+    uint64_t memory_number;           /* counts those that were set */
+    struct slot_check *checks;        /* ring of MC_SCRUB_CHECKS_MAX, made when the first is asked for */
     uint32_t check_first, check_count;
-    struct slot_check walk; /* generation 0: its slot is the next to be looked at */
-    uint64_t pass_start_ms;
     _Atomic uint64_t bytes, rotten;
+
+    /* on its thread */
+    struct mc_segment_memory *looked; /* what it looks at, with a reference; NULL: nothing */
+    uint64_t looked_number;
+    struct slot_check check, walk; /* generation 0: the next one is to be found */
+    uint64_t step_bytes;           /* of the walk, since its last rest */
+    uint32_t step_slots;
+    uint64_t pass_start_ns, due_ns; /* the walk goes on then */
 };
 
-static void timer_set(struct mc_scrub *scrub, uint64_t us)
-{
-    struct timeval in = {.tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000)};
-    mc_assert(evtimer_add(scrub->timer, &in) == 0);
-}
+/* ---- looking; without the lock ---- */
 
 /* A bite of one slot. True when it needs no further look; *bytes grows by what was read. */
 static bool look_on(struct mc_scrub *scrub, struct slot_check *look, uint64_t *bytes)
 {
     uint64_t before = look->at;
-    int rc = mc_segment_memory_verify(scrub->memory, look->slot, look->generation, &look->at, BITE_BYTES);
+    int rc = mc_segment_memory_verify(scrub->looked, look->slot, look->generation, &look->at, BITE_BYTES);
     uint64_t moved = look->at > before ? look->at - before : 0;
     *bytes += moved > VERIFY_BYTES_MIN ? moved : VERIFY_BYTES_MIN;
     atomic_fetch_add_explicit(&scrub->bytes, moved, memory_order_relaxed);
     if (rc != MC_ERR_CHECKSUM_MISMATCH)
         return rc <= 0;
-    (void)mc_segment_memory_clear(scrub->memory, look->slot, look->generation); /* it was there a moment ago */
+    (void)mc_segment_memory_clear(scrub->looked, look->slot, look->generation); /* it was there a moment ago */
     atomic_fetch_add_explicit(&scrub->rotten, 1, memory_order_relaxed);
     mc_log(ERROR,
            "slot %" PRIu32 " of our segment no longer matches its checksum and is dropped: faulty memory, a process "
            "that wrote where it must not, or a caller that changed memory while RDMA devices put it",
            look->slot);
-    scrub->config.rotten(scrub->config.context, look->slot, look->generation);
+    scrub->config.rotten(scrub->config.context, scrub->looked, look->slot, look->generation);
     return true;
 }
 
-static bool is_step_over(uint64_t bytes, uint64_t end_ns)
-{
-    return bytes >= STEP_BYTES || mc_clock_ns() >= end_ns;
-}
-
-static void checks_step(struct mc_scrub *scrub, uint64_t *bytes, uint64_t end_ns)
-{
-    while (scrub->check_count > 0 && !is_step_over(*bytes, end_ns)) {
-        struct slot_check look = scrub->checks[scrub->check_first]; /* a copy: the callback may ask for more */
-        if (!look_on(scrub, &look, bytes)) {
-            scrub->checks[scrub->check_first] = look;
-            continue;
-        }
-        if (scrub->check_count == 0) /* new memory was set */
-            return;
-        scrub->check_first = (scrub->check_first + 1) % MC_SCRUB_CHECKS_MAX;
-        scrub->check_count--;
-    }
-}
-
 /* Looking at slots that were never used would give memory to their pages of the index: the walk ends before them.
- * Moves to the next live slot; false when the pass is over or *seen slots were looked at. */
-static bool walk_find(struct mc_scrub *scrub, uint32_t *seen)
+ * Moves to the next live slot; false when the pass is over or enough slots were looked at. */
+static bool walk_find(struct mc_scrub *scrub)
 {
-    const struct mc_slot *slots = mc_segment_memory_slots(scrub->memory);
-    uint32_t top = mc_segment_memory_slot_top(scrub->memory);
-    for (; *seen < STEP_SLOTS; (*seen)++) {
+    const struct mc_slot *slots = mc_segment_memory_slots(scrub->looked);
+    uint32_t top = mc_segment_memory_slot_top(scrub->looked);
+    for (; scrub->step_slots < STEP_SLOTS; scrub->step_slots++) {
         if (scrub->walk.slot >= top)
             return false;
         const struct mc_slot *slot = &slots[scrub->walk.slot];
@@ -99,51 +81,96 @@ static bool walk_find(struct mc_scrub *scrub, uint32_t *seen)
     return false;
 }
 
-/* True when the pass is over. */
-static bool walk_step(struct mc_scrub *scrub, uint64_t *bytes, uint64_t end_ns)
+/* The walk rests, so long that its rate and that of its passes are kept. */
+static void walk_rest(struct mc_scrub *scrub)
 {
-    uint32_t seen = 0;
-    while (!is_step_over(*bytes, end_ns)) {
-        if (scrub->walk.generation == 0 && !walk_find(scrub, &seen))
-            break;
-        struct slot_check look = scrub->walk;
-        bool is_done = look_on(scrub, &look, bytes);
-        if (is_done) {
-            scrub->walk.slot++;
-            scrub->walk.generation = 0;
-        } else {
-            scrub->walk.at = look.at;
-        }
-    }
-    *bytes += (uint64_t)seen * sizeof(struct mc_slot);
-    return scrub->walk.generation == 0 && scrub->walk.slot >= mc_segment_memory_slot_top(scrub->memory);
-}
-
-static void on_timer(evutil_socket_t fd, short what, void *argument)
-{
-    struct mc_scrub *scrub = argument;
-    (void)fd, (void)what;
-    if (scrub->memory == NULL)
-        return;
-    uint64_t bytes = 0, end_ns = mc_clock_ns() + STEP_NS;
-    checks_step(scrub, &bytes, end_ns);
-    if (scrub->check_count > 0) {
-        timer_set(scrub, 0);
-        return;
-    }
-    if (scrub->config.bytes_per_s == 0)
-        return;
-    bool is_over = walk_step(scrub, &bytes, end_ns);
-    uint64_t wait_us = bytes * 1000000 / scrub->config.bytes_per_s + 1000;
-    if (is_over) {
-        uint64_t passed_ms = mc_clock_ms() - scrub->pass_start_ms;
-        if (passed_ms < scrub->config.pass_ms && wait_us < (scrub->config.pass_ms - passed_ms) * 1000)
-            wait_us = (scrub->config.pass_ms - passed_ms) * 1000;
-        scrub->pass_start_ms = mc_clock_ms() + wait_us / 1000;
+    uint64_t bytes = scrub->step_bytes + (uint64_t)scrub->step_slots * sizeof(struct mc_slot);
+    uint64_t now_ns = mc_clock_ns(), pass_ns = scrub->config.pass_ms * UINT64_C(1000000);
+    scrub->due_ns = now_ns + bytes * 1000000 / scrub->config.bytes_per_s * 1000 + 1000000;
+    if (scrub->walk.generation == 0 && scrub->walk.slot >= mc_segment_memory_slot_top(scrub->looked)) { /* it is over */
+        if (scrub->due_ns < scrub->pass_start_ns + pass_ns)
+            scrub->due_ns = scrub->pass_start_ns + pass_ns;
+        scrub->pass_start_ns = scrub->due_ns;
         scrub->walk = (struct slot_check){0};
     }
-    timer_set(scrub, wait_us);
+    scrub->step_bytes = scrub->step_slots = 0;
 }
+
+static void walk_on(struct mc_scrub *scrub)
+{
+    if (scrub->walk.generation == 0 && !walk_find(scrub)) {
+        walk_rest(scrub);
+        return;
+    }
+    if (look_on(scrub, &scrub->walk, &scrub->step_bytes)) {
+        scrub->walk.slot++;
+        scrub->walk.generation = 0;
+    }
+    if (scrub->step_bytes >= STEP_BYTES)
+        walk_rest(scrub);
+}
+
+/* ---- the thread; with the lock ---- */
+
+/* It looks at what it is to look at. True: it was something else until now, and time has passed. */
+static bool memory_take(struct mc_scrub *scrub)
+{
+    if (scrub->looked_number == scrub->memory_number)
+        return false;
+    struct mc_segment_memory *before = scrub->looked;
+    scrub->looked = scrub->memory;
+    scrub->looked_number = scrub->memory_number;
+    scrub->check = scrub->walk = (struct slot_check){0};
+    scrub->step_bytes = scrub->step_slots = 0;
+    scrub->pass_start_ns = mc_clock_ns();
+    scrub->due_ns = scrub->pass_start_ns + scrub->config.pass_ms * UINT64_C(1000000);
+    if (scrub->looked != NULL)
+        mc_segment_memory_retain(scrub->looked);
+    pthread_mutex_unlock(&scrub->sleeper.lock);
+    mc_segment_memory_drop(before);
+    pthread_mutex_lock(&scrub->sleeper.lock);
+    return true;
+}
+
+static bool check_take(struct mc_scrub *scrub)
+{
+    if (scrub->check.generation == 0 && scrub->check_count > 0) {
+        scrub->check = scrub->checks[scrub->check_first];
+        scrub->check_first = (scrub->check_first + 1) % MC_SCRUB_CHECKS_MAX;
+        scrub->check_count--;
+    }
+    return scrub->check.generation != 0;
+}
+
+static void *scrub_run(void *argument)
+{
+    struct mc_scrub *scrub = argument;
+    uint64_t checked = 0;
+    pthread_mutex_lock(&scrub->sleeper.lock);
+    while (!scrub->sleeper.stop) {
+        if (memory_take(scrub))
+            continue;
+        bool is_check = scrub->looked != NULL && check_take(scrub);
+        bool walks = scrub->looked != NULL && scrub->config.bytes_per_s > 0;
+        if (!is_check && (!walks || mc_clock_ns() < scrub->due_ns)) {
+            (void)mc_monitor_wait(&scrub->sleeper.lock, &scrub->sleeper.changed,
+                                  walks ? scrub->due_ns : UINT64_MAX / 2);
+            continue;
+        }
+        pthread_mutex_unlock(&scrub->sleeper.lock);
+        if (!is_check)
+            walk_on(scrub);
+        else if (look_on(scrub, &scrub->check, &checked))
+            scrub->check.generation = 0;
+        pthread_mutex_lock(&scrub->sleeper.lock);
+    }
+    pthread_mutex_unlock(&scrub->sleeper.lock);
+    mc_segment_memory_drop(scrub->looked);
+    scrub->looked = NULL;
+    return NULL;
+}
+
+/* ---- life ---- */
 
 struct mc_scrub *mc_scrub_create(const struct mc_scrub_config *config)
 {
@@ -151,45 +178,59 @@ struct mc_scrub *mc_scrub_create(const struct mc_scrub_config *config)
     if (scrub == NULL)
         return NULL;
     scrub->config = *config;
-    scrub->timer = evtimer_new(config->base, on_timer, scrub);
-    if (scrub->timer == NULL) {
-        free(scrub);
-        return NULL;
-    }
+    mc_monitor_init(&scrub->sleeper.lock, &scrub->sleeper.changed);
+    if (mc_sleeper_start(&scrub->sleeper, "mc-scrub", scrub_run, scrub) != 0)
+        mc_log(WARNING, "cannot start the thread that scrubs the segment: what rots there its readers find out");
     return scrub;
 }
 
 void mc_scrub_set_memory(struct mc_scrub *scrub, struct mc_segment_memory *memory)
 {
+    if (!scrub->sleeper.has_thread)
+        return;
+    if (memory != NULL)
+        mc_segment_memory_retain(memory);
+    pthread_mutex_lock(&scrub->sleeper.lock);
+    struct mc_segment_memory *before = scrub->memory;
     scrub->memory = memory;
+    scrub->memory_number++;
     scrub->check_count = 0;
-    scrub->walk = (struct slot_check){0};
-    scrub->pass_start_ms = mc_clock_ms();
-    if (memory != NULL && scrub->config.bytes_per_s > 0)
-        timer_set(scrub, scrub->config.pass_ms * 1000ull);
+    pthread_cond_signal(&scrub->sleeper.changed);
+    pthread_mutex_unlock(&scrub->sleeper.lock);
+    mc_segment_memory_drop(before);
 }
 
 bool mc_scrub_check(struct mc_scrub *scrub, uint32_t slot, uint64_t generation)
 {
-    if (scrub->memory == NULL || slot >= mc_segment_memory_slot_count(scrub->memory) ||
-        scrub->check_count >= MC_SCRUB_CHECKS_MAX)
-        return false;
-    if (scrub->checks == NULL)
-        scrub->checks = calloc(MC_SCRUB_CHECKS_MAX, sizeof(*scrub->checks));
-    if (scrub->checks == NULL)
-        return false;
-    scrub->checks[(scrub->check_first + scrub->check_count) % MC_SCRUB_CHECKS_MAX] =
-        (struct slot_check){.slot = slot, .generation = generation};
-    scrub->check_count++;
-    timer_set(scrub, 0);
-    return true;
+    bool is_taken = false;
+    pthread_mutex_lock(&scrub->sleeper.lock);
+    if (scrub->memory != NULL && slot < mc_segment_memory_slot_count(scrub->memory) &&
+        scrub->check_count < MC_SCRUB_CHECKS_MAX) {
+        if (scrub->checks == NULL)
+            scrub->checks = calloc(MC_SCRUB_CHECKS_MAX, sizeof(*scrub->checks));
+        is_taken = scrub->checks != NULL;
+    }
+    if (is_taken) {
+        scrub->checks[(scrub->check_first + scrub->check_count) % MC_SCRUB_CHECKS_MAX] =
+            (struct slot_check){.slot = slot, .generation = generation};
+        scrub->check_count++;
+        pthread_cond_signal(&scrub->sleeper.changed);
+    }
+    pthread_mutex_unlock(&scrub->sleeper.lock);
+    return is_taken;
 }
 
 void mc_scrub_stop(struct mc_scrub *scrub)
 {
-    if (scrub->timer != NULL)
-        event_free(scrub->timer);
-    scrub->timer = NULL;
+    if (!scrub->sleeper.has_thread)
+        return;
+    pthread_mutex_lock(&scrub->sleeper.lock);
+    scrub->sleeper.stop = true;
+    pthread_cond_signal(&scrub->sleeper.changed);
+    pthread_mutex_unlock(&scrub->sleeper.lock);
+    pthread_join(scrub->sleeper.thread, NULL);
+    scrub->sleeper.has_thread = false;
+    mc_segment_memory_drop(scrub->memory);
     scrub->memory = NULL;
 }
 
@@ -198,6 +239,7 @@ void mc_scrub_free(struct mc_scrub *scrub)
     if (scrub == NULL)
         return;
     mc_scrub_stop(scrub);
+    mc_monitor_destroy(&scrub->sleeper.lock, &scrub->sleeper.changed);
     free(scrub->checks);
     free(scrub);
 }

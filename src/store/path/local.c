@@ -19,7 +19,7 @@ static int local_open(struct mc_paths *paths, const struct mc_endpoint *endpoint
         return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
     struct local_path *local = calloc(1, sizeof(*local));
     if (local == NULL) {
-        mc_segment_memory_release(memory);
+        mc_segment_memory_drop(memory);
         return MC_ERR_NO_MEMORY;
     }
     mc_path_init(&local->path, &mc_transport_local, paths, endpoint);
@@ -91,7 +91,7 @@ static void local_run(struct mc_path *path, struct mc_transfer **transfers, size
 static void local_close(struct mc_path *path)
 {
     struct local_path *local = (struct local_path *)path;
-    mc_segment_memory_release(local->memory);
+    mc_segment_memory_drop(local->memory);
     free(local);
 }
 

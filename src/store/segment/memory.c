@@ -108,6 +108,57 @@ void mc_segment_memory_release(struct mc_segment_memory *memory)
     memory_free(memory);
 }
 
+/* ---- beside whoever gives it up ---- */
+
+static struct mc_segment_memory *leaving_memory(struct mc_let_go *leaving)
+{
+    return (struct mc_segment_memory *)(void *)((char *)leaving - offsetof(struct mc_segment_memory, leaving));
+}
+
+static void leaving_forked(struct mc_let_go *leaving)
+{
+    mc_segment_memory_forked(leaving_memory(leaving));
+}
+
+static void leaving_end(struct mc_let_go *leaving)
+{
+    struct mc_segment_memory *memory = leaving_memory(leaving);
+    mc_segment_memory_populate_stop(memory);
+    mc_populate_forget(memory);
+    mc_segment_file_free(&memory->file);
+}
+
+static void leaving_free(struct mc_let_go *leaving)
+{
+    memory_free(leaving_memory(leaving));
+}
+
+void mc_segment_memory_drop(struct mc_segment_memory *memory)
+{
+    if (memory == NULL || atomic_fetch_sub_explicit(&memory->references, 1, memory_order_acq_rel) != 1)
+        return;
+    memory->leaving = (struct mc_let_go){.run = leaving_end, .after = leaving_free, .forked = leaving_forked};
+    mc_let_go(&memory->leaving);
+}
+
+static void retire_run(struct mc_let_go *leaving)
+{
+    mc_segment_memory_populate_stop(leaving_memory(leaving));
+}
+
+static void retire_after(struct mc_let_go *leaving)
+{
+    mc_segment_memory_drop(leaving_memory(leaving));
+}
+
+void mc_segment_memory_retire(struct mc_segment_memory *memory)
+{
+    atomic_store(&memory->stop, true);
+    mc_let_go_wake(); /* it may wait for other memory to be gone */
+    memory->leaving = (struct mc_let_go){.run = retire_run, .after = retire_after, .forked = leaving_forked};
+    mc_let_go(&memory->leaving);
+}
+
 void mc_segment_memory_end(struct mc_segment_memory *memory)
 {
     if (atomic_load(&memory->references) != 1)
@@ -492,17 +543,7 @@ bool mc_slot_read(const struct mc_slot *slot, uint64_t generation, struct mc_slo
     return state_read(slot) == MC_SLOT_LIVE && generation_read(slot) == generation;
 }
 
-/* The bytes of extents are not atomics, so their copy is ordered by a fence. ThreadSanitizer knows no fences; it does
- * not see other processes either. */
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define UNDER_THREAD_SANITIZER 1
-#endif
-#endif
-#ifdef __SANITIZE_THREAD__
-#define UNDER_THREAD_SANITIZER 1
-#endif
-
+/* The bytes of extents are not atomics, so their copy is ordered by a fence, which ThreadSanitizer does not know. */
 bool mc_slot_unchanged(const struct mc_slot *slot, uint64_t generation)
 {
 #ifndef UNDER_THREAD_SANITIZER

@@ -33,12 +33,18 @@ int mc_memory_capacity_in(const char *directory, uint64_t wanted, const struct m
 int mc_segment_memory_create(uint64_t capacity, struct mc_segment_memory **memory);
 void mc_segment_memory_retain(struct mc_segment_memory *memory);
 void mc_segment_memory_release(struct mc_segment_memory *memory);
+/* The same, of a thread that must not wait: what the last one has to do is done beside it (let_go.h). */
+void mc_segment_memory_drop(struct mc_segment_memory *memory);
+/* Its owner's last word: populating ends, and his reference is dropped; both beside the caller, who does not wait. What
+ * its `progress` uses has to be there until mc_let_go_await. */
+void mc_segment_memory_retire(struct mc_segment_memory *memory);
 /* Starts the thread that populates (MADV_POPULATE_WRITE in steps of 16 MiB, else touching), with helpers where the
- * segment is large (MC_POPULATE_THREADS); ENOMEM stops it with one log line and the rest is never offered. Stopped and
- * joined by the last release. progress (may be NULL) is called from that thread after each step. */
+ * segment is large (MC_POPULATE_THREADS); ENOMEM stops it with one log line and the rest is never offered. It begins
+ * when what this process lets go of is gone (let_go.h): there may not be room for both. Stopped and joined by the last
+ * release. progress (may be NULL) is called from that thread after each step. */
 #define MC_POPULATE_THREADS_MAX 16u
-int mc_segment_memory_populate(struct mc_segment_memory *memory, void (*progress)(void *context, uint64_t populated),
-                               void *context);
+typedef void mc_populate_progress(void *context, struct mc_segment_memory *memory, uint64_t populated);
+int mc_segment_memory_populate(struct mc_segment_memory *memory, mc_populate_progress *progress, void *context);
 
 /* Stops that thread; afterwards progress is not called any more. Not from progress itself. */
 void mc_segment_memory_populate_stop(struct mc_segment_memory *memory);

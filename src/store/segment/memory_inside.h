@@ -4,6 +4,7 @@
 
 #include "store/segment/memory.h"
 #include "store/segment/file.h"
+#include "store/segment/let_go.h"
 
 #include <pthread.h>
 
@@ -20,9 +21,20 @@ struct mc_segment_memory {
     bool populating;  /* thread is to be joined */
     uint64_t counted; /* what that thread has populated; read when it has ended */
     pthread_t thread;
-    void (*progress)(void *context, uint64_t populated);
+    mc_populate_progress *progress;
     void *progress_context;
+    struct mc_let_go leaving; /* of its end, or of its owner's */
 };
+
+/* ThreadSanitizer knows no fences, and does not see other processes. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define UNDER_THREAD_SANITIZER 1
+#endif
+#endif
+#ifdef __SANITIZE_THREAD__
+#define UNDER_THREAD_SANITIZER 1
+#endif
 
 static inline uint64_t mc_sub_to_zero(uint64_t a, uint64_t b)
 {

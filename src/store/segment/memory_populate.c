@@ -22,7 +22,8 @@
 #define POPULATE_PROCESSORS_EACH 8u        /* and for so many */
 #define SAY_AFTER_S 2.0
 #define SAY_EVERY_NS 10000000000ull
-#define KEEP_PART 15u /* one byte is left to whoever else is there for so many that are lent */
+#define LET_GO_MS 60000u /* so long what is let go of is waited for, before new memory is populated */
+#define KEEP_PART 15u    /* one byte is left to whoever else is there for so many that are lent */
 
 /* Of all segments of this process that are no files of a disk. Each alone leaves a tenth free (mc_memory_capacity);
  * what several were promised that were set up at the same time is more than there is. */
@@ -218,7 +219,7 @@ static void tell(struct mc_segment_memory *memory, struct telling *telling, uint
     if (done >= telling->due || done == data_size) {
         telling->due = progress_due(done);
         if (memory->progress != NULL)
-            memory->progress(memory->progress_context, mc_segment_memory_populated(memory));
+            memory->progress(memory->progress_context, memory, mc_segment_memory_populated(memory));
     }
     double passed_s = (double)(now_ns - telling->start_ns) / 1e9;
     if (done < data_size && passed_s > SAY_AFTER_S && now_ns - telling->said_ns > SAY_EVERY_NS) {
@@ -246,9 +247,11 @@ static void *populate_run(void *argument)
 {
     struct mc_segment_memory *memory = argument;
     const uint64_t data_size = memory->file.data_size, capacity = memory->file.capacity;
-    struct telling telling = {.due = progress_due(0), .start_ns = mc_clock_ns()};
+    struct telling telling = {.due = progress_due(0)};
     struct gang gang = {.memory = memory, .failed_at = UINT64_MAX};
     uint64_t done = 0;
+    (void)mc_let_go_await(mc_clock_ns() + LET_GO_MS * UINT64_C(1000000), &memory->stop);
+    telling.start_ns = mc_clock_ns();
     mc_monitor_init(&gang.lock, &gang.changed);
     helpers_start(&gang, data_size);
     while (done < data_size && !atomic_load_explicit(&memory->stop, memory_order_relaxed)) {
@@ -278,8 +281,7 @@ static void *populate_run(void *argument)
     return NULL;
 }
 
-int mc_segment_memory_populate(struct mc_segment_memory *memory, void (*progress)(void *context, uint64_t populated),
-                               void *context)
+int mc_segment_memory_populate(struct mc_segment_memory *memory, mc_populate_progress *progress, void *context)
 {
     mc_assert(!memory->populating);
     memory->progress = progress;
@@ -297,7 +299,8 @@ void mc_segment_memory_populate_stop(struct mc_segment_memory *memory)
     if (!memory->populating)
         return;
     mc_assert(!pthread_equal(pthread_self(), memory->thread));
-    atomic_store_explicit(&memory->stop, true, memory_order_relaxed);
+    atomic_store(&memory->stop, true);
+    mc_let_go_wake();
     pthread_join(memory->thread, NULL);
     memory->populating = false;
 }

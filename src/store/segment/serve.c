@@ -9,6 +9,7 @@
 #include "env/log.h"
 #include "env/thread.h"
 #include "rdma/rdma.h"
+#include "store/segment/let_go.h"
 #include "store/segment/serve_inside.h"
 
 #include <errno.h>
@@ -457,34 +458,53 @@ int mc_serve_start(struct mc_serve *serve)
     return serve->started ? 0 : MC_ERR_NO_MEMORY;
 }
 
-static void unpin(struct mc_serve *serve)
-{
-    if (serve->server.rdma_data != NULL)
-        (void)mc_rdma_memory_unregister(serve->server.rdma_data);
-    if (serve->server.rdma_index != NULL)
-        (void)mc_rdma_memory_unregister(serve->server.rdma_index);
-    serve->server.rdma_data = serve->server.rdma_index = NULL;
-}
-
-struct pinned { /* on its way to the serve thread */
+struct pinned { /* of memory that is served, or on its way to the serve thread or to its end */
+    struct mc_let_go leaving;
     struct mc_serve *serve;
     struct mc_segment_memory *memory; /* with a reference */
     struct mc_rdma_memory *data, *index;
 };
 
+static void unpin_run(struct mc_let_go *leaving)
+{
+    struct pinned *pinned = (struct pinned *)(void *)leaving;
+    (void)mc_rdma_memory_unregister(pinned->data);
+    (void)mc_rdma_memory_unregister(pinned->index);
+}
+
+static void unpin_after(struct mc_let_go *leaving)
+{
+    struct pinned *pinned = (struct pinned *)(void *)leaving;
+    mc_segment_memory_drop(pinned->memory);
+    free(pinned);
+}
+
+/* The kernel unpins all of its pages. Peers' links to it have ended: nothing of theirs arrives there. */
+static void unpin(struct pinned *pinned)
+{
+    pinned->leaving = (struct mc_let_go){.run = unpin_run, .after = unpin_after};
+    mc_let_go(&pinned->leaving);
+}
+
+static void pinned_drop(struct mc_serve *serve)
+{
+    if (serve->pinned != NULL)
+        unpin(serve->pinned);
+    serve->pinned = NULL;
+    serve->server.rdma_data = serve->server.rdma_index = NULL;
+}
+
 static void on_pinned(void *argument)
 {
     struct pinned *pinned = argument;
-    struct mc_lane_server *server = &pinned->serve->server;
-    if (server->memory == pinned->memory && server->rdma_data == NULL) {
-        server->rdma_data = pinned->data;
-        server->rdma_index = pinned->index;
-    } else { /* other memory is served meanwhile */
-        (void)mc_rdma_memory_unregister(pinned->data);
-        (void)mc_rdma_memory_unregister(pinned->index);
+    struct mc_serve *serve = pinned->serve;
+    if (serve->server.memory != pinned->memory || serve->pinned != NULL) { /* other memory is served meanwhile */
+        unpin(pinned);
+        return;
     }
-    mc_segment_memory_release(pinned->memory);
-    free(pinned);
+    serve->pinned = pinned;
+    serve->server.rdma_data = pinned->data;
+    serve->server.rdma_index = pinned->index;
 }
 
 void mc_serve_set_rdma(struct mc_serve *serve, struct mc_rdma *rdma)
@@ -546,7 +566,7 @@ void mc_serve_set_memory(struct mc_serve *serve, struct mc_segment_memory *memor
 {
     cuts_forget(serve);
     mc_connections_close(serve);
-    unpin(serve);
+    pinned_drop(serve);
     if (memory != NULL) {
         mc_segment_memory_retain(memory);
         mc_segment_memory_set_owner(memory, serve->server.node, serve->server.incarnation);
@@ -554,7 +574,7 @@ void mc_serve_set_memory(struct mc_serve *serve, struct mc_segment_memory *memor
     struct mc_segment_memory *old = serve->server.memory;
     serve->server.memory = memory;
     mc_serve_data_memory(serve, memory);
-    mc_segment_memory_release(old);
+    mc_segment_memory_drop(old);
 }
 
 static void cut_wait(struct mc_serve *serve, const struct mc_serve_cut *new_cut)
@@ -611,6 +631,7 @@ void mc_serve_end(struct mc_serve *serve)
     while (serve->posts != NULL)
         posts_run(serve);
     mc_serve_set_memory(serve, NULL);
+    (void)mc_let_go_await(UINT64_MAX / 2, NULL); /* whose devices may be closed now */
     listener_stop(&serve->tcp);
     listener_stop(&serve->local);
     if (serve->unix_path[0] != 0 && serve->unix_path[0] != '@')

@@ -62,7 +62,7 @@ static void on_commits(void *argument)
         mc_lane_commit(server, &commits->items[i].item, commits->items[i].is_lost);
     if (server->hooks.flush != NULL)
         server->hooks.flush(server->hooks.context);
-    mc_segment_memory_release(commits->memory);
+    mc_segment_memory_drop(commits->memory);
     free(commits->items);
     free(commits);
 }
@@ -168,7 +168,7 @@ static void on_moved(void *argument)
         mc_fd_close(connection->fd);
         free(connection);
     }
-    mc_segment_memory_release(moved->memory);
+    mc_segment_memory_drop(moved->memory);
     free(moved);
 }
 
@@ -204,7 +204,7 @@ static void on_memory(void *argument)
 {
     struct memory_post *post = argument;
     mc_serve_set_memory(post->serve, post->memory);
-    mc_segment_memory_release(post->memory);
+    mc_segment_memory_drop(post->memory);
     free(post);
 }
 

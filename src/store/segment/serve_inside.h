@@ -85,6 +85,7 @@ struct mc_serve {
     uint32_t greeters_max;
     struct mc_serve_cut *cuts;
     struct event *cut_timer; /* runs while a cut waits */
+    struct pinned *pinned;   /* the registrations that are in `server`; NULL: none */
 
     int post_fd; /* eventfd */
     struct event *posted;
