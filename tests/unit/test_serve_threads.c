@@ -8,9 +8,13 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <poll.h>
 
 #define STREAMS 4u
 #define TURN (256u << 10)
+#define TURN_IN_COMPANY (64u << 10)
+#define FRAME_MOST 128     /* bytes of what is said beside the payload */
+#define COMPANY_SURE_MS 5u /* half of what it lasts */
 
 static _Atomic int threads_left = -1; /* so many may be started; negative: any number */
 
@@ -132,6 +136,137 @@ static void test_small_beside_streams(void **state)
     assert_int_equal(hear_reply(&small, 2, &reply), 0);
     for (unsigned i = 0; i < STREAMS; i++)
         peer_close(&streams[i]);
+    peer_close(&small);
+    rig_stop(&rig);
+}
+
+/* What the thread that serves moves of streams while something small waits for it. Its descriptors; -1: none. */
+static struct {
+    _Atomic int small, streams[2];
+    _Atomic uint64_t small_ms; /* when the small one was heard last */
+    _Atomic uint64_t waited;   /* bytes of streams since it waits */
+    _Atomic uint64_t waited_most, alone_most;
+    _Atomic unsigned waits; /* of those that waited for any */
+} moves = {.small = -1, .streams = {-1, -1}};
+
+static bool waits(int fd)
+{
+    struct pollfd poll_small = {.fd = fd, .events = POLLIN};
+    return fd >= 0 && poll(&poll_small, 1, 0) > 0;
+}
+
+static ssize_t moved_note(int fd, bool is_waited, ssize_t moved)
+{
+    if (moved <= FRAME_MOST || (fd != atomic_load(&moves.streams[0]) && fd != atomic_load(&moves.streams[1])))
+        return moved;
+    if (atomic_load(&moves.small_ms) == 0 && (uint64_t)moved > atomic_load(&moves.alone_most))
+        atomic_store(&moves.alone_most, (uint64_t)moved);
+    if (is_waited && mc_clock_ms() - atomic_load(&moves.small_ms) < COMPANY_SURE_MS)
+        atomic_fetch_add(&moves.waited, (uint64_t)moved);
+    return moved;
+}
+
+/* In place of libc's; once a call, before it, it is looked whether the small one waits. */
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    static ssize_t (*next)(int, const struct msghdr *, int);
+    if (next == NULL)
+        *(void **)&next = dlsym(RTLD_NEXT, "sendmsg");
+    bool is_waited = waits(atomic_load(&moves.small));
+    return moved_note(fd, is_waited, next(fd, message, flags));
+}
+
+ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+    static ssize_t (*next)(int, struct msghdr *, int);
+    if (next == NULL)
+        *(void **)&next = dlsym(RTLD_NEXT, "recvmsg");
+    bool is_waited = waits(atomic_load(&moves.small));
+    ssize_t received = next(fd, message, flags);
+    if (fd == atomic_load(&moves.small) && received > 0) {
+        uint64_t waited = atomic_exchange(&moves.waited, 0);
+        if (waited > atomic_load(&moves.waited_most))
+            atomic_store(&moves.waited_most, waited);
+        atomic_fetch_add(&moves.waits, waited > 0);
+        atomic_store(&moves.small_ms, mc_clock_ms());
+    }
+    return moved_note(fd, is_waited, received);
+}
+
+struct streaming { /* goes on until it is to stop */
+    struct rig *rig;
+    struct peer peer;
+    atomic_bool stop;
+    pthread_t thread;
+    bool is_writer;
+};
+
+static void *stream_run(void *argument)
+{
+    struct streaming *streaming = argument;
+    uint8_t *bytes = calloc(1, 4 * MIB);
+    for (uint64_t id = 1; !atomic_load(&streaming->stop); id++) {
+        struct mc_wire_read_reply reply;
+        if (streaming->is_writer) {
+            put_write(&streaming->peer, 3, 30 + id, 8 * MIB, 4 * MIB);
+            assert_int_equal(peer_flush(&streaming->peer), 0);
+            assert_int_equal(peer_send_bytes(&streaming->peer, bytes, 4 * MIB), 0);
+            continue;
+        }
+        put_read(&streaming->peer, id, 1, 10, 0, 4 * MIB, false);
+        assert_int_equal(peer_flush(&streaming->peer), 0);
+        assert_int_equal(hear_reply(&streaming->peer, id, &reply), 0);
+        peer_receive_bytes(&streaming->peer, bytes, 4 * MIB);
+        assert_int_equal(hear_end(&streaming->peer, id), 0);
+    }
+    free(bytes);
+    return NULL;
+}
+
+static void descriptors_find(struct rig *rig, void *argument)
+{
+    const struct mc_id *nodes = argument;
+    for (const struct mc_serve_connection *one = rig->serve->guests.first; one != NULL; one = one->next) {
+        if (mc_id_equal(one->lane.peer, nodes[2]))
+            atomic_store(&moves.small, one->fd);
+        for (unsigned i = 0; i < 2; i++)
+            if (mc_id_equal(one->lane.peer, nodes[i]))
+                atomic_store(&moves.streams[i], one->fd);
+    }
+}
+
+/* Turns are large while nobody wants anything small, and of 64 KiB while somebody does. */
+static void test_turns_in_company(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_id nodes[3] = {mc_random_id(), mc_random_id(), mc_random_id()};
+    struct streaming streams[2] = {{.rig = &rig}, {.rig = &rig, .is_writer = true}};
+    rig_start(&rig);
+    object_put(&rig, 1, 10, 0, 4 * MIB);
+    struct peer small = connect_as(&rig, false, nodes[2]);
+    for (unsigned i = 0; i < 2; i++)
+        streams[i].peer = connect_as(&rig, false, nodes[i]);
+    usleep(20000); /* their hellos were small */
+    rig_call(&rig, descriptors_find, nodes);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&streams[i].thread, NULL, stream_run, &streams[i]), 0);
+    uint64_t end_ns = soon();
+    while (atomic_load(&moves.alone_most) <= TURN_IN_COMPANY && mc_clock_ns() < end_ns)
+        usleep(1000);
+    assert_in_range(atomic_load(&moves.alone_most), TURN_IN_COMPANY + 1, TURN);
+    end_ns = soon();
+    for (uint64_t id = 1; atomic_load(&moves.waits) < 30 && mc_clock_ns() < end_ns; id++)
+        expect_pong(&small, id);
+    /* And the end of another stream, which is as small as what waits. */
+    assert_in_range(atomic_load(&moves.waited_most), 1, TURN_IN_COMPANY + MC_LANE_COPY_MAX + FRAME_MOST);
+    atomic_store(&moves.small, -1);
+    for (unsigned i = 0; i < 2; i++) {
+        atomic_store(&moves.streams[i], -1);
+        atomic_store(&streams[i].stop, true);
+        pthread_join(streams[i].thread, NULL);
+        peer_close(&streams[i].peer);
+    }
     peer_close(&small);
     rig_stop(&rig);
 }
@@ -395,6 +530,7 @@ int main(void)
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small_beside_streams),
+        cmocka_unit_test(test_turns_in_company),
         cmocka_unit_test(test_streams_arrive),
         cmocka_unit_test(test_one_thread_stands_still),
         cmocka_unit_test(test_threads_that_cannot_start),

@@ -13,9 +13,12 @@
 #include <unistd.h>
 
 #define GREETERS_AT_ONCE 8 /* leave for one that comes, when there are too many */
-/* A connection moves about so much before others have their turn. Of 64 KiB each piece wakes its reader, which then
- * waits for the next: on one processor gets of 1 to 64 MiB took 1.3 to 2.2 times as long. */
+/* A connection moves so much before others have their turn. Of 64 KiB each piece wakes its reader, which then waits for
+ * the next: on one processor gets of 1 to 64 MiB took 1.3 to 2.2 times as long. */
 #define TURN_BYTES (256u << 10)
+#define TURN_BYTES_IN_COMPANY (64u << 10) /* where another connection has asked for something small, */
+#define COMPANY_MS 10u                    /* and that is not longer ago. It has sent nothing large as lately */
+#define ANSWER_BYTES (4u << 10)           /* of small answers go behind a turn that was all input */
 
 /* ---- lists ---- */
 
@@ -49,6 +52,7 @@ static void stream_append(struct mc_serve_connection *connection)
     struct mc_serve *serve = connection->serve;
     serve->activity++; /* the loop does not wait for events meanwhile */
     connection->is_streaming = true;
+    connection->streamed_ms = mc_clock_ms();
     connection->stream_previous = serve->streams.last;
     connection->stream_next = NULL;
     if (serve->streams.last != NULL)
@@ -82,6 +86,7 @@ static struct mc_serve *control_of(struct mc_serve *serve)
 static void connection_leave(struct mc_serve_connection *connection)
 {
     struct mc_serve *serve = connection->serve;
+    serve->small = serve->small == connection ? NULL : serve->small;
     list_remove(connection->is_guest ? &serve->guests : &serve->greeters, connection);
     stream_remove(connection);
     mc_shares_leave(&serve->shares, &connection->guest);
@@ -424,20 +429,41 @@ static void connection_rest(struct mc_serve_connection *connection)
         rest_timer_set(serve, now_ms);
 }
 
+/* ---- turns ---- */
+
+static uint64_t turn_bytes(const struct mc_serve_connection *connection)
+{
+    const struct mc_serve *serve = connection->serve;
+    bool has_company =
+        serve->small != NULL && serve->small != connection && mc_clock_ms() - serve->small_ms < COMPANY_MS;
+    return has_company ? TURN_BYTES_IN_COMPANY : TURN_BYTES;
+}
+
+/* It has asked for something; what is small of a connection with large things is no company for others. */
+static void asked_note(struct mc_serve_connection *connection)
+{
+    uint64_t now_ms = mc_clock_ms();
+    if (connection->is_streaming || now_ms - connection->streamed_ms < COMPANY_MS)
+        return;
+    connection->serve->small = connection;
+    connection->serve->small_ms = now_ms;
+}
+
 /* ---- moving bytes ---- */
 
-/* One receive, into the window of a payload and behind it into the scratch. Bytes, 0 when the socket is empty, or
- * negative. *more: worth another. */
-static int64_t connection_receive(struct mc_serve_connection *connection, bool *more)
+/* One receive of at most so many bytes, into the window of a payload and behind it into the scratch. Bytes, 0 when the
+ * socket is empty, or negative. *more: worth another. */
+static int64_t connection_receive(struct mc_serve_connection *connection, uint64_t most, bool *more)
 {
     struct mc_serve *serve = connection->serve;
     uint8_t *target;
     int64_t window = mc_lane_window(&connection->lane, &target);
     if (window < 0)
         return window;
-    size_t direct = window < (int64_t)TURN_BYTES ? (size_t)window : TURN_BYTES;
-    struct iovec parts[2] = {{target, direct}, {serve->scratch, sizeof(serve->scratch)}};
-    bool has_scratch = (int64_t)direct == window; /* what lies behind the window must not go where payload goes */
+    size_t direct = (uint64_t)window < most ? (size_t)window : (size_t)most;
+    size_t behind = most - direct < sizeof(serve->scratch) ? (size_t)most - direct : sizeof(serve->scratch);
+    struct iovec parts[2] = {{target, direct}, {serve->scratch, behind}};
+    bool has_scratch = behind > 0; /* what lies behind the window must not go where payload goes */
     struct msghdr message = {.msg_iov = direct > 0 ? parts : parts + 1,
                              .msg_iovlen = direct == 0   ? 1
                                            : has_scratch ? 2
@@ -456,7 +482,7 @@ static int64_t connection_receive(struct mc_serve_connection *connection, bool *
         connection->is_at_end = true;
         return MC_ERR_RPC_FAIL;
     }
-    *more = (size_t)received == direct + (has_scratch ? sizeof(serve->scratch) : 0);
+    *more = (size_t)received == direct + behind;
     int rc = mc_lane_input(&connection->lane, serve->scratch, (size_t)received - in_window);
     if (rc == MC_ERR_PROTOCOL && !connection->lane.is_open)
         mc_secure_note(connection->fd, serve->scratch, (size_t)received - in_window, true);
@@ -499,6 +525,19 @@ static ssize_t send_parts(struct mc_serve_connection *connection, struct iovec *
     return sent;
 }
 
+/* Of the parts no more than so many bytes. How many are left. */
+static size_t parts_limit(struct iovec *parts, size_t count, uint64_t most)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].iov_len >= most) {
+            parts[i].iov_len = (size_t)most;
+            return i + 1;
+        }
+        most -= parts[i].iov_len;
+    }
+    return count;
+}
+
 static void set_event(struct event *event, bool *is_added, bool wanted)
 {
     if (*is_added == wanted)
@@ -507,18 +546,19 @@ static void set_event(struct event *event, bool *is_added, bool wanted)
     mc_assert((wanted ? event_add(event, NULL) : event_del(event)) == 0);
 }
 
-/* Sends what there is, up to a turn's worth; unless it `may_stream`, only until much is under way. 0 or negative. */
-static int connection_send(struct mc_serve_connection *connection, bool may_stream)
+/* Sends what there is, up to so many bytes; unless it `may_stream`, only until much is under way. 0 or negative. */
+static int connection_send(struct mc_serve_connection *connection, bool may_stream, uint64_t budget)
 {
-    uint64_t budget = TURN_BYTES;
     bool is_blocked = false;
+    if (budget < ANSWER_BYTES && !mc_lane_gives_much(&connection->lane))
+        budget = ANSWER_BYTES;
     while (budget > 0 && !is_blocked) {
         struct iovec parts[MC_LANE_PARTS_MAX];
         bool with_fds;
         size_t count = mc_lane_output(&connection->lane, parts, budget, &with_fds);
         if (count == 0 || (mc_lane_gives_much(&connection->lane) && !may_stream))
             break;
-        ssize_t sent = send_parts(connection, parts, count, with_fds);
+        ssize_t sent = send_parts(connection, parts, parts_limit(parts, count, budget), with_fds);
         if (sent < 0) {
             if (errno != EAGAIN)
                 return MC_ERR_RPC_FAIL;
@@ -544,18 +584,18 @@ static int connection_send(struct mc_serve_connection *connection, bool may_stre
     return 0;
 }
 
-/* Receives up to a turn's worth, into the window of a large payload only if it `may_stream`; with TLS also what is here
+/* Receives up to so many bytes, into the window of a large payload only if it `may_stream`; with TLS also what is here
  * then, of which no event will tell. Bytes; *end: 0, or why it is over. */
-static uint64_t connection_take(struct mc_serve_connection *connection, bool may_stream, int *end)
+static uint64_t connection_take(struct mc_serve_connection *connection, bool may_stream, uint64_t turn, int *end)
 {
     uint64_t moved = 0;
     bool more = true, only_held = false;
     while (more && mc_lane_wants_input(&connection->lane)) {
         if (!may_stream && mc_lane_takes_much(&connection->lane))
             break;
-        if (moved >= TURN_BYTES && !only_held && !(only_held = mc_socket_hold(connection->fd, true)))
+        if (moved >= turn && !only_held && !(only_held = mc_socket_hold(connection->fd, true)))
             break;
-        int64_t rc = connection_receive(connection, &more);
+        int64_t rc = connection_receive(connection, moved < turn ? turn - moved : MC_SERVE_RECEIVE_BYTES, &more);
         if (rc < 0) {
             *end = (int)rc; /* commits that came before the end are still told */
             break;
@@ -575,7 +615,7 @@ static uint64_t connection_take(struct mc_serve_connection *connection, bool may
 static int connection_turn(struct mc_serve_connection *connection, bool may_stream)
 {
     int rc = 0;
-    uint64_t moved = connection_take(connection, may_stream, &rc);
+    uint64_t turn = turn_bytes(connection), moved = connection_take(connection, may_stream, turn, &rc);
     if (moved > 0)
         has_moved(connection, moved);
     flush_commits(connection->serve);
@@ -585,7 +625,10 @@ static int connection_turn(struct mc_serve_connection *connection, bool may_stre
         event_free(connection->hello_timer);
         connection->hello_timer = NULL;
     }
-    return connection_send(connection, may_stream);
+    rc = connection_send(connection, may_stream, moved < turn ? turn - moved : 0);
+    if (rc == 0 && moved > 0 && !may_stream)
+        asked_note(connection);
+    return rc;
 }
 
 /* The connection is of no use any more: `code` says why.
@@ -643,7 +686,7 @@ static void on_writable(evutil_socket_t fd, short what, void *argument)
     (void)fd, (void)what;
     struct mc_serve_connection *connection = argument;
     if (!connection->is_streaming)
-        connection_goes_on(connection, connection_send(connection, false));
+        connection_goes_on(connection, connection_send(connection, false, turn_bytes(connection)));
 }
 
 bool mc_connections_stream(struct mc_serve *serve)

@@ -43,7 +43,8 @@ struct mc_serve_connection {
     struct mc_serve_lane lane;
     struct mc_guest guest;
     struct mc_serve_connection *previous, *next;
-    bool is_streaming; /* much of it is under way: it is among serve->streams */
+    bool is_streaming;    /* much of it is under way: it is among serve->streams, */
+    uint64_t streamed_ms; /* and came there then; 0: it never was */
     struct mc_serve_connection *stream_previous, *stream_next;
 };
 
@@ -75,6 +76,8 @@ struct mc_serve {
     struct { /* in the order of their turns */
         struct mc_serve_connection *first, *last;
     } streams;
+    const struct mc_serve_connection *small; /* the last that asked for something small, and then; NULL: none */
+    uint64_t small_ms;
     struct mc_shares shares;     /* of the guests; its limit is what all threads together leave to this one */
     uint32_t guests_max;         /* of all threads together */
     struct event *rest_timer;    /* runs while a connection rests */
