@@ -768,6 +768,50 @@ static void test_hammer(void **state)
     mc_segment_memory_release(hammer.memory);
 }
 
+static uint64_t index_blocks(const struct mc_segment_memory *memory)
+{
+    struct stat status;
+    assert_int_equal(fstat(mc_segment_memory_index_fd(memory), &status), 0);
+    return (uint64_t)status.st_blocks;
+}
+
+/* The memory of an index follows its use: nobody who only looks at slots that were never used gives them pages, wherever
+ * he looks. */
+static void test_index_of_what_is_used(void **state)
+{
+    (void)state;
+    struct mc_segment_memory *memory;
+    struct mc_content *contents;
+    assert_int_equal(mc_segment_memory_create(1ull << 30, &memory), 0);
+    atomic_store(&memory->backed_end, mc_segment_memory_data_size(memory));
+    uint32_t count = mc_segment_memory_slot_count(memory);
+    struct mc_wire_commit_item commit = {.slot = 3, .generation = 5, .length = 10, .key_length = 5};
+    commit.block_shift = mc_block_shift(10);
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    uint64_t before = index_blocks(memory);
+    assert_true(before > 0);
+    for (uint32_t slot = 64; slot < count; slot += 64) {
+        uint64_t at = 0;
+        struct mc_slot copy;
+        assert_int_equal(mc_segment_memory_may_write(memory, slot, 7, 0, 4096), 0);
+        assert_int_equal(mc_segment_memory_verify(memory, slot, 7, &at, 4096), MC_ERR_REPLICA_IS_GONE);
+        assert_false(mc_segment_memory_slot_read(memory, slot, 7, &copy));
+        commit.slot = slot;
+        commit.generation = UINT64_MAX; /* which no master of ours can have granted */
+        assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_STALE);
+    }
+    assert_int_equal(mc_segment_memory_live(memory), 1);
+    (void)mc_segment_memory_contents(memory, NULL, &contents);
+    free(contents);
+    assert_int_equal(index_blocks(memory), before);
+    assert_false(mc_segment_memory_slot_read(memory, count, 7, &(struct mc_slot){.crc = 0}));
+    commit.slot = 40 * 64;
+    commit.generation = 6;
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    assert_in_range(index_blocks(memory), before + 1, before + 2 * 4096 / 512);
+    mc_segment_memory_release(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -791,6 +835,7 @@ int main(void)
         cmocka_unit_test(test_generations_of_nobody),
         cmocka_unit_test(test_hammer),
         cmocka_unit_test(test_local_writes),
+        cmocka_unit_test(test_index_of_what_is_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -290,12 +290,25 @@ static uint64_t generation_read(const struct mc_slot *slot)
     return atomic_load_explicit(&slot->generation, memory_order_acquire);
 }
 
+/* Reading a page of the index that nobody has written to would make it one that takes memory, and anybody may ask. Who
+ * has heard that a slot is in use has heard it after slot_top was raised. */
+static bool is_used(const struct mc_segment_memory *memory, uint32_t number)
+{
+    return number < atomic_load_explicit(&memory->slot_top, memory_order_acquire);
+}
+
+/* The generation that a slot has seen. */
+static uint64_t seen_by(const struct mc_segment_memory *memory, uint32_t number)
+{
+    return is_used(memory, number) ? generation_read(&memory->file.slots[number]) : 0;
+}
+
 /* Called with the lock. W1 and W2; what writers.h needs beyond that is done by who looks at the intents. */
 static void slot_clear(struct mc_segment_memory *memory, uint32_t number, uint64_t generation)
 {
     struct mc_slot *slot = &memory->file.slots[number];
-    if (number >= memory->slot_top) { /* before it is used, so that whoever takes it up finds it */
-        memory->slot_top = number + 1;
+    if (!is_used(memory, number)) { /* before it is used, so that whoever takes it up finds it */
+        atomic_store_explicit(&memory->slot_top, number + 1, memory_order_release);
         atomic_store_explicit(&memory->file.header->slot_top, mc_slot_top_pack(number + 1), memory_order_release);
     }
     atomic_store_explicit(&slot->state, (uint32_t)MC_SLOT_EMPTY, memory_order_release);
@@ -344,7 +357,7 @@ int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_w
     uint8_t pin[3], flags = mc_pin_write(commit->flags, commit->pin_ms, now_ms, pin);
     int rc = 0;
     pthread_mutex_lock(&memory->lock);
-    if (commit->generation <= generation_read(slot) || !is_of_our_master(memory, commit->generation)) {
+    if (commit->generation <= seen_by(memory, commit->slot) || !is_of_our_master(memory, commit->generation)) {
         rc = MC_ERR_STALE;
     } else {
         slot_clear(memory, commit->slot, commit->generation);
@@ -372,7 +385,7 @@ int mc_segment_memory_may_write(struct mc_segment_memory *memory, uint32_t slot,
     uint64_t end = atomic_load_explicit(&memory->backed_end, memory_order_acquire);
     if (slot >= memory->file.slot_count || offset > end || length > end - offset)
         return MC_ERR_INVALID_PARAMS;
-    return generation > generation_read(&memory->file.slots[slot]) && is_of_our_master(memory, generation) &&
+    return generation > seen_by(memory, slot) && is_of_our_master(memory, generation) &&
                    !mc_segment_memory_is_given_up(memory)
                ? 0
                : MC_ERR_STALE;
@@ -400,7 +413,7 @@ int mc_segment_memory_clear(struct mc_segment_memory *memory, uint32_t number, u
     if (number >= memory->file.slot_count)
         return MC_ERR_INVALID_PARAMS;
     pthread_mutex_lock(&memory->lock);
-    if (generation_read(&memory->file.slots[number]) <= generation)
+    if (seen_by(memory, number) <= generation)
         slot_clear(memory, number, generation);
     pthread_mutex_unlock(&memory->lock);
     return 0;
@@ -517,7 +530,7 @@ void mc_segment_memory_set_cluster(struct mc_segment_memory *memory, struct mc_i
 uint32_t mc_segment_memory_live(struct mc_segment_memory *memory)
 {
     uint32_t live = 0;
-    for (uint32_t i = 0; i < mc_segment_memory_slot_count(memory); i++)
+    for (uint32_t i = 0; is_used(memory, i); i++)
         live += state_read(&memory->file.slots[i]) == MC_SLOT_LIVE;
     return live;
 }
@@ -544,6 +557,12 @@ bool mc_slot_read(const struct mc_slot *slot, uint64_t generation, struct mc_slo
 }
 
 /* The bytes of extents are not atomics, so their copy is ordered by a fence, which ThreadSanitizer does not know. */
+bool mc_segment_memory_slot_read(const struct mc_segment_memory *memory, uint32_t slot, uint64_t generation,
+                                 struct mc_slot *copy)
+{
+    return is_used(memory, slot) && mc_slot_read(&memory->file.slots[slot], generation, copy);
+}
+
 bool mc_slot_unchanged(const struct mc_slot *slot, uint64_t generation)
 {
 #ifndef UNDER_THREAD_SANITIZER

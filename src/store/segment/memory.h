@@ -77,6 +77,10 @@ int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_w
  * MC_ERR_INVALID_PARAMS. */
 int mc_segment_memory_may_write(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset,
                                 uint64_t length);
+/* mc_slot_read of a slot of the own index, by any number. Of one that was never used the index has no page, and gets
+ * none by being looked at. */
+bool mc_segment_memory_slot_read(const struct mc_segment_memory *memory, uint32_t slot, uint64_t generation,
+                                 struct mc_slot *copy);
 /* Clears the slot if it holds this generation or an older one, and refuses everything up to this generation from now
  * on. */
 int mc_segment_memory_clear(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation);

@@ -90,7 +90,8 @@ static bool writing_is_sane(const struct mc_segment_memory *memory, const struct
     if (writing->slot >= memory->file.slot_count || writing->offset % MC_EXTENT_UNIT != 0 || writing->length == 0 ||
         writing->offset > memory->file.data_size || writing->length > memory->file.data_size - writing->offset)
         return false;
-    return !mc_slot_unchanged(&memory->file.slots[writing->slot], writing->generation);
+    return writing->slot >= memory->slot_top ||
+           !mc_slot_unchanged(&memory->file.slots[writing->slot], writing->generation);
 }
 
 static void writing_collect(struct mc_segment_memory *memory, struct content_listing *listing)
@@ -227,7 +228,7 @@ int mc_segment_memory_verify(struct mc_segment_memory *memory, uint32_t number, 
                              uint64_t budget)
 {
     struct mc_slot slot;
-    if (number >= memory->file.slot_count || !mc_slot_read(&memory->file.slots[number], generation, &slot))
+    if (!mc_segment_memory_slot_read(memory, number, generation, &slot))
         return MC_ERR_REPLICA_IS_GONE;
     bool is_good = mc_slot_is_sane(memory, &slot), is_done = true;
     AnnotateIgnoreReadsBegin(__FILE__, __LINE__);

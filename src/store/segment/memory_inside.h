@@ -10,8 +10,8 @@
 
 struct mc_segment_memory {
     struct mc_segment_file file;
-    pthread_mutex_t lock; /* serialises writes to the index; guards slot_top and attached */
-    uint32_t slot_top;    /* one more than the highest slot that was ever used */
+    pthread_mutex_t lock;      /* serialises writes to the index; guards attached, and writes to slot_top */
+    _Atomic uint32_t slot_top; /* one more than the highest slot that was ever used: those above are not looked at */
     bool attached[MC_WRITERS_MAX];
     _Atomic uint32_t references;
     _Atomic uint64_t populated;  /* at most capacity */

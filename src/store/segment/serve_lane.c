@@ -625,7 +625,7 @@ static int read_find(const struct mc_serve_lane *lane, const struct mc_lane_requ
     if (request->slot >= mc_segment_memory_slot_count(lane->server->memory))
         return MC_ERR_INVALID_PARAMS;
     if (mc_segment_memory_is_given_up(lane->server->memory) ||
-        !mc_slot_read(request_slot(lane, request), request->generation, slot) ||
+        !mc_segment_memory_slot_read(lane->server->memory, request->slot, request->generation, slot) ||
         !mc_segment_memory_contact_within(lane->server->memory, request->contact_age_max_ms))
         return MC_ERR_REPLICA_IS_GONE;
     if (request->offset > slot->length || request->length > slot->length - request->offset)
