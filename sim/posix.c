@@ -561,6 +561,13 @@ int sim_sched_yield(void)
     return 0;
 }
 
+int sim_sched_setaffinity(int process, size_t size, const void *set);
+int sim_sched_setaffinity(int process, size_t size, const void *set)
+{
+    (void)process, (void)size, (void)set;
+    return -1;
+}
+
 int sim_sched_getaffinity(int process, size_t size, void *set);
 int sim_sched_getaffinity(int process, size_t size, void *set)
 {

@@ -775,8 +775,8 @@ static uint64_t index_blocks(const struct mc_segment_memory *memory)
     return (uint64_t)status.st_blocks;
 }
 
-/* The memory of an index follows its use: nobody who only looks at slots that were never used gives them pages, wherever
- * he looks. */
+/* The memory of an index follows its use: nobody who only looks at slots that were never used gives them pages,
+ * wherever he looks. */
 static void test_index_of_what_is_used(void **state)
 {
     (void)state;

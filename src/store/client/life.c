@@ -288,8 +288,8 @@ static bool data_dir_answers(const char *data_dir, uint64_t until_ns)
     return false;
 }
 
-static int start_owner(struct mc_store *store, const struct mc_store_config *asked, const char *host, uint16_t port,
-                       unsigned allowed, uint64_t deadline_ns)
+static int start_owner(struct mc_store *store, const struct mc_store_config *asked, const struct mc_numa_nodes *nodes,
+                       const char *host, uint16_t port, unsigned allowed, uint64_t deadline_ns)
 {
     struct mc_owner *owner;
     uint64_t capacity;
@@ -326,6 +326,7 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
                                      .port = port,
                                      .unix_allowed = (allowed & MC_PATH_SHM) != 0,
                                      .capacity = capacity,
+                                     .nodes = nodes,
                                      .data_dir = data_dir,
                                      .data_dir_until_ns = data_dir_until_ns,
                                      .drop_on_close = asked->drop_on_close,
@@ -412,7 +413,7 @@ static int tls_look(const struct mc_store *store)
     return rc;
 }
 
-int mc_life_begin(const struct mc_store_config *config, struct mc_store **made)
+int mc_life_begin(const struct mc_store_config *config, const struct mc_numa_nodes *nodes, struct mc_store **made)
 {
     char host[MC_ADDRESS_MAX] = "";
     uint16_t port = 0;
@@ -458,7 +459,7 @@ int mc_life_begin(const struct mc_store_config *config, struct mc_store **made)
     mc_address_join(store->hostname, sizeof(store->hostname), host,
                     port != 0 ? port : mc_heartbeat_local_port(store->heartbeat));
     if (store->segment_size > 0) {
-        rc = start_owner(store, config, host, port, allowed, deadline_ns);
+        rc = start_owner(store, config, nodes, host, port, allowed, deadline_ns);
         if (rc < 0)
             goto fail;
     }

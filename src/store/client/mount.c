@@ -16,6 +16,7 @@
 struct segment_mount {
     struct mc_store *store; /* NULL: free, or being opened */
     bool taken;
+    bool is_part;      /* of what setup was asked for: it has no id, and leaves with the store */
     uint64_t leave_ns; /* 0: it stays */
     char id[MC_MOUNT_ID_MAX];
 };
@@ -113,7 +114,48 @@ static int open_lender(struct mc_store *store, uint64_t size, struct mc_store **
                                      .call_timeout_ms = store->call_timeout_ms,
                                      .data_dir = "",
                                      .disk_paths = ""};
-    return mc_life_begin(&config, lender);
+    return mc_life_begin(&config, NULL, lender);
+}
+
+/* One that is free, which is taken then; NULL: there is none. */
+static struct segment_mount *mount_take(struct mc_mounts *mounts)
+{
+    struct segment_mount *mount = NULL;
+    pthread_mutex_lock(&mounts->sleeper.lock);
+    for (size_t i = 0; i < MC_MOUNTS_MAX && mount == NULL; i++)
+        mount = mounts->mounts[i].taken ? NULL : &mounts->mounts[i];
+    if (mount != NULL)
+        mount->taken = true;
+    pthread_mutex_unlock(&mounts->sleeper.lock);
+    return mount;
+}
+
+int mc_mounts_add_part(struct mc_store *store, const struct mc_store_config *config, const struct mc_numa_nodes *nodes)
+{
+    struct mc_store *lender = NULL;
+    struct mc_mounts *mounts = mounts_of(store);
+    struct segment_mount *mount = mounts == NULL ? NULL : mount_take(mounts);
+    int rc = mount == NULL ? MC_ERR_NO_MEMORY : mc_life_begin(config, nodes, &lender);
+    if (mount != NULL) {
+        pthread_mutex_lock(&mounts->sleeper.lock);
+        *mount = (struct segment_mount){.store = lender, .taken = rc == 0, .is_part = rc == 0};
+        pthread_mutex_unlock(&mounts->sleeper.lock);
+    }
+    return rc;
+}
+
+size_t mc_mounts_parts(struct mc_store *store, struct mc_store *parts[MC_MOUNTS_MAX])
+{
+    struct mc_mounts *mounts = atomic_load(&store->mounts);
+    size_t count = 0;
+    if (mounts == NULL)
+        return 0;
+    pthread_mutex_lock(&mounts->sleeper.lock);
+    for (size_t i = 0; i < MC_MOUNTS_MAX; i++)
+        if (mounts->mounts[i].is_part)
+            parts[count++] = mounts->mounts[i].store;
+    pthread_mutex_unlock(&mounts->sleeper.lock);
+    return count;
 }
 
 int mc_store_mount(struct mc_store *store, uint64_t size, char id[MC_MOUNT_ID_MAX], uint64_t *bytes)
@@ -126,12 +168,7 @@ int mc_store_mount(struct mc_store *store, uint64_t size, char id[MC_MOUNT_ID_MA
     struct segment_mount *mount = NULL;
     rc = size == 0 || store->only_asks ? MC_ERR_INVALID_PARAMS : mounts == NULL ? MC_ERR_NO_MEMORY : 0;
     if (rc == 0) {
-        pthread_mutex_lock(&mounts->sleeper.lock);
-        for (size_t i = 0; i < MC_MOUNTS_MAX && mount == NULL; i++)
-            mount = mounts->mounts[i].taken ? NULL : &mounts->mounts[i];
-        if (mount != NULL)
-            mount->taken = true;
-        pthread_mutex_unlock(&mounts->sleeper.lock);
+        mount = mount_take(mounts);
         rc = mount == NULL ? MC_ERR_NO_AVAILABLE_HANDLE : open_lender(store, size, &lender); /* may take seconds */
     }
     if (mount != NULL) {
@@ -174,7 +211,7 @@ int mc_store_unmount(struct mc_store *store, const char *id, uint64_t grace_ms)
         pthread_mutex_lock(&mounts->sleeper.lock);
     for (size_t i = 0; mounts != NULL && i < MC_MOUNTS_MAX; i++) {
         struct segment_mount *mount = &mounts->mounts[i];
-        if (mount->store == NULL || strcmp(mount->id, id) != 0)
+        if (mount->store == NULL || mount->is_part || strcmp(mount->id, id) != 0)
             continue;
         rc = mount->leave_ns != 0 ? MC_ERR_INVALID_PARAMS : grace_ms > 0 ? leave_later(mounts, mount, grace_ms) : 0;
         if (rc == 0 && grace_ms == 0) {

@@ -28,18 +28,61 @@ uint64_t mc_retire_grace_ms(void)
     return 1000 * mc_setting_number(MC_EXIT_GRACE_S, " of seconds", 0, GRACE_S_MAX, MC_EXIT_GRACE_S);
 }
 
-static void look_how_far(struct mc_store *store, struct mc_owner *owner, bool drains, uint64_t since_ms,
-                         struct mc_retiring *now)
+/* Those whose segment leaves: the store, and others that lend parts of its memory. */
+struct leaver {
+    struct mc_store *store;
+    bool drains; /* its objects are moved; else stored on its disks */
+};
+
+static void look_how_far(const struct leaver *leaver, uint64_t since_ms, struct mc_retiring *now)
 {
     struct mc_owner_flushed flushed;
     *now = (struct mc_retiring){0};
-    if (drains) {
-        now->is_over = mc_drain_look(store, since_ms, &now->is_known, &now->left);
+    if (leaver->drains) {
+        now->is_over = mc_drain_look(leaver->store, since_ms, &now->is_known, &now->left);
         now->code = now->is_over && (!now->is_known || now->left > 0) ? MC_ERR_NO_AVAILABLE_HANDLE : 0;
         return;
     }
-    mc_owner_flush(owner, &flushed);
+    mc_owner_flush(atomic_load(&leaver->store->owner), &flushed);
     *now = (struct mc_retiring){flushed.is_over, flushed.is_known, flushed.code, flushed.left, flushed.left_bytes};
+}
+
+static void look_how_far_all(const struct leaver *leavers, size_t count, uint64_t since_ms, struct mc_retiring *now)
+{
+    *now = (struct mc_retiring){.is_over = true, .is_known = true};
+    for (size_t i = 0; i < count; i++) {
+        struct mc_retiring one;
+        look_how_far(&leavers[i], since_ms, &one);
+        now->is_over &= one.is_over;
+        now->is_known &= one.is_known;
+        now->code = now->code == 0 ? one.code : now->code;
+        now->left += one.left;
+        now->left_bytes += one.left_bytes;
+    }
+}
+
+static size_t leavers_find(struct mc_store *store, unsigned flags, struct leaver leavers[1 + MC_MOUNTS_MAX])
+{
+    struct mc_owner *owner = atomic_load(&store->owner);
+    struct mc_store *parts[MC_MOUNTS_MAX];
+    size_t part_count = mc_mounts_parts(store, parts), count = 0;
+    bool has_disks = owner != NULL && mc_owner_has_disks(owner), drains = (flags & MC_RETIRE_DRAIN) != 0;
+    if (owner != NULL && (has_disks || drains))
+        leavers[count++] = (struct leaver){store, !has_disks};
+    for (size_t i = 0; i < part_count && drains; i++)
+        leavers[count++] = (struct leaver){parts[i], true};
+    return count;
+}
+
+/* Does what is left in memory stay in files, of each of them? */
+static bool all_keep(const struct leaver *leavers, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct mc_owner *owner = atomic_load(&leavers[i].store->owner);
+        if (owner == NULL || !mc_owner_keeps_memory(owner))
+            return false;
+    }
+    return true;
 }
 
 /* "12 objects (34 bytes)"; of what is moved to others nobody counts the bytes. */
@@ -84,25 +127,28 @@ int mc_store_retire(struct mc_store *store, unsigned flags, uint64_t grace_ms, b
     int rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
-    struct mc_owner *owner = atomic_load(&store->owner);
-    bool has_disks = owner != NULL && mc_owner_has_disks(owner);
-    bool drains = owner != NULL && !has_disks && (flags & MC_RETIRE_DRAIN) != 0;
+    struct leaver leavers[1 + MC_MOUNTS_MAX];
+    size_t count = leavers_find(store, flags, leavers);
+    bool drains = false;
     atomic_store(&store->retired, true);
-    if ((!has_disks && !drains) || grace_ms == 0) {
+    if (count == 0 || grace_ms == 0) {
         mc_store_leave(store);
         return 0;
     }
-    atomic_store(&store->leaving, true);
-    atomic_store(&store->drains, drains);
-    mc_store_wake(store); /* the master is told at once */
+    for (size_t i = 0; i < count; i++) {
+        drains |= leavers[i].drains;
+        atomic_store(&leavers[i].store->leaving, true);
+        atomic_store(&leavers[i].store->drains, leavers[i].drains);
+        mc_store_wake(leavers[i].store); /* the master is told at once */
+    }
     mc_log(INFO, "leaving: what lies in memory only is %s, for at most %" PRIu64 " s",
            drains ? "moved to other nodes" : "stored on the disk", (grace_ms + 999) / 1000);
     struct mc_retiring now;
     uint64_t start_ms = mc_clock_ms(), said_ms = start_ms;
     bool is_stopped = false;
-    for (look_how_far(store, owner, drains, start_ms, &now);
+    for (look_how_far_all(leavers, count, start_ms, &now);
          !now.is_over && !is_stopped && mc_clock_ms() - start_ms < grace_ms;
-         look_how_far(store, owner, drains, start_ms, &now)) {
+         look_how_far_all(leavers, count, start_ms, &now)) {
         usleep(LOOK_MS * 1000);
         is_stopped = stops != NULL && stops(context);
         if (now.is_known && mc_clock_ms() - said_ms >= SAY_MS) {
@@ -112,8 +158,9 @@ int mc_store_retire(struct mc_store *store, unsigned flags, uint64_t grace_ms, b
             said_ms = mc_clock_ms();
         }
     }
-    rc = say_end(&now, drains, is_stopped, mc_owner_keeps_memory(owner));
-    atomic_store(&store->drains, false);
+    rc = say_end(&now, drains, is_stopped, all_keep(leavers, count));
+    for (size_t i = 0; i < count; i++)
+        atomic_store(&leavers[i].store->drains, false);
     mc_store_leave(store);
     return rc;
 }

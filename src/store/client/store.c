@@ -7,6 +7,7 @@
 #include "store/client/life.h"
 #include "store/client/link.h"
 #include "store/client/master.h"
+#include "store/client/parts.h"
 #include "store/client/retire.h"
 #include "store/client/state.h"
 #include "store/client/threads.h"
@@ -15,7 +16,7 @@
 int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
 {
     mc_spans_start("mooncake_store"); /* before the first hello, which says whether we make any */
-    int rc = mc_life_begin(config, made);
+    int rc = mc_parts_begin(config, made);
     if (rc < 0)
         mc_spans_end();
     return rc;
@@ -74,6 +75,17 @@ int mc_store_disks(struct mc_store *store, struct mc_store_disk *disks, size_t c
     return owner == NULL ? 0 : mc_owner_disks_seen(owner, disks, capacity);
 }
 
+static void segment_add(struct mc_owner *owner, struct mc_store_statistics *statistics)
+{
+    uint64_t bytes, rotten;
+    statistics->segment_capacity += mc_owner_capacity(owner);
+    statistics->segment_populated += mc_owner_populated(owner);
+    mc_owner_scrubbed(owner, &bytes, &rotten);
+    statistics->scrubbed_bytes += bytes;
+    statistics->rotten_slots += rotten;
+    statistics->tags_refused += mc_owner_tags_refused(owner);
+}
+
 void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *statistics)
 {
     const struct mc_paths_counters *counters = mc_paths_counters(store->paths);
@@ -96,10 +108,10 @@ void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *sta
     statistics->exist_times = mc_call_times_seen(&store->exist_times);
     for (size_t i = 0; i < 4; i++)
         statistics->path_bytes[i] = atomic_load(&counters->path_bytes[i]);
-    if (owner != NULL) {
-        statistics->segment_capacity = mc_owner_capacity(owner);
-        statistics->segment_populated = mc_owner_populated(owner);
-        mc_owner_scrubbed(owner, &statistics->scrubbed_bytes, &statistics->rotten_slots);
-        statistics->tags_refused = mc_owner_tags_refused(owner);
-    }
+    struct mc_store *parts[MC_MOUNTS_MAX];
+    size_t part_count = mc_mounts_parts(store, parts);
+    if (owner != NULL)
+        segment_add(owner, statistics);
+    for (size_t i = 0; i < part_count; i++)
+        segment_add(atomic_load(&parts[i]->owner), statistics);
 }

@@ -13,6 +13,7 @@
 #define MC_OWNER_INSIDE_H
 
 #include "store/segment/memory.h"
+#include "store/segment/numa.h"
 #include "store/segment/serve.h"
 #include "store/owner/connector.h"
 #include "store/owner/disk.h"
@@ -68,6 +69,8 @@ struct mc_owner {
     uint64_t incarnation, capacity;
     char *master_address, *data_dir; /* as configured; data_dir may be NULL */
     bool drop_on_close;
+    bool has_nodes; /* its memory lies on these */
+    struct mc_numa_nodes nodes;
     char name[MC_ADDRESS_MAX];
     char leader[MC_ADDRESS_MAX]; /* whom a standby named; tried once. Empty: none */
     bool is_hinted;              /* the link is to whom a standby named */

@@ -299,8 +299,9 @@ static int memory_renew(struct mc_owner *owner)
     struct mc_segment_memory *old = owner->memory, *fresh;
     bool has_contents;
     mc_segment_memory_discard(old);
-    int rc = mc_segment_memory_open(owner->data_dir, owner->name, owner->capacity,
-                                    mc_clock_ns() + RENEW_WAIT_MS * 1000000ull, true, &fresh, &has_contents);
+    int rc = mc_segment_memory_open_on(owner->has_nodes ? &owner->nodes : NULL, owner->data_dir, owner->name,
+                                       owner->capacity, mc_clock_ns() + RENEW_WAIT_MS * 1000000ull, true, &fresh,
+                                       &has_contents);
     if (rc < 0)
         return rc;
     if (has_contents)

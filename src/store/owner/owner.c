@@ -177,6 +177,9 @@ static int owner_make(const struct mc_owner_config *config, struct mc_owner **re
     owner->master_address = strdup(config->master_address);
     owner->data_dir = has_dir ? strdup(config->data_dir) : NULL;
     owner->drop_on_close = config->drop_on_close;
+    owner->has_nodes = config->nodes != NULL;
+    if (config->nodes != NULL)
+        owner->nodes = *config->nodes;
     owner->paths = config->paths;
     owner->node = config->node;
     owner->master_node = config->master_node;
@@ -195,8 +198,8 @@ static int owner_make(const struct mc_owner_config *config, struct mc_owner **re
 static int memory_open(struct mc_owner *owner, uint64_t capacity, uint64_t data_dir_until_ns)
 {
     bool has_contents;
-    int rc = mc_segment_memory_open(owner->data_dir, owner->name, capacity, data_dir_until_ns, false, &owner->memory,
-                                    &has_contents);
+    int rc = mc_segment_memory_open_on(owner->has_nodes ? &owner->nodes : NULL, owner->data_dir, owner->name, capacity,
+                                       data_dir_until_ns, false, &owner->memory, &has_contents);
     if (rc < 0)
         return rc;
     owner->capacity = mc_segment_memory_capacity(owner->memory);

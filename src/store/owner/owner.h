@@ -35,6 +35,7 @@ struct mc_owner_config {
     uint16_t port;              /* 0: one of MC_OWNER_PORT_*; one that is taken: the same, with one log line */
     bool unix_allowed;
     uint64_t capacity;                  /* bytes, already limited */
+    const struct mc_numa_nodes *nodes;  /* on which its memory lies; NULL: as the environment says */
     const char *data_dir;               /* memory that outlives the process lies there; NULL or "" = none does */
     uint64_t data_dir_until_ns;         /* so long another process that is at work there is waited for (mc_clock_ns) */
     _Atomic(struct mc_owner *) *coming; /* NULL, or where it stands as soon as it has descriptors. One that fails then

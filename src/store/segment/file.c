@@ -4,7 +4,6 @@
 #include "base/checksum.h"
 #include "base/size.h"
 #include "store/segment/name.h"
-#include "store/segment/numa.h"
 #include "store/segment/pages.h"
 #include "env/clock.h"
 #include "env/log.h"
@@ -102,7 +101,6 @@ int mc_segment_file_map(struct mc_segment_file *file, int index_fd)
     file->writers = map_private_to_process(file->writers_fd, MC_WRITERS_BYTES);
     if (file->data == NULL || file->header == NULL || file->writers == NULL)
         return MC_ERR_NO_MEMORY;
-    mc_numa_place(file->data, file->data_size);
     (void)madvise(file->data, file->data_size, MADV_HUGEPAGE); /* where shmem_enabled says advise; else in vain */
     file->slots = (struct mc_slot *)(void *)((uint8_t *)file->header + MC_INDEX_SLOTS_AT);
     return 0;

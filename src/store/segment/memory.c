@@ -22,13 +22,21 @@ static struct mc_segment_memory *memory_allocate(void)
     return memory;
 }
 
+/* Before any of its pages is touched. */
+static void memory_place(struct mc_segment_memory *memory, const struct mc_numa_nodes *nodes)
+{
+    if (nodes != NULL)
+        memory->nodes = *nodes;
+    mc_numa_place(memory->file.data, memory->file.data_size, nodes);
+}
+
 static void memory_free(struct mc_segment_memory *memory)
 {
     pthread_mutex_destroy(&memory->lock);
     free(memory);
 }
 
-int mc_segment_memory_create(uint64_t capacity, struct mc_segment_memory **result)
+static int memory_create(uint64_t capacity, const struct mc_numa_nodes *nodes, struct mc_segment_memory **result)
 {
     struct mc_segment_memory *memory = memory_allocate();
     if (memory == NULL)
@@ -40,18 +48,31 @@ int mc_segment_memory_create(uint64_t capacity, struct mc_segment_memory **resul
         memory_free(memory);
         return rc;
     }
+    memory_place(memory, nodes);
     atomic_init(&memory->backed_end, memory->file.data_size); /* memfds have no holes that could not be filled */
     *result = memory;
     return 0;
 }
 
+int mc_segment_memory_create(uint64_t capacity, struct mc_segment_memory **result)
+{
+    return memory_create(capacity, NULL, result);
+}
+
 int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capacity, uint64_t until_ns,
                            bool may_pass_over, struct mc_segment_memory **result, bool *contents)
+{
+    return mc_segment_memory_open_on(NULL, data_dir, name, capacity, until_ns, may_pass_over, result, contents);
+}
+
+int mc_segment_memory_open_on(const struct mc_numa_nodes *nodes, const char *data_dir, const char *name,
+                              uint64_t capacity, uint64_t until_ns, bool may_pass_over,
+                              struct mc_segment_memory **result, bool *contents)
 {
     bool taken_up;
     *contents = false;
     if (data_dir == NULL || data_dir[0] == 0)
-        return mc_segment_memory_create(capacity, result);
+        return memory_create(capacity, nodes, result);
     struct mc_segment_memory *memory = memory_allocate();
     if (memory == NULL)
         return MC_ERR_NO_MEMORY;
@@ -73,8 +94,9 @@ int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capa
         mc_log(WARNING, "cannot keep the segment in %s: %s; its contents will end with this process", data_dir,
                error == EWOULDBLOCK ? "another process is at work there, and does not come to its end"
                                     : strerror(error));
-        return mc_segment_memory_create(capacity, result);
+        return memory_create(capacity, nodes, result);
     }
+    memory_place(memory, nodes);
     const struct mc_index_header *header = memory->file.header;
     if (taken_up) {
         uint64_t populated = atomic_load(&header->populated);

@@ -9,6 +9,7 @@
 #include "store/wire/wire.h"
 
 struct mc_segment_memory;
+struct mc_numa_nodes;
 
 /* What limits the size of a segment; read from the machine by mc_memory_limits_read, given by hand in tests. 0 = no
  * such limit. */
@@ -119,6 +120,10 @@ uint32_t mc_segment_memory_live(struct mc_segment_memory *memory);
  * Dead files of others in data_dir are removed. data_dir NULL or "": as mc_segment_memory_create. */
 int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capacity, uint64_t until_ns,
                            bool may_pass_over, struct mc_segment_memory **memory, bool *contents);
+/* The same, on those NUMA nodes (NULL: as the environment says), whoever touches a page first. */
+int mc_segment_memory_open_on(const struct mc_numa_nodes *nodes, const char *data_dir, const char *name,
+                              uint64_t capacity, uint64_t until_ns, bool may_pass_over,
+                              struct mc_segment_memory **memory, bool *contents);
 /* Nobody will take it up again: its files lose their names. For memory that a master does not want back, or that was
  * unmounted. */
 void mc_segment_memory_discard(struct mc_segment_memory *memory);

@@ -5,13 +5,15 @@
 #include "store/segment/memory.h"
 #include "store/segment/file.h"
 #include "store/segment/let_go.h"
+#include "store/segment/numa.h"
 
 #include <pthread.h>
 
 struct mc_segment_memory {
     struct mc_segment_file file;
-    pthread_mutex_t lock;      /* serialises writes to the index; guards attached, and writes to slot_top */
-    _Atomic uint32_t slot_top; /* one more than the highest slot that was ever used: those above are not looked at */
+    struct mc_numa_nodes nodes; /* on which it lies, and who populates it runs; none: wherever */
+    pthread_mutex_t lock;       /* serialises writes to the index; guards attached, and writes to slot_top */
+    _Atomic uint32_t slot_top;  /* one more than the highest slot that was ever used: those above are not looked at */
     bool attached[MC_WRITERS_MAX];
     _Atomic uint32_t references;
     _Atomic uint64_t populated;  /* at most capacity */

@@ -142,6 +142,7 @@ static void *helper_run(void *argument)
 {
     struct gang *gang = argument;
     unsigned seen = 0;
+    mc_numa_run_on(&gang->memory->nodes);
     pthread_mutex_lock(&gang->lock);
     for (;;) {
         while (gang->round == seen && !gang->is_over)
@@ -250,6 +251,7 @@ static void *populate_run(void *argument)
     struct telling telling = {.due = progress_due(0)};
     struct gang gang = {.memory = memory, .failed_at = UINT64_MAX};
     uint64_t done = 0;
+    mc_numa_run_on(&memory->nodes);
     (void)mc_let_go_await(mc_clock_ns() + LET_GO_MS * UINT64_C(1000000), &memory->stop);
     telling.start_ns = mc_clock_ns();
     mc_monitor_init(&gang.lock, &gang.changed);

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,8 @@
 #include <unistd.h>
 
 #define ONLINE "/sys/devices/system/node/online"
+#define WITH_MEMORY "/sys/devices/system/node/has_memory"
+#define CPULIST "/sys/devices/system/node/node%u/cpulist"
 #define POLICY_PREFERRED 1ul /* of linux/mempolicy.h */
 #define POLICY_INTERLEAVE 3ul
 
@@ -120,13 +123,17 @@ static struct mc_numa_nodes wanted(const char *text)
     return nodes;
 }
 
-void mc_numa_place(void *data, uint64_t size)
+/* Those that MC_STORE_NUMA_NODES names and there are; none: it names none. */
+static struct mc_numa_nodes wanted_here(void)
 {
     const char *text = mc_variable(MC_STORE_NUMA_NODES);
+    return text == NULL || text[0] == 0 ? (struct mc_numa_nodes){{0}} : wanted(text);
+}
+
+void mc_numa_place(void *data, uint64_t size, const struct mc_numa_nodes *on)
+{
     char list[256];
-    if (text == NULL || text[0] == 0)
-        return;
-    struct mc_numa_nodes nodes = wanted(text);
+    struct mc_numa_nodes nodes = on == NULL ? wanted_here() : *on;
     if (mc_numa_count(&nodes) == 0)
         return;
     int error = mc_numa_bind(data, size, &nodes);
@@ -141,4 +148,80 @@ void mc_numa_place(void *data, uint64_t size)
     else
         mc_log(INFO, "new pages of the segment come from NUMA node%s %s%s", mc_numa_count(&nodes) > 1 ? "s" : "", list,
                mc_numa_count(&nodes) > 1 ? ", page by page in turn" : ", as far as there is room");
+}
+
+/* ---- several segments of one process ---- */
+
+unsigned mc_numa_split_of(const char *setting, uint64_t size, const struct mc_numa_nodes *there,
+                          struct mc_numa_nodes parts[MC_NUMA_PARTS_MAX], const char **short_of)
+{
+    unsigned nodes = mc_numa_count(there), count = nodes;
+    *short_of = NULL;
+    if (setting == NULL || setting[0] == 0 || strcmp(setting, "0") == 0)
+        return 1;
+    if (strcasecmp(setting, "auto") != 0) {
+        char *end;
+        unsigned long number = strtoul(setting, &end, 10);
+        if (*end != 0 || setting[0] == '-' || number == 0) {
+            *short_of = "it is neither a number nor auto";
+            return 1;
+        }
+        count = number < nodes ? (unsigned)number : nodes;
+        if (number > nodes)
+            *short_of = "there are not so many NUMA nodes with memory";
+    }
+    if (count > MC_NUMA_PARTS_MAX) {
+        count = MC_NUMA_PARTS_MAX;
+        *short_of = "more are not made";
+    }
+    if (count > 1 && size / count < MC_NUMA_PART_BYTES_MIN) {
+        count = (unsigned)(size / MC_NUMA_PART_BYTES_MIN);
+        *short_of = "each would have less than 64 MiB";
+    }
+    if (count <= 1)
+        return 1;
+    unsigned next = 0; /* nodes in turn, so that all are used where there are more of them than segments */
+    memset(parts, 0, count * sizeof(parts[0]));
+    for (unsigned node = 0; node < MC_NUMA_NODES_MAX; node++)
+        if (mc_numa_has(there, node))
+            parts[next++ % count].bits[node / 64] |= UINT64_C(1) << node % 64;
+    return count;
+}
+
+unsigned mc_numa_split(uint64_t size, struct mc_numa_nodes parts[MC_NUMA_PARTS_MAX])
+{
+    const char *setting = mc_variable(MC_STORE_NUMA_SEGMENTS), *short_of;
+    if (setting == NULL || setting[0] == 0)
+        return 1;
+    struct mc_numa_nodes there = mc_numa_online(WITH_MEMORY), asked = wanted_here();
+    if (mc_numa_count(&there) == 0) /* an old kernel */
+        there = mc_numa_online(ONLINE);
+    for (size_t i = 0; mc_numa_count(&asked) > 0 && i < MC_NUMA_NODES_MAX / 64; i++)
+        there.bits[i] &= asked.bits[i];
+    unsigned count = mc_numa_split_of(setting, size, &there, parts, &short_of);
+    if (short_of != NULL)
+        mc_log(WARNING, "MC_STORE_NUMA_SEGMENTS=%.40s: %s; the memory is lent as %u segment%s", setting, short_of,
+               count, count > 1 ? "s" : "");
+    return count;
+}
+
+/* Their processors are lists like those of nodes. */
+void mc_numa_run_on(const struct mc_numa_nodes *nodes)
+{
+    cpu_set_t allowed, set;
+    char path[64];
+    CPU_ZERO(&set);
+    if (mc_numa_count(nodes) == 0 || sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
+        return;
+    for (unsigned node = 0; node < MC_NUMA_NODES_MAX; node++) {
+        if (!mc_numa_has(nodes, node))
+            continue;
+        snprintf(path, sizeof(path), CPULIST, node);
+        struct mc_numa_nodes processors = mc_numa_online(path);
+        for (unsigned i = 0; i < CPU_SETSIZE && i < MC_NUMA_NODES_MAX; i++)
+            if (mc_numa_has(&processors, i) && CPU_ISSET(i, &allowed))
+                CPU_SET(i, &set);
+    }
+    if (CPU_COUNT(&set) > 0)
+        (void)sched_setaffinity(0, sizeof(set), &set); /* a wish: it runs where it may anyway */
 }

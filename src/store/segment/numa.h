@@ -29,7 +29,22 @@ struct mc_numa_nodes mc_numa_online(const char *path);
  * an errno value. */
 int mc_numa_bind(void *data, uint64_t size, const struct mc_numa_nodes *nodes);
 
-/* As the environment says. What cannot be had costs a line of the log, and the kernel chooses. */
-void mc_numa_place(void *data, uint64_t size);
+/* On those nodes; NULL: as the environment says. What cannot be had costs a line of the log, and the kernel chooses. */
+void mc_numa_place(void *data, uint64_t size, const struct mc_numa_nodes *nodes);
+
+/* ---- several segments of one process (MC_STORE_NUMA_SEGMENTS) ---- */
+
+#define MC_NUMA_PARTS_MAX 16u
+#define MC_NUMA_PART_BYTES_MIN (UINT64_C(64) << 20) /* a smaller segment is not worth its threads */
+
+/* How many segments memory of that size is lent as, one or more, and the nodes of each; with one none are filled in,
+ * and the segment lies where it would without the setting. What cannot be had costs a line of the log. */
+unsigned mc_numa_split(uint64_t size, struct mc_numa_nodes parts[MC_NUMA_PARTS_MAX]);
+/* The same, of a setting (NULL: none) and the nodes that there are; no log. *short_of: why there are fewer than were
+ * asked for, static text, or NULL. */
+unsigned mc_numa_split_of(const char *setting, uint64_t size, const struct mc_numa_nodes *there,
+                          struct mc_numa_nodes parts[MC_NUMA_PARTS_MAX], const char **short_of);
+/* The calling thread runs on processors of those nodes from now on; where that cannot be, as it did. */
+void mc_numa_run_on(const struct mc_numa_nodes *nodes);
 
 #endif
