@@ -58,10 +58,11 @@ void mc_owner_link_send(struct mc_owner *owner)
     int fd = atomic_load(&owner->fd);
     if (fd < 0)
         return;
-    mc_owner_inventory_write(owner); /* once: the loop has other things to do */
-    for (;;) {
+    for (bool is_first = true;; is_first = false) {
         mc_owner_live_write(owner);
         mc_owner_lost_write(owner);
+        if (is_first) /* the loop has other things to do */
+            mc_owner_inventory_write(owner);
         mc_owner_disks_write(owner);
         if (owner->out.failed) {
             mc_owner_link_break(owner, mc_error_name(MC_ERR_NO_MEMORY));
