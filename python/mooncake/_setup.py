@@ -4,6 +4,7 @@
 import functools
 import os
 import re
+import threading
 
 from mooncake._record import checked
 from mooncake._store import _log_error, _log_info, _log_warning, _number
@@ -113,13 +114,22 @@ def _warn_unknown(config):
             _say_once(_log_warning, f'setup: unknown key "{key[:64]}" changes nothing' + (f'; did you mean "{nearest[0]}"?' if nearest else ""))
 
 
+def _is_there(path):
+    """A thread asks that can be left alone: if its file system hangs it is there, and the store does without, and says so."""
+    found = []
+    asks = threading.Thread(target=lambda: found.append(os.path.exists(path)), name="mc-reach", daemon=True)
+    asks.start()
+    asks.join(2)
+    return not found or found[0]
+
+
 def _disk_paths(values):
     """Where objects are stored on disks; None: where the master says, if it does. What the call says goes before the environment, and that before
     where the original looks."""
     if not _is_on(values, "enable_ssd_offload"):
         return None
     path = _text(values, "ssd_offload_path") or os.environ.get("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "")
-    if not path and os.path.exists(_USUAL_PATH):
+    if not path and _is_there(_USUAL_PATH):
         path = _USUAL_PATH
     if not path:
         _log_warning("setup: enable_ssd_offload, but nobody says where (ssd_offload_path, MOONCAKE_OFFLOAD_FILE_STORAGE_PATH), and there is no "

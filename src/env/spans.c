@@ -271,7 +271,7 @@ static int text_keep(const struct mc_buffer *text, char *why, size_t why_size)
 }
 
 /* What goes wrong is said when it begins, and when it is over. */
-static void outcome_note(int rc, const char *why)
+static void outcome_note(int rc, const char *why, uint64_t now_ns)
 {
     const char *where = self.file >= 0 ? "the file of MC_TRACES" : self.otlp.address;
     if (rc < 0 && !self.is_failing)
@@ -285,14 +285,14 @@ static void outcome_note(int rc, const char *why)
     self.pause_ms = self.pause_ms < PAUSE_LAST_MS ? self.pause_ms : PAUSE_LAST_MS;
     uint64_t wait_ms = self.pause_ms + (self.pause_ms == 0 ? 0 : mc_random_u64() % (self.pause_ms / 4));
     uint64_t asked_ms = (self.retry_s < RETRY_LAST_S ? self.retry_s : RETRY_LAST_S) * 1000;
-    self.resume_ns = mc_clock_ns() + (rc < 0 && asked_ms > wait_ms ? asked_ms : wait_ms) * 1000000ull;
+    self.resume_ns = now_ns + (rc < 0 && asked_ms > wait_ms ? asked_ms : wait_ms) * 1000000ull;
 }
 
 /* They are sent again, or not: then, or when they have got there, it is as if there were none. */
-static bool batch_keep(struct mc_traced **batch, size_t count, bool is_for_later)
+static bool batch_keep(struct mc_traced **batch, size_t count, bool is_for_later, uint64_t now_ns)
 {
     if (self.kept_tries == 0)
-        self.kept_since_ns = mc_clock_ns();
+        self.kept_since_ns = now_ns;
     self.kept_tries++;
     if (!is_for_later || self.kept_tries == KEPT_TRIES || self.resume_ns - self.kept_since_ns >= KEPT_MS * 1000000ull) {
         self.kept_tries = 0;
@@ -317,8 +317,9 @@ static bool batch_send(struct mc_traced **batch, size_t count)
     if (text.failed)
         snprintf(why, sizeof(why), "there is no memory");
     mc_buffer_free(&text);
-    outcome_note(rc, why);
-    bool is_kept = batch_keep(batch, count, rc == MC_ERR_BUSY);
+    uint64_t now_ns = mc_clock_ns();
+    outcome_note(rc, why, now_ns);
+    bool is_kept = batch_keep(batch, count, rc == MC_ERR_BUSY, now_ns);
     pthread_mutex_lock(&self.lock);
     refused = rc < 0 || refused > count ? count : refused;
     self.counts.sent += count - refused;

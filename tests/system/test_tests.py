@@ -67,9 +67,9 @@ def test_what_does_not_start_does_not_stay(tmp_path, monkeypatch, capsys):
     for module, child in ((cluster, cluster.Master(program=mute)), (proxy_engines, proxy_engines.Proxy(program=(str(mute),))),
                           (service_process, service_process.Service(command=(str(mute),)))):
         with monkeypatch.context() as patch:
-            patch.setattr(module, "START_S", 0.5)
+            patch.setattr(module, "START_S", 3)
             if module is service_process:
-                patch.setattr(service_process.Service.wait, "__defaults__", (service_process.Service.wait.__defaults__[0], 0.5))
+                patch.setattr(service_process.Service.wait, "__defaults__", (service_process.Service.wait.__defaults__[0], 3))
             started, Popen = [], subprocess.Popen
             patch.setattr(subprocess, "Popen", lambda *words, started=started, Popen=Popen, **more: started.append(Popen(*words, **more)) or started[0])
             try:

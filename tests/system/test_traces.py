@@ -238,7 +238,7 @@ def test_what_a_collector_takes_later_is_sent_again(status, later):
     with Collector(refuses=1, status=status, retry_after=later) as collector, cluster.Master(environment=traced(collector)) as master:
         caller = wire.Connection(master.port, wire.ROLE_CALL, os.urandom(16))
         ask(caller, CONTEXT)
-        wait_until(lambda: len(collector.requests) == 1)
+        wait_until(lambda: len(collector.requests) >= 1)
 
         def counts():
             now = master.metrics()

@@ -484,6 +484,25 @@ static void test_paused_while_its_disk_is_away(void **state)
     world_close_all(&world);
 }
 
+/* What is pinned does not go first in the end, and stays as young as its group. */
+static void test_paused_and_pinned_in_a_group(void **state)
+{
+    const struct world_wish in_group = {.group = 7}, soft = {.group = 7, .flags = MC_PUT_SOFT_PIN, .pin_ms = 600000};
+    struct world world;
+    struct world_store store;
+    (void)state;
+    for (unsigned is_soft = 0; is_soft < 2; is_soft++) {
+        open_with_lazy_disk(&world, &store);
+        assert_int_equal(world_put_hard(&world, &store, "g0", OBJECT, is_soft ? &soft : &in_group), 0);
+        assert_int_equal(world_put_hard(&world, &store, "g1", OBJECT, &in_group), 0);
+        world.now += 5000;
+        assert_int_equal(world_exist(&world, store.call, "g1"), 1);
+        assert_int_equal(say(&world, store.call, MC_HINT_PAUSE, "g0"), MC_HINT_BEGUN);
+        assert_int_equal(mc_group_is_younger(mc_object_find(world.core, mc_span_string("g0"))), is_soft);
+        world_close_all(&world);
+    }
+}
+
 /* Pins hold, nothing is stored where no disk is, or none may take it. */
 static void test_pause_changes_nothing(void **state)
 {
@@ -852,6 +871,7 @@ int main(void)
         cmocka_unit_test(test_used_by_its_group_meanwhile),
         cmocka_unit_test(test_paused_and_lost_on_disk),
         cmocka_unit_test(test_paused_while_its_disk_is_away),
+        cmocka_unit_test(test_paused_and_pinned_in_a_group),
         cmocka_unit_test(test_pause_changes_nothing),
         cmocka_unit_test(test_prefetch),
         cmocka_unit_test(test_share),

@@ -38,10 +38,17 @@ static int teardown(void **state)
     return rmdir(folder);
 }
 
+static void disks_look(void)
+{
+    const bool all[MC_OWNER_DISKS_MAX] = {true, true, true, true, true, true, true, true};
+    assert_int_equal(mc_disks_of(&config, &told, &disks), 0);
+    mc_disks_settle(&config, &told, all, &disks);
+}
+
 static const struct mc_owner_disk_config *look(void)
 {
     mc_disks_free(&disks);
-    assert_int_equal(mc_disks_of(&config, &told, 0, &disks), 0);
+    disks_look();
     assert_true(disks.count <= 1);
     return disks.count == 0 ? NULL : &disks.list[0];
 }
@@ -201,7 +208,7 @@ static void test_daily_budget(void **state)
     config.disk_paths = paths;
     mc_disks_free(&disks);
     assert_int_equal(setenv(name, "1000000000000", 1), 0);
-    assert_int_equal(mc_disks_of(&config, &told, 0, &disks), 0);
+    disks_look();
     assert_int_equal(unsetenv(name), 0);
     assert_int_equal(disks.count, 2);
     for (uint32_t i = 0; i < 2; i++) /* each has all of it */
@@ -214,7 +221,7 @@ static void test_several_paths(void **state)
     char paths[512], many[512] = "";
     snprintf(paths, sizeof(paths), " %s/a/ ,\t%s/b,,%s/a,%s/c//", folder, folder, folder, folder);
     config.disk_paths = paths;
-    assert_int_equal(mc_disks_of(&config, &told, 0, &disks), 0);
+    disks_look();
     assert_int_equal(disks.count, 3); /* not twice the same */
     for (uint32_t i = 0; i < 3; i++) {
         char wanted[80];
@@ -225,7 +232,7 @@ static void test_several_paths(void **state)
     for (unsigned i = 0; i < 12; i++)
         snprintf(many + strlen(many), sizeof(many) - strlen(many), "%s/%u,", folder, i);
     config.disk_paths = many;
-    assert_int_equal(mc_disks_of(&config, &told, 0, &disks), 0);
+    disks_look();
     assert_int_equal(disks.count, MC_OWNER_DISKS_MAX);
 }
 

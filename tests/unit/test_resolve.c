@@ -24,6 +24,7 @@ static _Atomic unsigned asked, asking, asking_most, last = 1;
 static _Atomic bool is_silent;
 static _Atomic int failure;
 static _Atomic unsigned takes_ms;
+static _Atomic uint64_t asked_ms; /* it had begun by then */
 
 int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **found)
 {
@@ -42,6 +43,8 @@ int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints
         if (now > atomic_load(&asking_most))
             atomic_store(&asking_most, now);
         usleep(atomic_load(&takes_ms) * 1000);
+        if (now == 1)
+            atomic_store(&asked_ms, mc_clock_ms());
         while (atomic_load(&is_silent))
             usleep(1000);
         atomic_fetch_sub(&asking, 1);
@@ -220,13 +223,12 @@ static void an_answer_is_as_old_as_its_lookup(void **state)
     struct mc_resolved resolved;
     (void)state;
     atomic_store(&takes_ms, MC_RESOLVE_TRUST_MS + 100);
-    uint64_t begun_ms = mc_clock_ms();
     assert_int_equal(mc_resolve("tardy", 1, in_ms(20000), &resolved), 0);
     assert_true(resolved.is_old);
     assert_int_equal(mc_resolve("tardy", 1, in_ms(20000), &resolved), 0);
     assert_true(resolved.is_old);
-    assert_int_equal(mc_resolve_age_ms("tardy", begun_ms + MC_RESOLVE_TRUST_MS),
-                     0); /* of before that, though it came after */
+    assert_int_equal(mc_resolve_age_ms("tardy", atomic_load(&asked_ms)),
+                     0); /* asked before that, though it came after */
     atomic_store(&takes_ms, 0);
     usleep((MC_RESOLVE_AGAIN_MS + 50) * 1000);
     uint64_t since_ms = mc_clock_ms();
@@ -235,7 +237,7 @@ static void an_answer_is_as_old_as_its_lookup(void **state)
         usleep(10000);
     assert_true(mc_resolve_age_ms("tardy", since_ms) > 0);
     assert_int_equal(mc_resolve("tardy", 1, in_ms(20000), &resolved), 0);
-    assert_int_equal(atomic_load(&asked), 2);
+    assert_true(atomic_load(&asked) >= 2); /* more where this thread was not let run for long */
 }
 
 static void a_child_asks_for_itself(void **state)

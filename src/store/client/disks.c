@@ -3,9 +3,7 @@
 #include "store/client/disks.h"
 
 #include "base/variables.h"
-#include "env/clock.h"
 #include "env/log.h"
-#include "env/reach.h"
 #include "store/disk/disk.h"
 
 #include <ctype.h>
@@ -24,14 +22,12 @@
 #define BYTES_MIN ((uint64_t)MC_DISK_REGIONS_MIN * MC_DISK_REGION_BYTES)
 #define BYTES_MAX ((uint64_t)MC_DISK_REGIONS_MAX * MC_DISK_REGION_BYTES)
 #define OBJECTS_MIN 64u /* fewer and it would make room all the time */
-#define REACH_LEAST_NS 500000000ull
 
 struct use {              /* of all disks of the node */
     uint64_t limit;       /* bytes; 0: none */
     double free_ratio;    /* so much of what is free, unless there is another limit below it */
     uint64_t objects_max; /* as it was said; 0: nobody did */
     uint64_t budget;      /* bytes a day, of each disk; 0: any */
-    uint64_t until_ns;    /* by then a file system has answered */
     enum mc_disk_policy policy;
     enum mc_disk_io_kind io_kind;
 };
@@ -238,14 +234,7 @@ static uint32_t objects_of(const char *path, uint64_t bytes, const struct use *u
     return MC_DISK_OBJECTS_MAX;
 }
 
-/* Of several that hang the later ones have the least time only. */
-static bool answers(const char *path, const struct use *use)
-{
-    uint64_t least_ns = mc_clock_ns() + REACH_LEAST_NS;
-    return mc_path_answers(path, use->until_ns > least_ns ? use->until_ns : least_ns);
-}
-
-static void disk_add(struct mc_disks *disks, char *given, uint64_t bytes, const struct use *use)
+static void disk_note(struct mc_disks *disks, char *given)
 {
     const char *path = trim(given);
     if (path[0] == 0)
@@ -258,32 +247,24 @@ static void disk_add(struct mc_disks *disks, char *given, uint64_t bytes, const 
         mc_log(WARNING, "at most %u disks: %s is ignored", MC_OWNER_DISKS_MAX, path);
         return;
     }
-    bool is_silent = !answers(path, use);
-    bytes = is_silent ? BYTES_MIN : bytes != 0 ? bytes : bytes_of(path, use);
-    disks->list[disks->count++] = (struct mc_owner_disk_config){.path = path,
-                                                                .is_silent = is_silent,
-                                                                .capacity = bytes,
-                                                                .objects_max = objects_of(path, bytes, use),
-                                                                .budget_bytes = use->budget,
-                                                                .policy = use->policy,
-                                                                .io_kind = use->io_kind};
+    disks->list[disks->count++].path = path;
 }
 
-/* What the path lies in must be there: that it is not mounted on this node is no reason to fill another disk. */
-static void take_told(const struct mc_disks_told *told, struct mc_disks *disks, struct use *use)
+int mc_disks_of(const struct mc_store_config *config, const struct mc_disks_told *told, struct mc_disks *disks)
 {
-    if (answers(told->path, use) && mkdir(told->path, 0777) != 0 && errno != EEXIST) {
-        mc_log(ERROR,
-               "the directory that the master names (--root_fs_dir), %s, cannot be made: %s; objects stay in "
-               "memory only",
-               told->path, strerror(errno));
-        return;
-    }
-    if (told->bytes != 0 && (use->limit == 0 || told->bytes < use->limit))
-        use->limit = told->bytes;
-    if (told->keeps)
-        use->policy = MC_DISK_KEEP;
-    disk_add(disks, disks->text, 0, use);
+    *disks = (struct mc_disks){.is_told = config->disk_paths == NULL};
+    const char *paths = disks->is_told ? told->path : config->disk_paths;
+    if (paths[0] == 0)
+        return 0;
+    char *rest = disks->text = strdup(paths);
+    if (rest == NULL)
+        return MC_ERR_NO_MEMORY;
+    if (disks->is_told)
+        disk_note(disks, rest);
+    else
+        for (char *path; (path = strsep(&rest, ",")) != NULL;)
+            disk_note(disks, path);
+    return 0;
 }
 
 void mc_disks_free(struct mc_disks *disks)
@@ -292,25 +273,46 @@ void mc_disks_free(struct mc_disks *disks)
     *disks = (struct mc_disks){0};
 }
 
-int mc_disks_of(const struct mc_store_config *config, const struct mc_disks_told *told, uint64_t until_ns,
-                struct mc_disks *disks)
+/* ---- how they are used ---- */
+
+/* What the path lies in must be there: that it is not mounted on this node is no reason to fill another disk. */
+static bool told_is_made(const struct mc_owner_disk_config *disk)
 {
-    struct use use = {.free_ratio = FREE_RATIO, .policy = MC_DISK_LRU, .until_ns = until_ns};
-    bool is_told = config->disk_paths == NULL;
-    const char *paths = is_told ? told->path : config->disk_paths;
-    *disks = (struct mc_disks){0};
-    if (paths[0] == 0)
-        return 0;
-    disks->text = strdup(paths);
-    if (disks->text == NULL)
-        return MC_ERR_NO_MEMORY;
+    if (disk->is_silent || mkdir(disk->path, 0777) == 0 || errno == EEXIST)
+        return true;
+    mc_log(ERROR,
+           "the directory that the master names (--root_fs_dir), %s, cannot be made: %s; objects stay in memory only",
+           disk->path, strerror(errno));
+    return false;
+}
+
+static void disk_settle(struct mc_owner_disk_config *disk, uint64_t bytes, const struct use *use)
+{
+    disk->capacity = disk->is_silent ? BYTES_MIN : bytes != 0 ? bytes : bytes_of(disk->path, use);
+    disk->objects_max = objects_of(disk->path, disk->capacity, use);
+    disk->budget_bytes = use->budget;
+    disk->policy = use->policy;
+    disk->io_kind = use->io_kind;
+}
+
+void mc_disks_settle(const struct mc_store_config *config, const struct mc_disks_told *told, const bool *answers,
+                     struct mc_disks *disks)
+{
+    struct use use = {.free_ratio = FREE_RATIO, .policy = MC_DISK_LRU};
+    uint64_t bytes = disks->is_told ? 0 : config->disk_bytes;
+    if (disks->count == 0)
+        return;
+    for (uint32_t i = 0; i < disks->count; i++)
+        disks->list[i].is_silent = !answers[i];
     read_environment(&use);
-    if (is_told) {
-        take_told(told, disks, &use);
-        return 0;
+    if (disks->is_told && !told_is_made(&disks->list[0])) {
+        disks->count = 0;
+        return;
     }
-    char *rest = disks->text;
-    for (char *path; (path = strsep(&rest, ",")) != NULL;)
-        disk_add(disks, path, config->disk_bytes, &use);
-    return 0;
+    if (disks->is_told && told->bytes != 0 && (use.limit == 0 || told->bytes < use.limit))
+        use.limit = told->bytes;
+    if (disks->is_told && told->keeps)
+        use.policy = MC_DISK_KEEP;
+    for (uint32_t i = 0; i < disks->count; i++)
+        disk_settle(&disks->list[i], bytes, &use);
 }

@@ -18,13 +18,15 @@ struct mc_disks_told {
 struct mc_disks { /* zeroed = none */
     struct mc_owner_disk_config list[MC_OWNER_DISKS_MAX];
     uint32_t count;
-    char *text; /* to which the paths belong */
+    bool is_told; /* the directory that the master names */
+    char *text;   /* to which the paths belong */
 };
-/* told counts where config->disk_paths is NULL; its directory is made, what it lies in is not. What does not answer by
- * until_ns (mc_clock_ns), or within half a second if it was not asked before, is not touched again. 0 or
- * MC_ERR_NO_MEMORY. */
-int mc_disks_of(const struct mc_store_config *config, const struct mc_disks_told *told, uint64_t until_ns,
-                struct mc_disks *disks);
+/* Their paths only; no disk is touched. told counts where config->disk_paths is NULL. 0 or MC_ERR_NO_MEMORY. */
+int mc_disks_of(const struct mc_store_config *config, const struct mc_disks_told *told, struct mc_disks *disks);
+/* How they are used, with the arguments as before. answers: of each, whether it may be touched (env/reach.h). The
+ * directory that the master names is made, what it lies in is not. */
+void mc_disks_settle(const struct mc_store_config *config, const struct mc_disks_told *told, const bool *answers,
+                     struct mc_disks *disks);
 void mc_disks_free(struct mc_disks *disks);
 
 #endif

@@ -252,15 +252,6 @@ static void start_rdma(struct mc_store *store, const struct mc_store_config *con
     }
 }
 
-static int disks_of(struct mc_store *store, const struct mc_store_config *asked, uint64_t until_ns,
-                    struct mc_disks *disks)
-{
-    pthread_mutex_lock(&store->lock);
-    struct mc_disks_told told = store->disks_told;
-    pthread_mutex_unlock(&store->lock);
-    return mc_disks_of(asked, &told, until_ns, disks);
-}
-
 static int capacity_of(const struct mc_store *store, const char *data_dir, uint64_t until_ns, uint64_t *capacity)
 {
     struct mc_memory_limits limits;
@@ -275,17 +266,47 @@ static int capacity_of(const struct mc_store *store, const char *data_dir, uint6
     return *capacity == 0 ? MC_ERR_NO_MEMORY : 0;
 }
 
-static bool data_dir_answers(const char *data_dir, uint64_t until_ns)
+/* Half of what is left of the call, or so long. */
+static uint64_t part_until_ns(uint64_t deadline_ns, uint64_t most_ns)
 {
-    if (data_dir == NULL || data_dir[0] == 0 || mc_path_answers(data_dir, until_ns))
-        return true;
+    uint64_t now_ns = mc_clock_ns(), half_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
+    return now_ns + (half_ns < most_ns ? half_ns : most_ns);
+}
+
+/* Without its data directory it would come as a new node, and the master would give up what lies there. */
+static int data_dir_refuse(const char *data_dir)
+{
     mc_log(
         ERROR,
-        "the data directory %s does not answer: its file system hangs, as one of NFS does whose server is away. Mount "
-        "it anew, or give another one (MC_DATA_DIR; best on tmpfs, as /dev/shm), and start this process again; what "
-        "it holds now ends with it",
+        "the data directory %s does not answer: its file system hangs, as one of NFS does whose server is away. "
+        "What an earlier process left there cannot be looked at, and this one does not begin without. See to it that "
+        "it answers; or give another directory (MC_DATA_DIR; best on tmpfs, as /dev/shm) or none, and start this "
+        "process again: then what lies there is lost",
         data_dir);
-    return false;
+    return MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+}
+
+/* All that the segment lies on is touched for the first time, at once: none has less time since another hangs. */
+static int disks_of(struct mc_store *store, const struct mc_store_config *asked, const char *data_dir,
+                    uint64_t until_ns, struct mc_disks *disks)
+{
+    const char *paths[1 + MC_OWNER_DISKS_MAX] = {data_dir == NULL ? "" : data_dir};
+    bool answers[1 + MC_OWNER_DISKS_MAX];
+    pthread_mutex_lock(&store->lock);
+    struct mc_disks_told told = store->disks_told;
+    pthread_mutex_unlock(&store->lock);
+    int rc = mc_disks_of(asked, &told, disks);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < disks->count; i++)
+        paths[1 + i] = disks->list[i].path;
+    mc_path_answers_each(paths, 1 + disks->count, until_ns, answers);
+    if (!answers[0]) {
+        mc_disks_free(disks);
+        return data_dir_refuse(data_dir);
+    }
+    mc_disks_settle(asked, &told, answers + 1, disks);
+    return 0;
 }
 
 static int start_owner(struct mc_store *store, const struct mc_store_config *asked, const struct mc_numa_nodes *nodes,
@@ -301,19 +322,17 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
         advertise = seen_host;
     }
     const char *data_dir = asked->data_dir != NULL ? asked->data_dir : mc_variable(MC_DATA_DIR);
-    /* Whoever works there may have been stopped. Half of the time is left for what follows. */
-    uint64_t now_ns = mc_clock_ns(), wait_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
-    uint64_t reach_until_ns = now_ns + (wait_ns < REACH_NS ? wait_ns : REACH_NS);
-    if (!data_dir_answers(data_dir, reach_until_ns))
-        data_dir = NULL; /* as with any that cannot be used */
-    uint64_t data_dir_until_ns = mc_clock_ns() + (wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS);
-    int rc = capacity_of(store, data_dir, data_dir_until_ns, &capacity);
-    if (rc < 0)
-        return rc;
     struct mc_disks disks;
-    rc = disks_of(store, asked, reach_until_ns, &disks);
+    int rc = disks_of(store, asked, data_dir, part_until_ns(deadline_ns, REACH_NS), &disks);
     if (rc < 0)
         return rc;
+    /* Whoever works there may have been stopped. */
+    uint64_t data_dir_until_ns = part_until_ns(deadline_ns, DATA_DIR_WAIT_NS);
+    rc = capacity_of(store, data_dir, data_dir_until_ns, &capacity);
+    if (rc < 0) {
+        mc_disks_free(&disks);
+        return rc;
+    }
     struct mc_owner_config config = {.paths = store->paths,
                                      .disks = disks.list,
                                      .disk_count = disks.count,

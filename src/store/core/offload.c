@@ -196,8 +196,10 @@ bool mc_offload_pause(struct mc_core *core, struct mc_object *object)
     if (at.segment->kind != MC_SEGMENT_DISK)
         return false; /* it is being loaded, and so on a disk */
     set_then(core, mc_segment_node(at.segment, at.slot), THEN_PAUSES);
-    mc_hint_part_from_group(object);
-    return at.segment->state == MC_SEGMENT_OK; /* not of an owner that is cut off: perhaps once it is back */
+    bool is_stored = at.segment->state == MC_SEGMENT_OK;
+    if (is_stored && !object->hard && !object->soft) /* else it does not go first, and stays as young as its group */
+        mc_hint_part_from_group(object);
+    return is_stored; /* not of an owner that is cut off: perhaps once it is back */
 }
 
 bool mc_offload_pauses(const struct mc_core *core, const struct mc_object *object)

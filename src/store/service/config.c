@@ -4,11 +4,13 @@
 #include "base/error.h"
 #include "base/option_rows.h"
 #include "base/variables.h"
+#include "env/clock.h"
 #include "env/file.h"
 #include "env/flags.h"
 #include "env/json.h"
 #include "env/keys.h"
 #include "env/log.h"
+#include "env/reach.h"
 #include "env/unread.h"
 
 #include <ctype.h>
@@ -515,6 +517,8 @@ static int apply_define(struct mc_service_config *config, const char *define, ch
     return 0;
 }
 
+#define USUAL_NS 2000000000ull /* within so long its file system answers, or hangs */
+
 /* Where the disk is: as it is said, as the environment says whatever else says the rest, or where the original
  * looks. */
 static int settle_disk(struct mc_service_config *config, char *error, size_t error_size)
@@ -526,7 +530,8 @@ static int settle_disk(struct mc_service_config *config, char *error, size_t err
         return 0;
     if (text != NULL && text[0] != 0)
         return set_text(config, row, text, "environment: ", variable, error, error_size);
-    if (access(usual, F_OK) == 0)
+    /* One that hangs is there, and done without once the store is opened, as the log says then. */
+    if (!mc_path_answers(usual, mc_clock_ns() + USUAL_NS) || access(usual, F_OK) == 0)
         return set_text(config, row, usual, "", row->name, error, error_size);
     mc_log(WARNING,
            "a disk is wanted, but nobody says where (ssd_offload_path, %s), and there is no %s: objects stay in "
