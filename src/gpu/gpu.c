@@ -227,6 +227,16 @@ void mc_gpu_forget(const void *base)
     free(gone);
 }
 
+uint64_t mc_gpu_allocation(const void *address)
+{
+    int attribute = MC_CU_POINTER_BUFFER_ID;
+    uint64_t id = 0;
+    void *where = &id;
+    if (!mc_gpu_is_ready() || mc_driver.pointer_attributes(1, &attribute, &where, (uintptr_t)address) != MC_CU_SUCCESS)
+        return 0;
+    return id;
+}
+
 /* ---- what goes by the place of an address ---- */
 
 int mc_gpu_copy(void *to, const void *from, size_t length)

@@ -41,6 +41,10 @@ struct mc_gpu_place mc_gpu_find(struct mc_gpu_finder *finder, const void *addres
 struct mc_gpu_place mc_gpu_note(const void *base, size_t length);
 void mc_gpu_forget(const void *base);
 
+/* A number of the allocation there that no other one of this process has had or will have; 0: not to be had. Asks the
+ * driver each time. */
+uint64_t mc_gpu_allocation(const void *address);
+
 /* Copies now; either side may be of any kind. */
 int mc_gpu_copy(void *to, const void *from, size_t length);
 

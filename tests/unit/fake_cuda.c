@@ -25,7 +25,7 @@ enum {
 };
 
 struct allocation {
-    uint64_t from, size;
+    uint64_t from, size, id;
     bool is_live, is_managed;
     int device;
 };
@@ -58,6 +58,7 @@ static uint8_t *arena, *alias;
 static uint64_t used[FAKE_CUDA_DEVICES];
 static struct allocation allocations[ALLOCATIONS];
 static size_t allocation_count;
+static uint64_t last_id;
 static struct copy copies[COPIES];
 static size_t copy_count;
 static struct fill fills[FILLS];
@@ -190,7 +191,7 @@ uint64_t fake_cuda_allocate(size_t size, int device, int is_managed)
     if (allocation_count < ALLOCATIONS && whole <= FAKE_CUDA_ARENA - used[device]) {
         address = (uintptr_t)arena + (uint64_t)device * FAKE_CUDA_ARENA + used[device];
         used[device] += whole;
-        allocations[allocation_count++] = (struct allocation){address, size, true, is_managed != 0, device};
+        allocations[allocation_count++] = (struct allocation){address, size, ++last_id, true, is_managed != 0, device};
     }
     leave(0);
     return address;
@@ -202,6 +203,15 @@ void fake_cuda_free(uint64_t address)
     struct allocation *there = find(address);
     if (there != NULL)
         there->is_live = false;
+    leave(0);
+}
+
+void fake_cuda_renew(uint64_t address)
+{
+    enter();
+    struct allocation *there = find(address);
+    if (there != NULL)
+        there->id = ++last_id;
     leave(0);
 }
 
@@ -253,6 +263,9 @@ int cuPointerGetAttributes(unsigned count, int *attributes, void **data, uint64_
         switch (attributes[i]) {
         case 2:
             *(unsigned *)data[i] = is_there ? 2 : 0;
+            break;
+        case 7:
+            *(uint64_t *)data[i] = is_there ? there->id : 0;
             break;
         case 8:
             *(bool *)data[i] = is_there && there->is_managed;

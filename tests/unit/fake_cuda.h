@@ -37,6 +37,8 @@ enum fake_cuda_number {
     /* Device memory; 0: full. is_managed: what the driver moves about. */                                             \
     X(uint64_t, fake_cuda_allocate, (size_t size, int device, int is_managed))                                         \
     X(void, fake_cuda_free, (uint64_t address))                                                                        \
+    /* It was freed, and the next one was given its address. */                                                        \
+    X(void, fake_cuda_renew, (uint64_t address))                                                                       \
     /* Work on the default stream of the device that has the memory: fills it, as late as the rules allow: */          \
     /* when a copy of a stream of that device is made. One of another device's does not wait for it. */                \
     X(void, fake_cuda_fill_later, (uint64_t address, size_t size, int value))                                          \

@@ -1,11 +1,10 @@
 /* GPUDirect of the store: a GPU's memory that is registered is read and written by the RDMA devices themselves, and
  * what cannot be goes through host memory. Neither processor nor kernel may touch that memory here (fake_cuda.h). */
-#include "transport_rig.h"
+#include "rdma_rig.h"
 
 #include "store/path/path.h"
 #include "store/path/paths.h"
 #include "fake_cuda_load.h"
-#include "fake_verbs.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -37,6 +36,7 @@ static void start_with(struct rig *rig, bool has_dmabuf)
     fake_gpu_memory((void *)(uintptr_t)memory, (size_t)FAKE_CUDA_DEVICES * FAKE_CUDA_ARENA);
     fake_gpu_reach(reach);
     options.verbs = fake_verbs();
+    options.matrix = "{\"cpu:0\": [[\"fake0\", \"fake1\"], []]}"; /* so that both are used for all memory */
     assert_int_equal(mc_rdma_open(&options, &rig_rdma), 0);
     assert_int_equal(rig_start(rig, MC_PATH_RDMA, 2 * ROOM, false, false), 0);
     rig_fill(expected, sizeof(expected), 5);
@@ -216,6 +216,24 @@ static void not_in_place(void **state)
     stop(&rig);
 }
 
+/* Freed while it was registered, and its address is another allocation's: devices would reach what was there before. */
+static void another_allocation(void **state)
+{
+    struct rig rig;
+    (void)state;
+    start(&rig);
+    expect_there_and_back(&rig, memory, LENGTH);
+    assert_int_equal(copied(&rig), 0);
+    fake.fake_cuda_renew(memory);
+    expect_there_and_back(&rig, memory, LENGTH);
+    assert_int_equal(copied(&rig), 2 * LENGTH);
+    assert_int_equal(mc_paths_unregister(rig.paths, (void *)(uintptr_t)memory), 0);
+    assert_int_equal(mc_paths_register(rig.paths, (void *)(uintptr_t)memory, ROOM), 0);
+    expect_there_and_back(&rig, memory, LENGTH);
+    assert_int_equal(copied(&rig), 2 * LENGTH);
+    stop(&rig);
+}
+
 /* Of a batch each goes its way: objects of the host, of the GPU in place and not, and one that is not there. */
 static void mixed(void **state)
 {
@@ -267,6 +285,7 @@ static void wrong_bytes(void **state)
     struct rig rig;
     (void)state;
     start(&rig);
+    rig_wait_for_pairs(&rig, 3);
     assert_int_equal(put_at(&rig, memory, LENGTH, 20000), 0);
     fake_flip(0);
     fake_flip(1);
@@ -317,6 +336,7 @@ static void lost(void **state)
     struct rig rig;
     (void)state;
     start(&rig);
+    rig_wait_for_pairs(&rig, 3);
     assert_int_equal(put_at(&rig, memory, LENGTH, 20000), 0);
     fake_fail_work(0, 20, IBV_WC_RETRY_EXC_ERR);
     assert_int_equal(get_at(&rig, memory, LENGTH, 0, LENGTH, 20000), 0);
@@ -347,9 +367,10 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(in_place),    cmocka_unit_test(without_sums), cmocka_unit_test(ordered),
-        cmocka_unit_test(no_dmabuf),   cmocka_unit_test(not_in_place), cmocka_unit_test(mixed),
-        cmocka_unit_test(wrong_bytes), cmocka_unit_test(refusals),     cmocka_unit_test(lost),
+        cmocka_unit_test(in_place),           cmocka_unit_test(without_sums), cmocka_unit_test(ordered),
+        cmocka_unit_test(no_dmabuf),          cmocka_unit_test(not_in_place), cmocka_unit_test(mixed),
+        cmocka_unit_test(wrong_bytes),        cmocka_unit_test(refusals),     cmocka_unit_test(lost),
+        cmocka_unit_test(another_allocation),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -389,9 +389,9 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
         run_unstaged(rdma, transfers, count, run);
 }
 
-static bool rdma_reaches_devices(struct mc_path *path)
+static bool rdma_reaches(struct mc_path *path, const struct mc_transfer *transfer)
 {
-    return mc_rdma_buffers_have_gpu(path->paths->buffers);
+    return mc_rdma_buffers_reach(path->paths->buffers, transfer->parts, transfer->part_count);
 }
 
 /* Commits of the batches that went by tcp. */
@@ -409,6 +409,6 @@ static void rdma_rest(struct mc_path *path, uint64_t now_ns)
         tcp->transport->rest(tcp, now_ns);
 }
 
-const struct mc_transport mc_transport_rdma = {
-    "rdma",     3,         false, rdma_open, rdma_run, rdma_close,          rdma_is_ended,
-    rdma_nudge, rdma_rest, false, false,     NULL,     rdma_reaches_devices};
+const struct mc_transport mc_transport_rdma = {"rdma",        3,          false,     rdma_open, rdma_run, rdma_close,
+                                               rdma_is_ended, rdma_nudge, rdma_rest, false,     false,    NULL,
+                                               rdma_reaches};

@@ -85,11 +85,6 @@ static bool has_room(struct mc_rdma_buffers *buffers)
     return true;
 }
 
-bool mc_rdma_buffers_have_gpu(struct mc_rdma_buffers *buffers)
-{
-    return buffers != NULL && atomic_load_explicit(&buffers->gpu_count, memory_order_relaxed) > 0;
-}
-
 static int buffers_take_in(struct mc_rdma_buffers *buffers, const struct mc_rdma_range *range)
 {
     struct mc_rdma_buffer *made = calloc(1, sizeof(*made));
@@ -107,6 +102,7 @@ static int buffers_take_in(struct mc_rdma_buffers *buffers, const struct mc_rdma
     made->start = (uintptr_t)range->address;
     made->end = made->start + range->length;
     made->is_gpu = range->is_gpu;
+    made->gpu_allocation = range->is_gpu ? mc_gpu_allocation(range->address) : 0;
     pthread_mutex_lock(&buffers->lock);
     bool is_there = has_room(buffers);
     if (is_there) {
@@ -218,4 +214,29 @@ void mc_rdma_buffers_give(struct mc_rdma_buffers *buffers, struct mc_rdma_buffer
     if (is_last)
         pthread_cond_broadcast(&buffers->given);
     pthread_mutex_unlock(&buffers->lock);
+}
+
+/* Of the start alone, which is what was asked when it was registered: an id of 0 says nothing. */
+static bool is_what_it_was(const struct mc_rdma_buffer *buffer)
+{
+    return buffer->gpu_allocation == 0 || mc_gpu_allocation((const void *)buffer->start) == buffer->gpu_allocation;
+}
+
+bool mc_rdma_buffers_reach(struct mc_rdma_buffers *buffers, const struct iovec *parts, size_t count)
+{
+    struct mc_rdma_buffer *held = NULL;
+    bool is_reached = buffers != NULL && atomic_load_explicit(&buffers->gpu_count, memory_order_relaxed) > 0;
+    for (size_t i = 0; i < count && is_reached; i++) {
+        uintptr_t start = (uintptr_t)parts[i].iov_base;
+        size_t length = parts[i].iov_len;
+        if (length == 0 || (held != NULL && start >= held->start && start < held->end && length <= held->end - start))
+            continue;
+        if (held != NULL)
+            mc_rdma_buffers_give(buffers, &held, 1);
+        held = mc_rdma_buffers_hold(buffers, parts[i].iov_base, length);
+        is_reached = held != NULL && held->is_gpu && is_what_it_was(held);
+    }
+    if (held != NULL)
+        mc_rdma_buffers_give(buffers, &held, 1);
+    return is_reached;
 }

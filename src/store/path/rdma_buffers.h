@@ -7,6 +7,8 @@
 
 #include "rdma/rdma.h"
 
+#include <sys/uio.h>
+
 struct mc_paths;
 struct mc_rdma_buffers;
 
@@ -16,7 +18,8 @@ struct mc_rdma_buffer { /* to be read while it is held */
     uint32_t users;  /* guarded by the list's lock */
     bool is_leaving; /* nobody holds it any more; guarded as well */
     bool is_gpu;
-    uintptr_t reach; /* the greatest end of this one and of all before it in the list; guarded as well */
+    uint64_t gpu_allocation; /* mc_gpu_allocation of its start, when it was registered */
+    uintptr_t reach;         /* the greatest end of this one and of all before it in the list; guarded as well */
 };
 
 struct mc_rdma_buffers *mc_rdma_buffers_create(struct mc_rdma *rdma); /* NULL: out of memory */
@@ -26,8 +29,9 @@ void mc_rdma_buffers_free(struct mc_rdma_buffers *buffers);           /* nothing
  * MC_ERR_TRANSFER_FAIL, MC_ERR_NOT_SUPPORTED as mc_rdma_memory_register, or (TRANSFER_FAIL) a device that is there did
  * not take it: the log says why, and such memory is copied from and to. */
 int mc_rdma_buffers_add(struct mc_rdma_buffers *buffers, struct mc_paths *paths, void *base, uint64_t size);
-/* Is any of it a GPU's? */
-bool mc_rdma_buffers_have_gpu(struct mc_rdma_buffers *buffers);
+/* Does each of these parts lie in a GPU's memory that is registered? Not where that was freed, and its address is
+ * another allocation's now: devices would reach what was there before. buffers: NULL is allowed. */
+bool mc_rdma_buffers_reach(struct mc_rdma_buffers *buffers, const struct iovec *parts, size_t count);
 /* Waits until nobody holds it: groups that use it end by their calls' deadlines. Does nothing without one. One base is
  * removed by one thread. 0, or as mc_rdma_memory_unregister: then it is in the list still, and held no more. */
 int mc_rdma_buffers_remove(struct mc_rdma_buffers *buffers, const void *base);

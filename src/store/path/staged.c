@@ -296,7 +296,7 @@ static void direct_close(struct mc_device_view *view)
     mc_device_stream_end(&((struct direct_view *)view)->stream, false);
 }
 
-/* All of it in this device's memory? Whether that is registered, the path sees. */
+/* All of it in this device's memory, where the path reaches it? */
 static bool is_all_there(struct staged_run *staging, const struct mc_transfer *transfer)
 {
     bool is_any = false;
@@ -308,7 +308,7 @@ static bool is_all_there(struct staged_run *staging, const struct mc_transfer *t
             return false;
         is_any = true;
     }
-    return is_any;
+    return is_any && staging->path->transport->reaches(staging->path, transfer);
 }
 
 /* Is it over, or is it to be tried the other way? What says something of the path or the object is over. */
@@ -368,9 +368,8 @@ static void run_devices(struct staged_run *staging)
         mc_path_fail_all(staging->transfers, staging->count, MC_ERR_NO_MEMORY);
         return;
     }
-    bool (*reaches)(struct mc_path * path) = staging->path->transport->reaches_devices;
     const size_t count = staging->count;
-    if (reaches != NULL && reaches(staging->path))
+    if (staging->path->transport->reaches != NULL)
         staging->count = run_direct(staging);
     for (size_t i = 0; i < staging->count; i++)
         staging->transfers[i]->result = staging->transfers[i]->length > 0 ? 0 : MC_ERR_INVALID_PARAMS;

@@ -180,8 +180,8 @@ struct mc_transport {
      * as they come. What one of them waits for is not waited for by another; what only waits (for a place at an owner,
      * for its word after a reset) comes last. NULL: they are run one after the other. */
     void (*run_all)(struct mc_path_batch **groups, size_t count);
-    /* Can some of a device's memory be moved in place now? NULL: none ever. */
-    bool (*reaches_devices)(struct mc_path *path);
+    /* Its parts lie in a device's memory: may they be moved in place now? NULL: none ever. */
+    bool (*reaches)(struct mc_path *path, const struct mc_transfer *transfer);
 };
 
 struct mc_path { /* first member of each transport's own struct */
