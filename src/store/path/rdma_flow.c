@@ -21,6 +21,7 @@ static int launch(struct mc_rdma_flow *flow, struct mc_rdma_group *group)
 {
     const struct mc_run *run = flow->route.motion->run;
     mc_assert(flow->aloft == NULL);
+    (void)mc_motion_look(flow->route.motion); /* a flight ticks once it is long: many short ones would never */
     flow->move = (struct mc_rdma_run){
         .deadline_ns = run->deadline_ns, .stall_ns = MC_STALL_NS, .tick = run->tick, .context = run->context};
     group->result = mc_rdma_flight_begin(&flow->flight, flow->link, group->requests, group->request_count, &flow->move);
@@ -150,12 +151,17 @@ static int pieces_prove(struct mc_rdma_flow *flow, struct mc_rdma_group *group, 
     return is_any ? pieces_fetch(flow, group, pieces, count) : rc;
 }
 
-static bool slot_has_changed(struct mc_rdma_flow *flow, struct mc_rdma_group *group, const struct mc_rdma_piece *piece)
+/* Bytes do not match. The slot may have been read in two halves, while it was taken by another object: is it the same
+ * when it is read once more? MC_ERR_CHECKSUM_MISMATCH: it is; MC_ERR_REPLICA_IS_GONE; or why nobody knows. */
+static int slot_judge(struct mc_rdma_flow *flow, struct mc_rdma_group *group, const struct mc_rdma_piece *piece)
 {
     uint8_t seen[sizeof(struct mc_slot)];
     memcpy(seen, group->stage->bytes + piece->slot, sizeof(seen));
-    return fetch(flow, group, piece, 1, mc_rdma_ask_slot) == 0 &&
-           memcmp(seen, group->stage->bytes + piece->slot, sizeof(seen)) != 0;
+    int rc = fetch(flow, group, piece, 1, mc_rdma_ask_slot);
+    if (rc < 0)
+        return rc;
+    bool is_same = memcmp(seen, group->stage->bytes + piece->slot, sizeof(seen)) == 0;
+    return is_same ? MC_ERR_CHECKSUM_MISMATCH : MC_ERR_REPLICA_IS_GONE;
 }
 
 /* The slot was read after the bytes: live with that generation, it was so all the time since the master named it. */
@@ -163,8 +169,7 @@ static int piece_judge(struct mc_rdma_flow *flow, struct mc_rdma_group *group, s
 {
     note_overlap(flow, piece->end - piece->start);
     int code = mc_rdma_piece_take(group, piece);
-    /* The slot may have been read in two halves, while it was taken by another object. */
-    return code == MC_ERR_CHECKSUM_MISMATCH && slot_has_changed(flow, group, piece) ? MC_ERR_REPLICA_IS_GONE : code;
+    return code == MC_ERR_CHECKSUM_MISMATCH ? slot_judge(flow, group, piece) : code;
 }
 
 /* Bytes in the caller's memory may be wrong by what was done there: two reads that end at one place, memory that was

@@ -71,11 +71,13 @@ static bool is_registered(struct mc_rdma_group *group, struct mc_cursor cursor)
 
 /* ---- filling it ---- */
 
-/* Where the piece that begins at `start` ends: at the end of a block, or at `end`. */
-static uint64_t window(uint64_t start, uint64_t end, uint64_t block)
+/* Where the piece that begins at `start` ends: at the end of a block, or at `end`. A little of a long block is a piece
+ * of its own unless the object ends there: all of that block is read for it, and a stage has no room for two. */
+static uint64_t window(uint64_t start, uint64_t end, uint64_t block, uint64_t object_length)
 {
     uint64_t last = (start + (block > MC_RDMA_PIECE_BYTES ? block : MC_RDMA_PIECE_BYTES)) & ~(block - 1);
-    return last >= end || end - last < REST_BYTES ? end : last;
+    bool may_be_longer = end == object_length || block <= MC_RDMA_PIECE_BYTES;
+    return last >= end || (end - last < REST_BYTES && may_be_longer) ? end : last;
 }
 
 /* Places it in the stage. Returns how much it takes there. */
@@ -104,11 +106,11 @@ static uint64_t cut_read(struct mc_rdma_group *group, struct mc_rdma_piece *piec
     uint64_t first = (start + block - 1) & ~(block - 1); /* whole block, and the end of them */
     uint64_t last = end == transfer->object_length ? end : end & ~(block - 1);
     piece->start = start;
-    piece->end = window(start, end, block);
+    piece->end = window(start, end, block, transfer->object_length);
     if (!may_be_direct(group, transfer) || first >= last)
         return place_read(piece, verify);
     if (start == first) {
-        uint64_t direct_end = window(start, last, block);
+        uint64_t direct_end = window(start, last, block, transfer->object_length);
         piece->is_direct = lay_spans(group, piece, piece->cursor, direct_end - start);
         piece->end = piece->is_direct ? direct_end : piece->end;
     } else if (is_registered(group, piece->cursor)) {
@@ -123,7 +125,7 @@ static uint64_t cut_write(struct mc_rdma_group *group, struct mc_rdma_piece *pie
     struct mc_transfer *transfer = piece->transfer;
     uint64_t length = transfer->object_length;
     piece->start = piece->from = start;
-    piece->end = piece->to = window(start, length, 1ull << mc_block_shift(length));
+    piece->end = piece->to = window(start, length, 1ull << mc_block_shift(length), length);
     if (piece->end == length)
         piece->to = mc_extent_size(length, transfer->key.length);
     piece->is_direct =
@@ -303,6 +305,8 @@ int mc_rdma_piece_take(struct mc_rdma_group *group, struct mc_rdma_piece *piece)
     int rc = mc_rdma_piece_slot(group, piece, &slot);
     if (rc < 0)
         return rc;
+    if (slot.offset != piece->offset) /* it has gone there since the bytes were read */
+        return MC_ERR_REPLICA_IS_GONE;
     const uint8_t *table = group->stage->bytes + piece->table;
     if (piece->is_direct)
         return piece_check(piece, &slot, table, motion);

@@ -83,7 +83,7 @@ bool mc_rdma_ask_slot(struct mc_rdma_group *group, const struct mc_rdma_piece *p
 /* READ, once bytes and slot are here. Is the slot that of the wanted replica? 0; MC_ERR_REPLICA_IS_GONE;
  * MC_ERR_CHECKSUM_MISMATCH: its layout is not. */
 int mc_rdma_piece_slot(const struct mc_rdma_group *group, const struct mc_rdma_piece *piece, struct mc_slot *slot);
-/* To the caller, or compares it there. */
+/* To the caller, or compares it there. What the slot says lies elsewhere than it was read from is gone. */
 int mc_rdma_piece_take(struct mc_rdma_group *group, struct mc_rdma_piece *piece);
 /* Places a piece that was to be read in place at the beginning of the stage instead. False: there is no room. */
 bool mc_rdma_piece_unplace(struct mc_rdma_group *group, struct mc_rdma_piece *piece);
