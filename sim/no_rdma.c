@@ -35,16 +35,11 @@ void mc_rdma_stages_prepare(struct mc_rdma_stages *stages)
     (void)stages;
     mc_assert(false);
 }
-struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, int node, uint64_t deadline_ns)
+bool mc_rdma_stages_exist(struct mc_rdma_stages *stages, uint64_t deadline_ns)
 {
-    (void)stages, (void)node, (void)deadline_ns;
+    (void)stages, (void)deadline_ns;
     mc_assert(false);
-    return NULL;
-}
-void mc_rdma_stage_give(struct mc_rdma_stages *stages, struct mc_rdma_stage *stage)
-{
-    (void)stages, (void)stage;
-    mc_assert(false);
+    return false;
 }
 void mc_rdma_stages_free(struct mc_rdma_stages *stages)
 {

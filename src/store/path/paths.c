@@ -3,6 +3,7 @@
 #include "base/variables.h"
 #include "env/clock.h"
 #include "env/crew.h"
+#include "env/log.h"
 #include "env/thread.h"
 #include "store/path/path.h"
 #include "store/path/paths.h"
@@ -63,10 +64,13 @@ int mc_paths_register(struct mc_paths *paths, void *base, uint64_t size)
     if (paths->buffers == NULL)
         return 0;
     /* What is moved in place needs a stage, too: the last of what may be pinned must not go to the caller's memory. */
-    struct mc_rdma_stage *stage = mc_rdma_stage_take(paths->stages, -1, mc_clock_ns() + STAGE_NS);
-    if (stage == NULL)
+    if (!mc_rdma_stages_exist(paths->stages, mc_clock_ns() + STAGE_NS)) {
+        mc_log_limited(WARNING,
+                       "%llu bytes at %p are not registered at RDMA devices, which let us register no memory of our "
+                       "own either: they are copied",
+                       (unsigned long long)size, base);
         return MC_ERR_NO_MEMORY;
-    mc_rdma_stage_give(paths->stages, stage);
+    }
     return mc_rdma_buffers_add(paths->buffers, paths, base, size);
 }
 

@@ -313,6 +313,7 @@ static bool run_flow(struct rdma_path *rdma, const struct rdma_lane *lane, struc
     struct mc_rdma_flow flow = {.link = lane->link,
                                 .control_fd = lane->control->fd,
                                 .stages = paths->stages,
+                                .has_other_way = (paths->allowed_paths & MC_PATH_TCP) != 0,
                                 .route = {.remote = rdma->remote,
                                           .data = rdma->data,
                                           .index = rdma->index,

@@ -94,6 +94,26 @@ static struct mc_rdma_group *fill(struct mc_rdma_group *group, struct mc_rdma_wa
     return NULL;
 }
 
+static void group_close(struct mc_rdma_flow *flow, struct mc_rdma_group *group)
+{
+    if (group == NULL)
+        return;
+    mc_rdma_stage_give(flow->stages, group->stage);
+    free(group);
+}
+
+/* This group rests, another one is at work. Its stage goes to who has none at all; NULL then. */
+static struct mc_rdma_group *keep_or_give(struct mc_rdma_flow *flow, struct mc_rdma_group *group)
+{
+    if (!mc_rdma_stages_are_awaited(flow->stages))
+        return group;
+    if (flow->groups[0] == group)
+        flow->groups[0] = flow->groups[1];
+    flow->groups[1] = NULL;
+    group_close(flow, group);
+    return NULL;
+}
+
 static void group_end(struct mc_rdma_group *group, int code)
 {
     if (group == NULL)
@@ -235,7 +255,7 @@ static int run_reads(struct mc_rdma_flow *flow, struct mc_rdma_walk *walk)
             next = fill(now, walk, MC_TRANSFER_READ);
             read_launch(flow, next);
         } else {
-            other = now;
+            other = keep_or_give(flow, now);
         }
         now = next;
     }
@@ -335,7 +355,7 @@ static int run_writes(struct mc_rdma_flow *flow, struct mc_rdma_walk *walk)
             next = fill(now, walk, MC_TRANSFER_WRITE);
             write_gather(flow, next);
         } else {
-            other = now;
+            other = keep_or_give(flow, now);
         }
         now = next;
     }
@@ -355,14 +375,6 @@ static struct mc_rdma_group *group_open(struct mc_rdma_flow *flow, struct mc_rdm
         mc_rdma_stage_give(flow->stages, stage);
     }
     return group;
-}
-
-static void group_close(struct mc_rdma_flow *flow, struct mc_rdma_group *group)
-{
-    if (group == NULL)
-        return;
-    mc_rdma_stage_give(flow->stages, group->stage);
-    free(group);
 }
 
 /* Is there more than one group's worth? Then two of them take turns. */
@@ -385,20 +397,42 @@ static int node_for(struct mc_rdma_flow *flow, struct mc_transfer *const *transf
     return mc_rdma_link_node(flow->link, chunks.list, getcpu(&cpu, &here) == 0 ? (int)here : -1);
 }
 
+/* The stage that nothing goes without. All may be in use: who can go another way waits for one no longer than for an
+ * owner. 0; MC_ERR_NO_MEMORY: there is none, or that time is over; MC_ERR_RPC_TIMEOUT. */
+static int stage_await(struct mc_rdma_flow *flow, int node, struct mc_rdma_stage **stage)
+{
+    struct mc_motion *motion = flow->route.motion;
+    uint64_t now_ns = mc_clock_ns(), until_ns = motion->run->deadline_ns;
+    if (flow->has_other_way && now_ns + MC_STALL_NS < until_ns)
+        until_ns = now_ns + MC_STALL_NS;
+    for (;;) {
+        uint64_t look_ns = now_ns + MC_TICK_NS < until_ns ? now_ns + MC_TICK_NS : until_ns;
+        *stage = mc_rdma_stage_take(flow->stages, node, look_ns);
+        if (*stage != NULL)
+            return 0;
+        now_ns = mc_clock_ns();
+        int rc = mc_motion_look(motion);
+        if (rc < 0)
+            return rc;
+        if (now_ns < look_ns || now_ns >= until_ns) /* before its time: none will come */
+            return MC_ERR_NO_MEMORY;
+    }
+}
+
 static int flow_begin(struct mc_rdma_flow *flow, struct mc_transfer *const *transfers, size_t count)
 {
-    uint64_t deadline_ns = flow->route.motion->run->deadline_ns, until_ns = mc_clock_ns() + MC_STALL_NS;
+    struct mc_rdma_stage *stage = NULL;
     struct mc_scratch *scratch = mc_scratch_get(); /* what a commit is made with is there before anything is written */
     int rc = scratch == NULL ? MC_ERR_NO_MEMORY : mc_motion_look(flow->route.motion);
     if (rc < 0)
         return rc;
     flow->route.sums = (uint32_t *)(void *)scratch->first;
-    until_ns = until_ns < deadline_ns ? until_ns : deadline_ns;
     int node = node_for(flow, transfers, count);
-    flow->groups[0] = group_open(flow, mc_rdma_stage_take(flow->stages, node, until_ns));
+    rc = stage_await(flow, node, &stage);
+    flow->groups[0] = group_open(flow, stage);
     if (flow->groups[0] == NULL) {
-        flow->is_unstaged = true;
-        return MC_ERR_NO_MEMORY;
+        flow->is_unstaged = rc != MC_ERR_RPC_TIMEOUT;
+        return flow->is_unstaged ? MC_ERR_NO_MEMORY : rc;
     }
     if (is_long(transfers, count))
         flow->groups[1] = group_open(flow, mc_rdma_stage_take_idle(flow->stages, node));
@@ -413,6 +447,7 @@ bool mc_rdma_flow_run(struct mc_rdma_flow *flow, struct mc_transfer **transfers,
     flow->aloft = flow->groups[0] = flow->groups[1] = NULL;
     flow->route.is_staged_out = flow->is_unstaged = false;
     int code = flow_begin(flow, transfers, count);
+    const bool has_begun = code == 0;
     mc_rdma_walk_to(&walk, 0);
     while (code == 0 && walk.next < count)
         code = transfers[walk.next]->kind == MC_TRANSFER_WRITE ? run_writes(flow, &walk) : run_reads(flow, &walk);
@@ -423,5 +458,5 @@ bool mc_rdma_flow_run(struct mc_rdma_flow *flow, struct mc_transfer **transfers,
     for (size_t i = walk.next; i < count && code < 0; i++)
         if (transfers[i]->result == 0)
             transfers[i]->result = code;
-    return code == 0 || code == MC_ERR_NO_MEMORY;
+    return code == 0 || !has_begun;
 }

@@ -24,7 +24,8 @@ struct mc_rdma_stages {
     pthread_cond_t changed; /* one was given back or made; the maker has ended */
     struct mc_rdma_stage *idle;
     struct stage_place places[MC_RDMA_DEVICES_MAX];
-    uint32_t count; /* of all places */
+    uint32_t count;   /* of all places */
+    uint32_t waiting; /* who has none, and waits for one */
     bool has_maker;
     uint64_t refused_until_ns; /* one could not be had: until then none is asked for */
 };
@@ -124,11 +125,17 @@ static void make_wanted(struct mc_rdma_stages *stages, struct stage_place *place
 {
     struct mc_rdma_stage *made = NULL, *last = NULL;
     uint32_t missing = place->wanted > place->count ? place->wanted - place->count : 0, count = 0;
+    const uint32_t before = stages->count; /* nobody else changes it */
     pthread_mutex_unlock(&stages->lock);
     for (; count < missing; count++) {
         struct mc_rdma_stage *stage = stage_make(stages->rdma, place->node);
         if (stage == NULL)
             break;
+        /* What moves through it would leave some devices idle for ever: the only one is better than none. */
+        if (!mc_rdma_memory_is_everywhere(stage->memory) && before + count > 0) {
+            stage_free(stage);
+            break;
+        }
         stage->next = made;
         made = stage;
         last = last == NULL ? stage : last;
@@ -221,9 +228,12 @@ struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, int node
     struct mc_rdma_stage *stage;
     bool may_come = true;
     pthread_mutex_lock(&stages->lock);
-    while ((stage = pop(stages, node)) == NULL && may_come)
+    while ((stage = pop(stages, node)) == NULL && may_come) {
+        stages->waiting++;
         may_come = (stages->has_maker || stages->count > 0) &&
                    mc_monitor_wait(&stages->lock, &stages->changed, deadline_ns) == 0;
+        stages->waiting--;
+    }
     pthread_mutex_unlock(&stages->lock);
     return stage;
 }
@@ -231,7 +241,7 @@ struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, int node
 struct mc_rdma_stage *mc_rdma_stage_take_idle(struct mc_rdma_stages *stages, int node)
 {
     pthread_mutex_lock(&stages->lock);
-    struct mc_rdma_stage *stage = pop(stages, node);
+    struct mc_rdma_stage *stage = stages->waiting > 0 ? NULL : pop(stages, node);
     pthread_mutex_unlock(&stages->lock);
     return stage;
 }
@@ -243,4 +253,25 @@ void mc_rdma_stage_give(struct mc_rdma_stages *stages, struct mc_rdma_stage *sta
     stages->idle = stage;
     pthread_cond_signal(&stages->changed);
     pthread_mutex_unlock(&stages->lock);
+}
+
+bool mc_rdma_stages_are_awaited(struct mc_rdma_stages *stages)
+{
+    pthread_mutex_lock(&stages->lock);
+    bool are_awaited = stages->waiting > 0;
+    pthread_mutex_unlock(&stages->lock);
+    return are_awaited;
+}
+
+bool mc_rdma_stages_exist(struct mc_rdma_stages *stages, uint64_t deadline_ns)
+{
+    pthread_mutex_lock(&stages->lock);
+    if (stages->count == 0)
+        want_more(stages, -1);
+    while (stages->count == 0 && stages->has_maker &&
+           mc_monitor_wait(&stages->lock, &stages->changed, deadline_ns) == 0)
+        ;
+    bool is_any = stages->count > 0;
+    pthread_mutex_unlock(&stages->lock);
+    return is_any;
 }

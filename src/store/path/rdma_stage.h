@@ -33,8 +33,13 @@ void mc_rdma_stages_prepare(struct mc_rdma_stages *stages);
 /* One, on that node if one is idle there (-1: anywhere). NULL: there is none, and none could be registered just now (it
  * is tried again a second later); or all are in use, and none was given back by then. */
 struct mc_rdma_stage *mc_rdma_stage_take(struct mc_rdma_stages *stages, int node, uint64_t deadline_ns);
-/* One more, if one is idle: who has one must not wait for another. NULL: none; then one more is made meanwhile. */
+/* One more, if one is idle: who has one must not wait for another, nor be before who waits for its first. NULL: none;
+ * then one more is made meanwhile. */
 struct mc_rdma_stage *mc_rdma_stage_take_idle(struct mc_rdma_stages *stages, int node);
 void mc_rdma_stage_give(struct mc_rdma_stages *stages, struct mc_rdma_stage *stage);
+/* Does somebody wait in mc_rdma_stage_take? Who has two gives one back. */
+bool mc_rdma_stages_are_awaited(struct mc_rdma_stages *stages);
+/* Is there any, in use or not? Has the first ones made if not, and waits for these until then. */
+bool mc_rdma_stages_exist(struct mc_rdma_stages *stages, uint64_t deadline_ns);
 
 #endif
