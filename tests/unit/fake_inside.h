@@ -77,6 +77,7 @@ struct fake {
     struct fake_region regions[FAKE_REGIONS_MAX];
     struct fake_qp *qps[FAKE_QP_BUCKETS]; /* by number */
     bool holds_registrations, holds_deregistrations;
+    uint32_t slow_post_us;
     bool is_cut[FAKE_DEVICES_MAX][FAKE_DEVICES_MAX];
     uint32_t slow_ms[FAKE_DEVICES_MAX][FAKE_DEVICES_MAX];
     int slow_error[FAKE_DEVICES_MAX][FAKE_DEVICES_MAX];

@@ -750,10 +750,16 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *request, struct ibv_
     }
     step(own);
     pthread_mutex_unlock(&fake.lock);
-    return rc;
+    uint32_t slow_us = __atomic_load_n(&fake.slow_post_us, __ATOMIC_RELAXED);
+    return slow_us == 0 ? rc : (usleep(slow_us), rc);
 }
 
 /* ---- what goes wrong ---- */
+
+void fake_slow_posts(uint32_t us)
+{
+    __atomic_store_n(&fake.slow_post_us, us, __ATOMIC_RELAXED);
+}
 
 void fake_fail_work(uint32_t device, uint32_t after, enum ibv_wc_status status)
 {
@@ -928,6 +934,7 @@ void fake_reset(const struct fake_device_config *devices, uint32_t count)
     memset(fake.devices, 0, sizeof(fake.devices));
     memset(fake.is_cut, 0, sizeof(fake.is_cut));
     fake.holds_registrations = fake.holds_deregistrations = false;
+    fake.slow_post_us = 0;
     memset(fake.slow_ms, 0, sizeof(fake.slow_ms));
     fake.gpu = NULL;
     fake.gpu_length = 0;

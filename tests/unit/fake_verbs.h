@@ -50,6 +50,7 @@ void fake_fail_rtr(uint32_t device, int gid_index, int error); /* 0: no more */
 /* Addresses of `peer` do not answer to that device: who tells a queue pair of one sleeps so long, and is given that
  * error; 0: none, it has answered late. ms 0: no more. */
 void fake_slow_rtr(uint32_t device, uint32_t peer, uint32_t ms, int error);
+void fake_slow_posts(uint32_t us);                    /* each burst of requests takes so long to be posted */
 void fake_fail_post(uint32_t device, uint32_t after); /* ENOMEM, once */
 /* Addresses in this range are a GPU's: only dma-buf, or a device with peermem, registers them. */
 void fake_gpu_memory(void *address, size_t length);
