@@ -200,7 +200,7 @@ MUTATIONS = [
     ("owner_keeps_its_epoch", OWNER + "master.c", "    mc_owner_epoch_set(owner, owner->master_epoch);", ""),
     ("stale_owner_keeps_its_memory", OWNER + "master.c", "    int rc = memory_renew(owner);\n    struct mc_id cluster;", "    int rc = 0;\n    struct mc_id cluster;"),
     ("cleared_is_said_before_it_is_done", OWNER + "master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot == UINT32_MAX) {"),
-    ("a_directory_is_waited_for_beyond_the_deadline", STORE + "life.c", "wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS", "DATA_DIR_WAIT_NS"),
+    ("a_directory_is_waited_for_beyond_the_deadline", STORE + "life.c", "part_until_ns(deadline_ns, DATA_DIR_WAIT_NS)", "mc_clock_ns() + DATA_DIR_WAIT_NS"),
     ("a_put_whose_answer_was_lost_happens_twice", CORE + "put.c", "int32_t code = item->unsure == 0 ? 0 : unsure_code(core, *object, item->unsure);", "int32_t code = 0;\n    (void)unsure_code;"),
     ("a_put_that_failed_is_forgotten_under_the_next_master", STORE + "put.c", "        if (one->code == PENDING && code.code == MC_ERR_STALE && work", "        if (one->transfer_count > 0)\n            one->unsure = 0;\n        if (one->code == PENDING && code.code == MC_ERR_STALE && work"),
     ("memory_of_no_epoch_is_taken_for_empty", CORE + "segment.c", "    if (mounting->past.epoch == 0 && mounting->wire.slot_top > 0)", "    if (false)"),
