@@ -808,7 +808,8 @@ static void test_index_of_what_is_used(void **state)
     commit.slot = 40 * 64;
     commit.generation = 6;
     assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
-    assert_in_range(index_blocks(memory), before + 1, before + 2 * 4096 / 512);
+    if (before <= 16 * 4096 / 512) /* else the kernel has backed the index by one huge page */
+        assert_in_range(index_blocks(memory), before + 1, before + 2 * 4096 / 512);
     mc_segment_memory_release(memory);
 }
 

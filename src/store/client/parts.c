@@ -69,12 +69,23 @@ static int part_add(struct mc_store *store, const struct mc_store_config *config
     return mc_mounts_add_part(store, &part, nodes);
 }
 
+/* Those that the master names (--root_fs_dir) are not known yet: what lies in other parts is not stored there. */
+static bool has_disks(const struct mc_store_config *config)
+{
+    return config->disk_paths != NULL && config->disk_paths[0] != 0;
+}
+
 int mc_parts_begin(const struct mc_store_config *config, struct mc_store **made)
 {
     struct mc_numa_nodes nodes[MC_NUMA_PARTS_MAX];
     bool lends = config != NULL && config->global_segment_size > 0 &&
                  (config->protocol == NULL || strcasecmp(config->protocol, "rpc_only") != 0);
     unsigned count = lends ? mc_numa_split(config->global_segment_size, nodes) : 1;
+    if (count > 1 && has_disks(config)) {
+        mc_log(WARNING, "MC_STORE_NUMA_SEGMENTS is not used beside disks, which belong to one segment; "
+                        "MC_STORE_NUMA_NODES spreads that over NUMA nodes");
+        count = 1;
+    }
     uint64_t size = count > 1 ? part_size(config, count) : 0;
     if (size == 0)
         return mc_life_begin(config, NULL, made);
