@@ -134,6 +134,8 @@ void sim_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, 
     if (frame->type == MC_MESSAGE_HEARTBEAT)
         sim_on_heartbeat();
     mc_core_input(core, now_ms, connection, frame);
+    if (frame->type == MC_MESSAGE_PUT_START)
+        oracle_puts_granted(core);
     oracle_core_rests(core);
     sim_drains_apply(core);
     sim_told_rests(core);

@@ -253,6 +253,8 @@ MUTATIONS = [
     # Another cluster. Behind the master stands the owner, which looks whether the master is of its own.
     ("foreign_contents_are_let_in", CORE + "cluster.c", "    if (is_other && (hello->holds != 0 || hello->seen_epoch > core->epoch)) {", "    if (false) {",
      CORE + "cluster.c", "    return core->cluster_kept ? core->cluster : (struct mc_id){0, 0};", "    return core->cluster_kept ? (struct mc_id){0, 0} : core->config.cluster;"),
+    ("names_are_told_before_they_are_written", MASTER + "server.c", "    if (rc > 0 && !(next_knows && naming_is_late(server)))", "    if (rc > 0 && !next_knows && false)"),
+    ("disks_are_hidden_by_memory_that_says_nothing", OWNER + "owner.c", "    if (!holds || mc_id_is_zero(*cluster)) /*", "    if (!holds) /*"),
     ("what_holds_nothing_is_said_of_foreign_contents", OWNER + "master.c", "    hello.holds = owner->held;", "    hello.holds = 0;",
      OWNER + "master.c", "    if (holds) { /* since the hello; or the master has become another's meanwhile */", "    if (false) {"),
     ("pieces_of_two_versions_are_one", STORE + "get.c", "    pin->torn |= pin->version != 0 && pin", "    pin->torn |= pin->version == 1 && pin"),
@@ -484,14 +486,14 @@ def judge(build, mutation, seeds):
     try:
         # What was found among hundred thousands shows what is rare, and is quick; then all that there is, and the same seeds without hard
         # faults, and without stories. Without a note a master learns from those who are there alone, so what they say is tried without one, too.
-        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "all_hard", "hard_disks", "lease", "wide", "whole", "dozes", "disks")}
+        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "all_hard", "hard_disks", "lease", "wide", "whole", "dozes", "disks", "quotas")}
         with_disks = ([*lists["disks"], "--disks"], ["--disks"])
         is_of_quotas = any("quota" in word or "guarantee" in word or word.endswith("account.c") for word in (name, *mutation[1::3]))
         is_of_threads, is_of_proofs = "data_thread" in name, "proof" in name
         is_of_disks = any("disk" in word or "offload" in word for word in (name, *mutation[1::3]))
         others = ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], [*lists["hard"], "--narrow"],
                   [*lists["hard_notes"], "--narrow"], [*lists["all_hard"], "--hard", "--narrow"], [*lists["hard_disks"], "--hard"], [*lists["lease"], "--hard", "--lease"], [*lists["wide"], "--wide", "--diskless"],
-                  lists["whole"], [*lists["dozes"], "--dozes", "--diskless"],
+                  lists["whole"], [*lists["quotas"], "--quotas"], [*lists["dozes"], "--dozes", "--diskless"],
                   [], ["--narrow", "--noteless"], ["--wide"], ["--mild", "--noteless"], ["--plain", "--noteless"])
         for options in (["--quotas"], ["--quotas", "--wide"]) if is_of_quotas else (["--data-threads", "--hard"], ["--data-threads"]) if is_of_threads else \
                 (["--proofs", "--hard"], ["--proofs", "--disks"], ["--proofs"]) if is_of_proofs else with_disks if is_of_disks else (*others, *with_disks):

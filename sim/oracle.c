@@ -38,7 +38,7 @@ struct oracle_put {
     uint64_t gone_ns;                 /* from then on it is known to be gone; SIM_NEVER */
     uint64_t absent_ns, absent_epoch; /* a removal did not find it; under that master it must not appear any more */
     const struct sim_process *process;
-    bool succeeded, decided, is_upsert, is_hard;
+    bool succeeded, decided, is_upsert, is_hard, was_granted;
     uint64_t pin_ms;
     bool is_firm;                    /* that pin; or it is not put */
     struct proof proofs[PROOFS_MAX]; /* of other values; the last of each */
@@ -282,13 +282,26 @@ uint64_t oracle_put_runs_since(uint32_t put)
     return all_puts[put].end_ns == SIM_NEVER ? all_puts[put].start_ns : SIM_NEVER;
 }
 
-/* Is it, or was it when the master decided what is heard of it only now? A grant that was open then has won, also where
- * its put has failed since (C5 in docs/ordering.md). */
-bool oracle_is_being_put(uint32_t key, uint32_t other)
+void oracle_puts_granted(const struct mc_core *core)
+{
+    for (uint32_t i = 0; i < put_count; i++) {
+        struct oracle_put *put = &all_puts[i];
+        if (put->decided || put->was_granted)
+            continue;
+        const struct mc_object *object = mc_object_find(core, sim_key_full(put->key));
+        put->was_granted = object != NULL && object->granted > 0;
+    }
+}
+
+/* Is it, or was it when the master decided what is heard of it only now? A grant that was open then has won over what
+ * an owner brought from before, also where its put has failed since (C5 in docs/ordering.md). */
+bool oracle_is_being_put(uint32_t key, uint32_t other, bool is_earlier)
 {
     for (uint32_t i = 0; i < put_count; i++) {
         const struct oracle_put *put = &all_puts[i];
-        bool is_open = !put->decided || (!put->succeeded && sim_now_ns - put->end_ns < HEARD_NS);
+        bool was_open =
+            is_earlier && put->was_granted && !put->succeeded && put->decided && sim_now_ns - put->end_ns < HEARD_NS;
+        bool is_open = !put->decided || was_open;
         if (put->key == key && i != other && is_open)
             return true;
     }

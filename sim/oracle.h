@@ -48,8 +48,12 @@ void oracle_put_live(uint32_t put);
 extern void (*oracle_on_live)(const struct sim_process *process);
 uint32_t oracle_put_key(uint32_t put);
 uint64_t oracle_put_runs_since(uint32_t put); /* SIM_NEVER: its call is over */
-/* Is a put of the key under way, other than that one? */
-bool oracle_is_being_put(uint32_t key, uint32_t other);
+/* The master has been asked for grants: which of the puts that are under way has one? */
+struct mc_core;
+void oracle_puts_granted(const struct mc_core *core);
+/* Is a put of the key under way, other than that one? is_earlier: of the value before it, of the time of an earlier
+ * master, is heard only now that it had to go. */
+bool oracle_is_being_put(uint32_t key, uint32_t other, bool is_earlier);
 /* The put that has these bytes; UINT32_MAX: none. */
 uint32_t oracle_put_of(uint64_t hash_low, uint64_t hash_high, uint64_t length, uint32_t crc);
 /* The process died: what it was putting will not be placed again. */

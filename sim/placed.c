@@ -196,7 +196,8 @@ uint32_t oracle_placed_put(uint64_t generation)
 }
 
 /* Has a later value taken the key, or is one about to? A copy is a later one, of the same put. */
-static bool is_replaced(const struct oracle_placement *old, bool (*is_being_put)(uint32_t key, uint32_t other))
+static bool is_replaced(const struct oracle_placement *old,
+                        bool (*is_being_put)(uint32_t key, uint32_t other, bool is_earlier))
 {
     uint32_t key = old->key;
     for (uint32_t i = 0; i < placement_count; i++) {
@@ -205,11 +206,12 @@ static bool is_replaced(const struct oracle_placement *old, bool (*is_being_put)
             placements[i].key == key)
             return true;
     }
-    return is_being_put(key, old->put);
+    bool is_earlier = life_count > 0 && old->generation >> MC_EPOCH_SHIFT < lives[life_count - 1].epoch;
+    return is_being_put(key, old->put, is_earlier);
 }
 
 void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation,
-                    bool (*is_being_put)(uint32_t key, uint32_t other))
+                    bool (*is_being_put)(uint32_t key, uint32_t other, bool is_earlier))
 {
     for (uint32_t i = placement_count; i > 0; i--) {
         struct oracle_placement *one = &placements[i - 1];

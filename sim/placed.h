@@ -16,9 +16,9 @@ void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uin
 void oracle_placed_move(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put, uint32_t key,
                         bool is_disk);
 void oracle_placed_flip(void); /* a bit has flipped: also of what is written, and not live yet */
-/* is_being_put: is a put of the key under way, other than that one? */
+/* is_being_put: as oracle_is_being_put. */
 void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation,
-                    bool (*is_being_put)(uint32_t key, uint32_t other));
+                    bool (*is_being_put)(uint32_t key, uint32_t other, bool is_earlier));
 void oracle_met(struct mc_id segment, uint64_t epoch);
 void oracle_master_begins(uint64_t epoch);
 void oracle_master_may_age(uint64_t epoch);

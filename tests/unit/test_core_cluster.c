@@ -232,6 +232,38 @@ static void test_what_came_and_left_decides(void **state)
     }
 }
 
+/* Who waited and was never let in does not decide; but beside who was, it is not known which was right. */
+static void test_who_only_waited_does_not_decide(void **state)
+{
+    (void)state;
+    for (unsigned is_let_in = 0; is_let_in < 2; is_let_in++) {
+        struct world world;
+        struct fake_owner *one = node_with(NODE_A, "k", BYTES_A), *two = node_with(NODE_B, "l", BYTES_B),
+                          *empty = fake(NODE_C), *all[] = {empty, one};
+        begin(&world, NEXT_EPOCH, NONE);
+        one->contact_ms = two->contact_ms = world.now;
+        assert_int_equal(come(&world, empty, NONE), 0);
+        if (is_let_in) {
+            assert_int_equal(come(&world, one, A), 0);
+        } else { /* it ends before it has mounted */
+            struct mc_wire_hello hello = hello_of(one, MC_ROLE_OWNER, A);
+            uint64_t connection = world_connect(&world);
+            assert_int_equal(world_greet(&world, connection, &hello).code, 0);
+            world_disconnect(&world, connection);
+        }
+        assert_int_equal(come(&world, two, B), MC_ERR_BUSY);
+        pass(&world, 2000, all, 1 + is_let_in);
+        if (is_let_in)
+            leave(&world, one);
+        one->heartbeat = 0;
+        pass(&world, 68000, all, 1);
+        assert_true(mc_core_asks_for_cluster(world.core));
+        assert_true(is_settled_as(&world, NONE));
+        free(one);
+        finish(&world, two, empty);
+    }
+}
+
 /* While a master stands still, or its machine sleeps, nobody can come: its window is longer by that. */
 static void test_the_window_waits_while_we_stand_still(void **state)
 {
@@ -406,6 +438,7 @@ int main(void)
         cmocka_unit_test(test_open_and_of_one_mind),
         cmocka_unit_test(test_made_when_nobody_brought_one),
         cmocka_unit_test(test_what_came_and_left_decides),
+        cmocka_unit_test(test_who_only_waited_does_not_decide),
         cmocka_unit_test(test_the_window_waits_while_we_stand_still),
         cmocka_unit_test(test_a_stray_that_comes_first_does_not_decide),
         cmocka_unit_test(test_a_stray_waits_for_the_many),

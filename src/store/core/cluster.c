@@ -26,6 +26,7 @@
 struct tally {
     struct mc_id ids[MC_CLUSTERS_MET_MAX];
     uint32_t counts[MC_CLUSTERS_MET_MAX], known, all;
+    uint32_t let_in; /* of those that are known, the first: their contents are here; the others only wait */
 };
 
 static const char *const ways[] = {
@@ -34,6 +35,7 @@ static const char *const ways[] = {
     [MC_CLUSTER_NOTED] = "by the note that its last master left",
     [MC_CLUSTER_ELECTED] = "by what stands beside the election",
     [MC_CLUSTER_BROUGHT] = "by the contents that most store nodes brought",
+    [MC_CLUSTER_LEFT] = "by contents that were here and have left",
     [MC_CLUSTER_MADE] = "made by this master, to which nobody brought contents",
 };
 
@@ -91,6 +93,7 @@ static void count(struct mc_core *core, struct tally *tally)
         if (segment != NULL && segment->state != MC_SEGMENT_GONE && !mc_id_is_zero(segment->past.cluster))
             tally_add(tally, segment->past.cluster);
     }
+    tally->let_in = tally->known;
     for (uint32_t i = 0; i < core->waiter_count; i++) {
         struct mc_cluster_waiter waiter = core->waiters[i];
         if (core->now_ms - waiter.said_ms >= MC_CLUSTER_WAITER_MS)
@@ -140,8 +143,11 @@ static void settle(struct mc_core *core, struct mc_id cluster, enum mc_cluster_w
     free(core->waiters);
     core->waiters = NULL;
     core->waiter_count = 0;
-    mc_core_tell(core, MC_TOPIC_CLUSTER, MC_CORE_LOG_INFO, "this is cluster %016llx%016llx, %s",
-                 (unsigned long long)cluster.high, (unsigned long long)cluster.low, ways[way]);
+    bool is_guess = way == MC_CLUSTER_LEFT;
+    mc_core_tell(core, MC_TOPIC_CLUSTER, is_guess ? MC_CORE_LOG_WARNING : MC_CORE_LOG_INFO,
+                 "this is cluster %016llx%016llx, %s%s", (unsigned long long)cluster.high,
+                 (unsigned long long)cluster.low, ways[way],
+                 is_guess ? "; if it is another one, start the master with --cluster_uuid" : "");
     for (uint32_t i = 1; i < core->segment_top; i++) {
         struct mc_segment *segment = core->segments[i];
         if (segment != NULL && segment->member != NULL && mc_cluster_is_other(core, segment->past.cluster))
@@ -170,13 +176,13 @@ static void say_torn(struct mc_core *core, const struct tally *tally)
         mc_recover_waits(core) ? "at the end of the recovery window" : "as soon as they are more than half");
 }
 
+/* Who waited, and was never let in, does not say which cluster this is, only that it is not certain. */
 static void note_brought(struct mc_core *core, const struct tally *tally)
 {
-    bool is_first = mc_id_is_zero(core->brought);
-    if (tally->known > 1 || (tally->known == 1 && !is_first && !mc_id_equal(core->brought, tally->ids[0])))
-        core->brought_several = true;
-    else if (tally->known == 1)
+    if (mc_id_is_zero(core->brought) && tally->let_in > 0)
         core->brought = tally->ids[0];
+    for (uint32_t i = 0; i < tally->known && !mc_id_is_zero(core->brought); i++)
+        core->brought_several |= !mc_id_equal(core->brought, tally->ids[i]);
 }
 
 /* Nobody has contents now. Those of one cluster may have been here and offered, and their node starts again, or its
@@ -184,7 +190,7 @@ static void note_brought(struct mc_core *core, const struct tally *tally)
 static void settle_without_contents(struct mc_core *core)
 {
     if (!mc_id_is_zero(core->brought) && !core->brought_several)
-        settle(core, core->brought, MC_CLUSTER_BROUGHT);
+        settle(core, core->brought, MC_CLUSTER_LEFT);
     else
         core->is_new = true;
 }

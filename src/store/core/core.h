@@ -24,6 +24,7 @@ enum mc_cluster_way { /* how a master knows which cluster it is */
                       MC_CLUSTER_NOTED,   /* by the note of the master before it */
                       MC_CLUSTER_ELECTED, /* by what stands beside the election */
                       MC_CLUSTER_BROUGHT, /* by more than half of the contents brought */
+                      MC_CLUSTER_LEFT,    /* by those that were here, where nobody has any now */
                       MC_CLUSTER_MADE
 };
 

@@ -142,7 +142,8 @@ static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, const s
 }
 
 /* The first that is not kept, by the order of the lists: a policy that moves what is kept between two lists may come to
- * the same few again, and not to the one that can go. Of what goes first, too, what was spared: before a soft pin. */
+ * the same few again, and not to the one that can go. Of what goes first, too, what was spared on its way to a disk:
+ * before a soft pin. */
 static uint32_t any_that_may_go(const struct mc_core *core, const struct mc_segment *segment, struct passing *passing)
 {
     const struct mc_node_list *lists[] = {&segment->normal, &segment->proven, &segment->first};

@@ -145,8 +145,8 @@ struct mc_core {
     bool torn, veiled;      /* contents of several were brought; nothing is offered */
     struct mc_id leading;   /* whose contents are taken in; zero = nobody has brought any */
     uint64_t leading_ms;    /* when one of them last said hello */
-    struct mc_id brought;   /* whose contents were here at any time; zero = nobody's */
-    bool brought_several;   /* those of another one, too */
+    struct mc_id brought;   /* whose contents were let in at any time; zero = nobody's */
+    bool brought_several;   /* those of another one, too, or they have waited beside them */
     struct mc_cluster_waiter *waiters;
     uint32_t waiter_count;
     uint64_t cluster_looked_ms, torn_said_ms, cluster_said_ms;

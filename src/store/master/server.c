@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -31,6 +32,7 @@
 #define NOTE_PATIENCE_MS 1500u
 #define AGING_TICK_MS 5u         /* while the disk is waited for, */
 #define AGING_PATIENCE_MS 10000u /* so long, sleeps aside: a disk that hangs is not to end all removals */
+#define LATE_TICK_MS 500u        /* then */
 #define REPORT_MS 10000u         /* between two lines of metrics */
 #define CORE_LINES_PER_SECOND 50u
 #define NOTE_WAIT_MS 10000u /* for descriptors or memory to read it with */
@@ -72,10 +74,11 @@ static void core_medium(void *context, struct mc_span key, enum mc_core_medium m
 
 static void note_hangs(const struct mc_server *server)
 {
+    bool withholds = server->core != NULL && mc_core_asks_to_keep_cluster(server->core);
     mc_log_limited(WARNING,
                    "writing the note %s takes too long; should this master end now, the next one may not know all that "
-                   "it did",
-                   server->note.path);
+                   "it did%s",
+                   server->note.path, withholds ? "; nobody is told the id of this cluster yet" : "");
 }
 
 static void on_report(evutil_socket_t fd, short events, void *argument)
@@ -245,6 +248,11 @@ static bool keep_horizon(struct mc_server *server, bool *lets)
     return false;
 }
 
+static bool naming_is_late(const struct mc_server *server)
+{
+    return server->naming_since_ms != 0 && server->now_ms - server->naming_since_ms >= AGING_PATIENCE_MS;
+}
+
 static void tick_set(struct mc_server *server, uint64_t wait_ms)
 {
     uint64_t due_ms = server->now_ms + wait_ms;
@@ -263,7 +271,7 @@ static bool tick(struct mc_server *server)
         return false;
     uint64_t due_ms = mc_core_tick(server->core, server->now_ms);
     bool lets, is_going = keep_horizon(server, &lets);
-    bool is_waiting = keep_age(server) || is_going || server->naming_since_ms != 0;
+    bool is_waiting = keep_age(server) || is_going || (server->naming_since_ms != 0 && !naming_is_late(server));
     if (lets || due_ms <= server->now_ms)
         return true;
     uint64_t wait_ms = due_ms - server->now_ms;
@@ -366,23 +374,36 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     return server->core == NULL ? MC_ERR_NO_MEMORY : 0;
 }
 
+static void name_is_unknown(const struct mc_server *server, const char *why)
+{
+    unsigned long long high = server->cluster.high, low = server->cluster.low;
+    mc_log(
+        WARNING,
+        "the note %s does not say which cluster this is: %s. The next master will not know that it is %016llx%016llx, "
+        "and may refuse the contents of its nodes: start it with --cluster_uuid=%016llx%016llx",
+        server->note.path, why, high, low, high, low);
+}
+
 /* Members are told when the disk has it, or takes too long: then the next boot may have to ask who is here. Not before
- * the file has it, however long that takes: should this process be killed, the next one may make another cluster, in
- * which whoever was told and is away meanwhile is a stranger for ever. Who is told nothing is none. */
-static void name_note(struct mc_server *server)
+ * the file has it, however long its write hangs: should this process be killed, the next one may make another cluster,
+ * in which whoever was told and is away meanwhile is a stranger for ever. Who is told nothing is none. The operator's
+ * word outlives us without the file. What cannot be written is told all the same, as where there is no note. True: it
+ * is waited for. */
+static bool is_unnamed(struct mc_server *server)
 {
     int rc = mc_note_name(&server->note, server->cluster);
     if (rc > 0 && server->naming_since_ms == 0)
         server->naming_since_ms = server->now_ms;
-    bool is_late = server->naming_since_ms != 0 && server->now_ms - server->naming_since_ms >= AGING_PATIENCE_MS;
-    if (rc > 0 && (rc != MC_NOTE_STANDS || !is_late)) {
-        tick_set(server, AGING_TICK_MS);
-        return;
-    }
+    bool next_knows = rc == MC_NOTE_STANDS || !mc_id_is_zero(server->core_config.cluster);
+    if (rc > 0 && !(next_knows && naming_is_late(server)))
+        return true;
     if (rc < 0)
-        note_failed(server);
+        name_is_unknown(server, strerror(errno));
+    else if (server->note.fd < 0 && server->note.path[0] != 0)
+        name_is_unknown(server, "there is none any more");
     server->naming_since_ms = 0;
     mc_core_cluster_is_kept(server->core);
+    return false;
 }
 
 /* The core knows which cluster this is: it is written down before anybody is told. */
@@ -395,7 +416,8 @@ static void cluster_keep(struct mc_server *server)
         return;
     server->cluster = mc_core_cluster(server->core);
     if (server->election == NULL) {
-        name_note(server);
+        if (is_unnamed(server))
+            tick_set(server, naming_is_late(server) ? LATE_TICK_MS : AGING_TICK_MS);
     } else if (mc_election_has_said(server->election, MC_ELECTION_CLUSTER, epoch)) {
         mc_core_cluster_is_kept(server->core);
     } else if (!server->is_naming) {
@@ -734,15 +756,12 @@ static int open_note(struct mc_server *server, const struct mc_master_config *co
 }
 
 /* Of which its operator has told it: those who come first are told, too, or would take us for whom they knew. */
-static bool is_naming(struct mc_server *server)
+static bool name_first(struct mc_server *server)
 {
     if (!mc_core_asks_to_keep_cluster(server->core))
         return false;
     server->cluster = mc_core_cluster(server->core);
-    int rc = mc_note_name(&server->note, server->cluster);
-    if (rc == 0)
-        mc_core_cluster_is_kept(server->core);
-    return rc > 0;
+    return is_unnamed(server);
 }
 
 /* Without an election: what the master before us on this machine has left, and the first core. */
@@ -761,14 +780,14 @@ static int begin_alone(struct mc_server *server, const struct mc_master_config *
     rc = core_begin(server, is_late ? epoch_above(taken + MC_EPOCH_CARRY) : now, NULL);
     /* Nobody is served yet, so we may wait here. It is a part of the time in which nothing is said. */
     server->taking_since_ms = server->patience_ms = server->now_ms;
-    bool names = rc == 0 && is_naming(server);
+    bool names = rc == 0 && name_first(server);
     while ((server->is_taking || names) && rc == 0 &&
            server->patience_ms - server->taking_since_ms < NOTE_PATIENCE_MS) {
         (void)poll(NULL, 0, 1);
         patience_passes(server, mc_clock_boot_ms());
         if (server->is_taking)
             note_take(server, atomic_load(&server->epoch));
-        names = is_naming(server);
+        names = name_first(server);
     }
     return rc;
 }
