@@ -25,29 +25,30 @@ static inline void rig_reopen(struct rig *rig)
     assert_int_equal(mc_path_get(rig->paths, &rig->endpoint, rig_deadline(20000), &rig->path), 0);
 }
 
-/* Moves an object of its own until each of these devices (bits) has brought some of it. The objects of the test and its
- * generations stay as they are; the last 4 MiB of the segment are written. Not in place, so the devices must
- * be near. */
+/* Puts an object of its own until that is done by all of these devices (bits) at once, with none cut off. The objects
+ * of the test and its generations stay as they are; the last 4 MiB of the segment are written. Not in place, so the
+ * devices must be near. */
 static inline void rig_wait_for_pairs(struct rig *rig, unsigned devices)
 {
     static uint8_t bytes[RIG_PAIRS_BYTES];
     static uint64_t generations;
     struct iovec part = {bytes, sizeof(bytes)};
-    struct fake_counts before = fake_counts();
     struct mc_transfer transfer =
         rig_transfer(MC_TRANSFER_WRITE, RIG_PAIRS_SLOT, 0, rig->endpoint.capacity - 4 * RIG_PAIRS_BYTES, sizeof(bytes),
                      "pairs", &part, 1);
-    unsigned seen = 0;
-    for (unsigned wait = 0; (seen & devices) != devices; wait++) {
+    for (unsigned wait = 0, seen = 0; (seen & devices) != devices; wait++) {
+        struct fake_counts before = fake_counts();
         assert_true(wait < 20000);
+        if (wait > 0)
+            usleep(1000);
         transfer.place.generation = rig->generation + 1000 * ++generations;
         transfer.result = 0;
-        (void)rig_run_one(rig, &transfer, 20000);
+        bool is_done = rig_run_one(rig, &transfer, 20000) == 0;
         rig_reopen(rig);
-        for (unsigned i = 0; i < FAKE_DEVICES_MAX; i++)
-            seen |= fake_counts().bytes[i] > before.bytes[i] ? 1u << i : 0;
-        if ((seen & devices) != devices)
-            usleep(1000);
+        struct fake_counts after = fake_counts();
+        seen = 0;
+        for (unsigned i = 0; i < FAKE_DEVICES_MAX && is_done; i++)
+            seen |= after.bytes[i] > before.bytes[i] ? 1u << i : 0;
     }
 }
 

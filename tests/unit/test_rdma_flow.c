@@ -563,6 +563,8 @@ static void a_pair_breaks(void **state)
     expect_there_and_back(&rig, LENGTH);
     for (uint32_t after = 0; after < 160; after += 23) {
         uint64_t done = 0;
+        for (uint32_t i = 0; i < 2; i++) /* what the turn before has not come to would break both at once */
+            fake_fail_work(i, UINT32_MAX, IBV_WC_RETRY_EXC_ERR);
         rig_wait_for_pairs(&rig, 3);
         fake_fail_work(after % 2, after, IBV_WC_RETRY_EXC_ERR);
         assert_int_equal(get(&rig, LENGTH, 20000), 0);
