@@ -34,8 +34,8 @@ static uint64_t evicted_before;          /* the master's counter at the last loo
 static uint64_t held[SIM_KEY_NAMES_MAX]; /* the last master under which the key was held without a value */
 static uint64_t left[SIM_KEY_NAMES_MAX]; /* the master that has evicted the last replica of it that it knew; 0: none */
 static struct budget {                   /* of firm pins, at the last look */
-    uint64_t epoch, lent;
-    bool is_void; /* it may be less than what is there */
+    uint64_t epoch, gone; /* gone: segments that have left, also those that came and left between two looks */
+    bool is_void;         /* it may be less than what is there */
 } budget;
 
 void oracle_kept_reset(void)
@@ -346,10 +346,12 @@ static void check_pin(const struct mc_core *core, const struct mc_object *object
  * master, comes from a disk, or was for memory that has left. */
 static void check_budget(const struct mc_core *core)
 {
-    uint64_t lent = 0, pinned = 0;
+    uint64_t lent = 0, pinned = 0, gone = 0;
     for (uint32_t i = 1; i < core->segment_top; i++) {
         const struct mc_segment *segment = core->segments[i];
-        if (segment == NULL || segment->state == MC_SEGMENT_GONE || segment->kind != MC_SEGMENT_MEMORY)
+        bool is_there = segment != NULL && segment->state != MC_SEGMENT_GONE;
+        gone += core->segment_uses[i] - is_there;
+        if (!is_there || segment->kind != MC_SEGMENT_MEMORY)
             continue;
         lent += segment->capacity;
         for (uint32_t slot = 0; slot < segment->space.node_fresh; slot++) {
@@ -359,10 +361,10 @@ static void check_budget(const struct mc_core *core)
         }
     }
     bool is_other = budget.epoch != core->epoch;
-    budget.is_void = (!is_other && budget.is_void) || (!is_other && lent < budget.lent) ||
-                     core->statistics.recovered_objects > 0 || core->statistics.promotion_done > 0;
+    budget.is_void = (!is_other && (budget.is_void || gone > budget.gone)) || core->statistics.recovered_objects > 0 ||
+                     core->statistics.promotion_done > 0;
     budget.epoch = core->epoch;
-    budget.lent = lent;
+    budget.gone = gone;
     if (!budget.is_void && (double)pinned > (double)lent * core->config.firm_pin_ratio)
         sim_fail("pins: %llu bytes are pinned firmly, of %llu", (unsigned long long)pinned, (unsigned long long)lent);
 }
