@@ -38,7 +38,8 @@ def pool():
 def test_status(pool):
     master, _owner = pool
     text = run(master, "status")
-    assert text.startswith("master    leader, serving; 0.4") and f"leader    {master.address}\n" in text and "64.00 MB used" in text and "objects   22, 0" in text
+    assert text.startswith("master    leader, serving; 0.") and " (git " in text.splitlines()[0]
+    assert f"leader    {master.address}\n" in text and "64.00 MB used" in text and "objects   22, 0" in text
     assert "segments  1; 1 members" in text and "disks" not in text and "draining" not in text
     told = json.loads(run(master, "status", "--json"))
     assert told["objects"] == 22 and told["role"] == "leader"
