@@ -49,7 +49,10 @@ void sim_quotas_draw(struct sim_plan *made)
 static struct mc_core_quota quota_of(uint32_t tenant)
 {
     const struct sim_quota *quota = &sim_plan->quotas[tenant];
-    return (struct mc_core_quota){quota->bytes, quota->objects, quota->guaranteed_bytes, quota->guaranteed_objects};
+    return (struct mc_core_quota){.bytes = quota->bytes,
+                                  .objects = quota->objects,
+                                  .guaranteed_bytes = quota->guaranteed_bytes,
+                                  .guaranteed_objects = quota->guaranteed_objects};
 }
 
 void sim_quotas_give(struct mc_core *core)

@@ -444,7 +444,8 @@ def test_quotas_of_a_file(tmp_path):
         assert [blue.put(str(i), bytes(256 * KIB)) for i in (1, 2, 3)] == [0] * 3
         assert quota(master, "blue") == {
             "tenant_id": "blue", "requested_quota_bytes": 1 << 20, "effective_quota_bytes": 1 << 20, "charged_bytes": 1 << 20, "admission_closed": False, "over_quota": False,
-            "has_explicit_policy": True, "requested_quota_objects": 0, "charged_objects": 4, "guaranteed_bytes": 0, "guaranteed_objects": 0}
+            "has_explicit_policy": True, "requested_quota_objects": 0, "charged_objects": 4, "guaranteed_bytes": 0, "guaranteed_objects": 0,
+            "firm_pin_quota_bytes": 0, "firm_pin_bytes": 0}
         assert blue.put("4", bytes(256 * KIB)) == 0  # its oldest makes room, and nobody else's
         assert blue.batch_is_exist(["0", "1", "2", "3", "4"]) == [0, 1, 1, 1, 1]
         assert blue.put("huge", bytes(2 << 20)) == -1700 and blue.batch_is_exist(["1", "2", "3", "4"]) == [1] * 4
@@ -499,10 +500,11 @@ def test_the_admin_port_changes_quotas_and_the_file(tmp_path):
     with quota_master(tmp_path) as (master, _node, file), opened(master, 'a "b"\\c') as odd:
         name = "a%20%22b%22%5Cc"
         assert odd.put("k", b"v") == -1701 and quota(master, name) == 404
-        status, answer = call(master, "PUT", name, requested_quota_bytes=4 << 20, requested_quota_objects=7, guaranteed_bytes=1 << 20, guaranteed_objects=2)
+        status, answer = call(master, "PUT", name, requested_quota_bytes=4 << 20, requested_quota_objects=7, guaranteed_bytes=1 << 20, guaranteed_objects=2, firm_pin_quota_bytes=3 << 20)
         assert status == 200 and answer["success"] and answer["data"]["requested_quota_bytes"] == 4 << 20
         assert odd.put("k", b"v") == 0
         for body in ({}, {"requested_quota_bytes": 0}, {"requested_quota_bytes": 1 << 63}, {"requested_quota_bytes": 5, "guaranteed_bytes": 6}, {"requested_quota_bytes": "5"},
+                     {"requested_quota_bytes": 5, "firm_pin_quota_bytes": 6},
                      {"requested_quota_bytes": 5, "else": 1}):
             assert call(master, "PUT", name, **body) == (400, {"success": False, "error_code": -600, "error_message": "INVALID_PARAMS"}), body
         assert call(master, "PUT", "", requested_quota_bytes=5)[0] == 400 and call(master, "PUT", "_x", requested_quota_bytes=5)[0] == 400
@@ -512,7 +514,7 @@ def test_the_admin_port_changes_quotas_and_the_file(tmp_path):
         names = [one["tenant_id"] for one in json.loads(master.get("/api/v1/tenant_quotas")[1])["data"]]
         assert names == ['a "b"\\c', "blue"]
         written = file.read_text()
-        assert written.startswith("version: 1\n\ntenants:\n") and '  - name: "a \\"b\\"\\\\c"\n    quota: 4194304\n    objects: 7\n    guaranteed: 1048576\n' in written
+        assert written.startswith("version: 1\n\ntenants:\n") and '  - name: "a \\"b\\"\\\\c"\n    quota: 4194304\n    objects: 7\n    guaranteed: 1048576\n    guaranteed_objects: 2\n    firm_pins: 3145728\n' in written
         before = json.loads(master.get("/api/v1/tenant_quotas")[1])["data"]
         master.kill()
         master.start()
@@ -545,7 +547,7 @@ def test_without_tenants_there_are_no_quotas():
     ("", "version: 1"), ("version: 2\ntenants: []\n", "version: 1"), ("version: 1\n", "tenants is to be a list"), ("version: 1\ntenants: {}\n", "list"),
     ("version: 1\ntenants: [a]\n", "name"), ("version: 1\ntenants:\n  - name: _a\n    quota: 1\n", "name"), ("version: 1\ntenants:\n  - name: a\n", "a quota is 1 to"),
     ("version: 1\ntenants:\n  - name: a\n    quota: 5XB\n", "an amount is"), ("version: 1\ntenants:\n  - name: a\n    quota: 9223372036854775808\n", "an amount is"),
-    ("version: 1\ntenants:\n  - name: a\n    quota: 1\n  - name: a\n    quota: 2\n", "twice"), ("version: 1\ntenants:\n  - name: a\n    quota: 1\n    guaranteed: 2\n", "guaranteed"),
+    ("version: 1\ntenants:\n  - name: a\n    quota: 1\n  - name: a\n    quota: 2\n", "twice"), ("version: 1\ntenants:\n  - name: a\n    quota: 1\n    guaranteed: 2\n", "guaranteed"), ("version: 1\ntenants:\n  - name: a\n    quota: 1\n    firm_pins: 2\n", "firm pins"),
     ("{", "--tenant_quota_connector_uri=")])
 def test_bad_files(tmp_path, policy, says):
     file = tmp_path / "quotas.yaml"

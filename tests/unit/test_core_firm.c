@@ -551,6 +551,29 @@ static void test_tenants(void **state)
     world_close_all(&world);
 }
 
+/* A budget of its own, above and below the part that it would have of its quota. */
+static void test_budget_of_a_tenant(void **state)
+{
+    struct world world;
+    struct mc_core_config config = mc_core_config_default();
+    const struct mc_core_quota small = {.bytes = 2 * LARGE, .firm_bytes = LARGE / 4};
+    const struct mc_core_quota large = {.bytes = 2 * LARGE, .firm_bytes = LARGE};
+    struct mc_wire_place place;
+    (void)state;
+    config.tenants = config.quotas = true;
+    world_open_with(&world, &config);
+    struct world_store store = world_store(&world, NODE_A, 16 * MIB, "a");
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &small), 0);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "a", LARGE / 5, &or_not, &place), 0);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "b", LARGE / 8, &or_not, &place), MC_ERR_FIRM_PIN_REFUSED);
+    assert_int_equal(mc_core_quota(world.core, mc_span_string("default"), &large), 0);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "b", LARGE / 2, &or_not, &place), 0);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "c", LARGE / 2, &or_not, &place), MC_ERR_FIRM_PIN_REFUSED);
+    world_check(&world);
+    assert_int_equal(statistics_of(&world).firm_pinned, 2);
+    world_close_all(&world);
+}
+
 /* Without quotas one has all as long as it is alone, and leaves half to others from then on; what it has, it keeps. */
 static void test_tenants_without_quotas(void **state)
 {
@@ -847,6 +870,7 @@ int main(void)
         cmocka_unit_test(test_owner_leaves),
         cmocka_unit_test(test_what_is_said),
         cmocka_unit_test(test_tenants),
+        cmocka_unit_test(test_budget_of_a_tenant),
         cmocka_unit_test(test_tenants_without_quotas),
         cmocka_unit_test(test_renewals_without_quotas),
         cmocka_unit_test(test_renewals_at_once),

@@ -446,6 +446,7 @@ int mc_core_removal(struct mc_core *core, uint64_t id, bool is_given_up, uint64_
 struct mc_core_quota {       /* of what a tenant has in memory; bytes: of values, once for each replica */
     uint64_t bytes, objects; /* at most; objects 0: as many as it likes */
     uint64_t guaranteed_bytes, guaranteed_objects; /* so much is not evicted to make room for others */
+    uint64_t firm_bytes; /* of firm pins at most; 0: the part of `bytes` that all memory has for them */
 };
 struct mc_core_tenant {
     char name[64]; /* "default": the one without a name */

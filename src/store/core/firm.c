@@ -112,12 +112,20 @@ bool mc_hard_fits(struct mc_core *core, struct mc_span key, const struct mc_obje
     return core->firm.hard_bytes - had + has <= (uint64_t)((double)capacity(core) * core->config.hard_pin_ratio);
 }
 
+static uint64_t most_of_quota(const struct mc_core *core, const struct mc_account *account)
+{
+    uint64_t most = mc_account_most_bytes(core, account), firm = account->quota.firm_bytes;
+    if (firm == 0)
+        return budget_of(core, most);
+    return firm < most ? firm : most;
+}
+
 /* Of a tenant: who has no quota leaves the others half of what all may have. more: than it has; for that, others may be
  * those that an earlier master knew. */
 static uint64_t most_of(struct mc_core *core, const struct mc_account *account, bool more)
 {
     if (account != NULL && account->has_quota)
-        return budget_of(core, mc_account_most_bytes(core, account));
+        return most_of_quota(core, account);
     bool others = mc_account_has_others(core->objects.accounts, account) || (more && mc_recover_unsettled(core));
     return others ? mc_firm_budget(core) / 2 : UINT64_MAX;
 }

@@ -76,13 +76,14 @@ static void write_tenant(struct mc_buffer *text, const struct mc_core_tenant *te
                      ",\"requested_quota_bytes\":%llu,\"effective_quota_bytes\":%llu,\"charged_bytes\":%llu,"
                      "\"admission_closed\":%s,\"over_quota\":%s,\"has_explicit_policy\":%s,"
                      "\"requested_quota_objects\":%llu,\"charged_objects\":%llu,\"guaranteed_bytes\":%llu,"
-                     "\"guaranteed_objects\":%llu}",
+                     "\"guaranteed_objects\":%llu,\"firm_pin_quota_bytes\":%llu,\"firm_pin_bytes\":%llu}",
                      (unsigned long long)tenant->quota.bytes, (unsigned long long)tenant->effective_bytes,
                      (unsigned long long)tenant->bytes, has_quotas && !tenant->has_quota ? "true" : "false",
                      tenant->has_quota && tenant->bytes > tenant->effective_bytes ? "true" : "false",
                      tenant->has_quota ? "true" : "false", (unsigned long long)tenant->quota.objects,
                      (unsigned long long)tenant->objects, (unsigned long long)tenant->quota.guaranteed_bytes,
-                     (unsigned long long)tenant->quota.guaranteed_objects);
+                     (unsigned long long)tenant->quota.guaranteed_objects, (unsigned long long)tenant->quota.firm_bytes,
+                     (unsigned long long)tenant->firm_bytes);
 }
 
 /* One, or all of them. */
@@ -190,6 +191,7 @@ static int read_quota(struct mc_span text, struct mc_core_quota *quota)
                        : mc_json_is(member.name, "requested_quota_objects") ? &quota->objects
                        : mc_json_is(member.name, "guaranteed_bytes")        ? &quota->guaranteed_bytes
                        : mc_json_is(member.name, "guaranteed_objects")      ? &quota->guaranteed_objects
+                       : mc_json_is(member.name, "firm_pin_quota_bytes")    ? &quota->firm_bytes
                                                                             : NULL;
         rc = to == NULL || mc_json_number(&member, to) < 0 ? MC_ERR_INVALID_PARAMS : 0;
     }

@@ -53,6 +53,7 @@ const char *mc_quota_wrong(const struct mc_core_quota *quota)
 {
     return quota->bytes == 0 || quota->bytes > MC_QUOTA_BYTES_MAX ? "a quota is 1 to 2^63 - 1 bytes"
            : quota->guaranteed_bytes > quota->bytes               ? "more bytes are guaranteed than the quota is"
+           : quota->firm_bytes > quota->bytes                     ? "firm pins may have more than the quota is"
            : quota->objects > 0 && quota->guaranteed_objects > quota->objects
                ? "more objects are guaranteed than the quota is"
                : NULL;
@@ -116,7 +117,8 @@ static const char *entry_read(struct quota_file *file, const yaml_node_t *map, s
     } amounts[] = {{"quota", true, offsetof(struct mc_core_quota, bytes)},
                    {"objects", false, offsetof(struct mc_core_quota, objects)},
                    {"guaranteed", true, offsetof(struct mc_core_quota, guaranteed_bytes)},
-                   {"guaranteed_objects", false, offsetof(struct mc_core_quota, guaranteed_objects)}};
+                   {"guaranteed_objects", false, offsetof(struct mc_core_quota, guaranteed_objects)},
+                   {"firm_pins", true, offsetof(struct mc_core_quota, firm_bytes)}};
     struct mc_span name = scalar_of(member_of(file, map, "name"));
     if (!mc_tenant_is_name(name))
         return "a tenant's name has 1 to 63 characters that can be printed, the first is no '_'";
@@ -194,6 +196,8 @@ void mc_quotas_format(struct mc_buffer *out, const struct mc_quota_entry *list, 
             mc_buffer_printf(out, "    guaranteed: %llu\n", (unsigned long long)quota->guaranteed_bytes);
         if (quota->guaranteed_objects > 0)
             mc_buffer_printf(out, "    guaranteed_objects: %llu\n", (unsigned long long)quota->guaranteed_objects);
+        if (quota->firm_bytes > 0)
+            mc_buffer_printf(out, "    firm_pins: %llu\n", (unsigned long long)quota->firm_bytes);
     }
 }
 

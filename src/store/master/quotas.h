@@ -8,6 +8,7 @@
  *       objects: 100000
  *       guaranteed: 2GB
  *       guaranteed_objects: 1000
+ *       firm_pins: 1GB
  *
  * All threads may call. */
 #ifndef MC_MASTER_QUOTAS_H
