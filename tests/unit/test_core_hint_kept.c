@@ -266,6 +266,40 @@ static void test_what_an_owner_may_say(void **state)
     finish(&world, a, NULL);
 }
 
+/* That others of its group are heard of later is no use of them. */
+static void test_a_drop_in_a_group_outlives_masters(void **state)
+{
+    static struct fake_slot *order[SLOTS];
+    struct world world;
+    char key[32];
+    (void)state;
+    struct fake_owner *a = start(&world);
+    put(&world, a, "other");
+    assert_int_equal(fake_put_in(&world, a, "k", OBJECT, 0, 7), 0);
+    assert_int_equal(fake_put_in(&world, a, "l", OBJECT, 0, 7), 0);
+    assert_int_equal(say(&world, a->call, MC_HINT_DROP, "k"), 0);
+    (void)fake_obey(&world, a);
+    master_stop(&world);
+    world.now += 500;
+    master_start(&world, NEXT_EPOCH, NULL);
+    assert_int_equal(fake_join(&world, a).inventory, 1);
+    uint32_t count = slots_in_order(a, order);
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_wire_inventory_item item = item_of(a, order[i]);
+        world_pass(&world, 2000); /* it takes its time */
+        world_beat(&world, a->heartbeat);
+        send_inventory(&world, a->owner, a->segment, i, i + 1 == count, &item, 1);
+    }
+    world_pass(&world, GRACE_OVER_MS);
+    assert_true(goes_first(&world, "k"));
+    (void)fake_obey(&world, a);
+    for (unsigned i = 0; statistics_of(&world).evicted_objects == 0 && i < 400; i++)
+        (void)fake_put(&world, a, world_name(key, "m", i), OBJECT, 0);
+    assert_null(mc_object_find(world.core, mc_span_string("k")));
+    assert_non_null(mc_object_find(world.core, mc_span_string("l"))); /* each is hinted at for itself */
+    finish(&world, a, NULL);
+}
+
 /* ---- many ---- */
 
 static void test_a_thousand_at_once(void **state)
@@ -465,6 +499,7 @@ int main(void)
         cmocka_unit_test(test_owners_that_contradict),
         cmocka_unit_test(test_used_before_the_second_comes),
         cmocka_unit_test(test_what_an_owner_may_say),
+        cmocka_unit_test(test_a_drop_in_a_group_outlives_masters),
         cmocka_unit_test(test_a_thousand_at_once),
         cmocka_unit_test(test_an_owner_that_does_not_answer),
         cmocka_unit_test(test_a_pause_is_told),

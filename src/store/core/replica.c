@@ -393,12 +393,23 @@ static void count_size(struct mc_core *core, uint64_t length)
     core->statistics.value_size_histogram[8] += length;
 }
 
+/* The group is as young as the youngest of its members. */
+static void group_use(const struct mc_core *core, struct mc_object *object)
+{
+    struct mc_group *group = mc_object_group(object);
+    if (group == NULL)
+        return;
+    group->touched = (uint16_t)(core->now_ms >> MC_GROUP_AGE_SHIFT);
+    mc_object_membership(object)->touched = group->touched;
+}
+
 void mc_object_appear(struct mc_core *core, struct mc_object *object)
 {
     struct mc_replica first = mc_replica_first(core, object);
     bool was_on_disk = mc_segment_node(first.segment, first.slot)->proven;
     core->statistics.put_bytes += object->length;
     count_size(core, object->length);
+    group_use(core, object); /* of what an inventory tells it is as it was: a hint of another member holds */
     mc_object_show(core, object);
     mc_offload_appeared(core, object, was_on_disk);
 }
@@ -420,16 +431,6 @@ static void begin_to_age(struct mc_core *core, struct mc_segment *segment, const
         node->list_next = 0; /* how often it was loaded from there: offload.c */
 }
 
-/* The group is as young as the youngest of its members. */
-static void group_use(const struct mc_core *core, struct mc_object *object)
-{
-    struct mc_group *group = mc_object_group(object);
-    if (group == NULL)
-        return;
-    group->touched = (uint16_t)(core->now_ms >> MC_GROUP_AGE_SHIFT);
-    mc_object_membership(object)->touched = group->touched;
-}
-
 void mc_object_show(struct mc_core *core, struct mc_object *object)
 {
     mc_assert(!object->visible && object->granted == 0 && object->live > 0);
@@ -438,7 +439,6 @@ void mc_object_show(struct mc_core *core, struct mc_object *object)
     object->soft_until = 0;
     mc_pin_begin(core, object);
     mc_pins_count(core, object);
-    group_use(core, object);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         begin_to_age(core, at.segment, object, at.slot);
     if (mc_core_tells_media(core))
