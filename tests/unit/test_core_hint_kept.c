@@ -328,6 +328,51 @@ static void test_a_thousand_at_once(void **state)
     finish(&world, a, NULL);
 }
 
+static void confirm(struct world *world, uint64_t connection, uint32_t segment, const struct mc_wire_hinted_item *items,
+                    uint32_t count)
+{
+    const struct mc_wire_segment head = {.segment = segment};
+    size_t frame = world_begin(world, MC_MESSAGE_HINTED, 0);
+    size_t list = mc_wire_segment_head(&world->frame, &head);
+    for (uint32_t i = 0; i < count; i++)
+        mc_wire_hinted_item_write(&world->frame, &items[i]);
+    mc_list_end(&world->frame, list, count);
+    world_send(world, connection, frame);
+    world_check(world);
+}
+
+/* What was not told to it, or was to another, nobody can confirm; nor twice what was told once. */
+static void test_what_was_not_told(void **state)
+{
+    struct world world;
+    (void)state;
+    struct fake_owner *a = start(&world), *b = fake(NODE_B);
+    assert_int_equal(fake_join(&world, b).code, 0);
+    put(&world, a, "k");
+    put(&world, a, "l");
+    a->is_deaf = true;
+    struct mc_wire_hinted_item items[4] = {{.slot = UINT32_MAX, .generation = UINT64_MAX, .hint = 255}};
+    confirm(&world, a->owner, a->segment, items, 1);
+    assert_int_equal(say(&world, a->call, MC_HINT_DROP, "k"), 0);
+    assert_int_equal(say(&world, a->call, MC_HINT_DROP, "l"), 0);
+    (void)fake_obey(&world, a);
+    const struct fake_slot *k = held(a, "k"), *l = held(a, "l");
+    items[1] = (struct mc_wire_hinted_item){.slot = (uint32_t)(k - a->slots), .generation = k->generation};
+    items[2] = (struct mc_wire_hinted_item){.slot = (uint32_t)(l - a->slots), .generation = l->generation};
+    items[3] = items[1];
+    items[3].generation--;
+    confirm(&world, b->owner, a->segment, &items[1], 2);
+    confirm(&world, a->owner, UINT32_MAX, &items[1], 2);
+    confirm(&world, a->owner, a->segment, &items[2], 2);
+    assert_int_equal(segment_of(&world, a)->hint_notes.count, 2);
+    for (unsigned i = 0; i < 2; i++) {
+        confirm(&world, a->owner, a->segment, items, 4);
+        assert_int_equal(segment_of(&world, a)->hint_notes.count, 0);
+        assert_int_equal(statistics_of(&world).hints_kept, 2);
+    }
+    finish(&world, a, b);
+}
+
 /* An owner that does not answer costs so much and no more, and what is said of what it has is answered as ever. */
 static void test_an_owner_that_does_not_answer(void **state)
 {
@@ -346,6 +391,15 @@ static void test_an_owner_that_does_not_answer(void **state)
     assert_true(segment_of(&world, a)->hint_notes.capacity <= 2 * MC_HINT_NOTES_MAX);
     assert_int_equal(statistics_of(&world).hints_not_kept, 20);
     world_check(&world);
+    a->is_deaf = false; /* and nothing any more, once it has answered */
+    world_disconnect(&world, a->owner);
+    assert_true(fake_return(&world, a));
+    for (unsigned i = 0; i < 2000 && segment_of(&world, a)->hint_notes.count > 0; i++) {
+        world_pass(&world, 1);
+        (void)fake_obey(&world, a);
+    }
+    assert_int_equal(segment_of(&world, a)->hint_notes.count, 0);
+    assert_true(segment_of(&world, a)->hint_notes.capacity < 1000);
     finish(&world, a, NULL);
 }
 
@@ -501,6 +555,7 @@ int main(void)
         cmocka_unit_test(test_what_an_owner_may_say),
         cmocka_unit_test(test_a_drop_in_a_group_outlives_masters),
         cmocka_unit_test(test_a_thousand_at_once),
+        cmocka_unit_test(test_what_was_not_told),
         cmocka_unit_test(test_an_owner_that_does_not_answer),
         cmocka_unit_test(test_a_pause_is_told),
         cmocka_unit_test(test_a_pause_of_what_is_pinned),

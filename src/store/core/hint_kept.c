@@ -10,6 +10,8 @@
 
 #include <stdlib.h>
 
+#define ROOM_KEPT 256u /* for so many changes room is kept where none waits; more is given back */
+
 /* ---- noting ---- */
 
 static bool grow(struct mc_hint_notes *notes)
@@ -28,6 +30,17 @@ static bool grow(struct mc_hint_notes *notes)
     return true;
 }
 
+/* Nothing waits any more. A thousand owners that were slow once are not to cost what they did then. */
+static void all_told(struct mc_hint_notes *notes)
+{
+    notes->first = notes->count = notes->sent = 0;
+    if (notes->capacity <= ROOM_KEPT)
+        return;
+    free(notes->items);
+    notes->items = NULL;
+    notes->capacity = 0;
+}
+
 static bool note(struct mc_hint_notes *notes, struct mc_wire_slot item)
 {
     if (notes->count == MC_HINT_NOTES_MAX || (notes->first + notes->count == notes->capacity && !grow(notes)))
@@ -39,8 +52,10 @@ static bool note(struct mc_hint_notes *notes, struct mc_wire_slot item)
 /* It is the last that was noted, and is not told yet. */
 static bool is_noted(const struct mc_hint_notes *notes, const struct mc_wire_slot *item)
 {
-    const struct mc_wire_slot *last = notes->items + notes->first + notes->count;
-    return notes->count > notes->sent && last[-1].slot == item->slot && last[-1].generation == item->generation;
+    if (notes->count == notes->sent)
+        return false;
+    const struct mc_wire_slot *last = &notes->items[notes->first + notes->count - 1];
+    return last->slot == item->slot && last->generation == item->generation;
 }
 
 static void tell(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
@@ -92,7 +107,7 @@ bool mc_hints_send(struct mc_core *core, struct mc_segment *segment)
         return false;
     if (!mc_wire_can(&segment->owner->peer, MC_FEATURE_KEPT_HINTS)) {
         notes->is_short = true;
-        notes->first = notes->count = notes->sent = 0;
+        all_told(notes);
         return false;
     }
     struct mc_buffer *out = mc_core_buffer(core, segment->owner->number);
@@ -133,8 +148,8 @@ void mc_hints_kept(struct mc_core *core, struct mc_connection *connection, const
     for (uint32_t left = mc_list_read(&reader); left > 0; left--) {
         struct mc_wire_hinted_item item;
         mc_wire_hinted_item_read(&reader, &item);
-        const struct mc_wire_slot *first = notes->items + notes->first;
-        if (notes->sent == 0 || first->slot != item.slot || first->generation != item.generation)
+        const struct mc_wire_slot *first = notes->sent == 0 ? NULL : &notes->items[notes->first];
+        if (first == NULL || first->slot != item.slot || first->generation != item.generation)
             continue;
         notes->first++;
         notes->count--;
@@ -142,7 +157,7 @@ void mc_hints_kept(struct mc_core *core, struct mc_connection *connection, const
         core->statistics.hints_kept++;
     }
     if (notes->count == 0)
-        notes->first = 0;
+        all_told(notes);
 }
 
 void mc_hints_free(struct mc_segment *segment)
