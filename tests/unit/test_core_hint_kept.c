@@ -328,6 +328,36 @@ static void test_a_thousand_at_once(void **state)
     finish(&world, a, NULL);
 }
 
+/* All of them are told before it is answered. */
+static void test_many_owners_at_once(void **state)
+{
+    enum { COUNT = 60 };
+    static struct fake_owner *owners[COUNT];
+    static const char *keys[COUNT];
+    static char names[COUNT][16];
+    int32_t codes[COUNT];
+    struct world world;
+    (void)state;
+    world_features = FEATURES;
+    world_start(&world, FIRST_EPOCH, NULL);
+    for (unsigned i = 0; i < COUNT; i++) {
+        owners[i] = fake(NODE_B + 1 + i);
+        assert_int_equal(fake_join(&world, owners[i]).code, 0);
+        keys[i] = names[i];
+        (void)snprintf(names[i], sizeof(names[i]), "k%u", i);
+        put(&world, owners[i], keys[i]);
+    }
+    world_hints(&world, owners[0]->call, MC_HINT_DROP, keys, COUNT, 0, codes);
+    for (unsigned i = 0; i < COUNT; i++)
+        assert_int_equal(segment_of(&world, owners[i])->hint_notes.sent, 1);
+    for (unsigned i = 0; i < COUNT; i++) {
+        (void)fake_obey(&world, owners[i]);
+        assert_int_equal(held(owners[i], keys[i])->hint, MC_HINT_DROP);
+        free(owners[i]);
+    }
+    finish(&world, NULL, NULL);
+}
+
 static void confirm(struct world *world, uint64_t connection, uint32_t segment, const struct mc_wire_hinted_item *items,
                     uint32_t count)
 {
@@ -434,10 +464,13 @@ static void test_a_pause_is_told(void **state)
     for (unsigned what = 0; what < 3; what++) {
         struct fake_owner *a = start_paused(&world, true);
         assert_int_equal(say(&world, a->call, MC_HINT_PAUSE, "other"), MC_HINT_BEGUN);
+        struct mc_frame frame = world_receive(&world, a->owner);
+        struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+        assert_int_equal(frame.type, MC_MESSAGE_HINTED);
+        fake_keep(&world, a, &reader);
+        assert_int_equal(held(a, "other")->hint, MC_HINT_PAUSE);
         told_moves(&world, a->owner, &moves);
         assert_int_equal(moves.type, MC_MESSAGE_STORE);
-        (void)fake_obey(&world, a);
-        assert_int_equal(held(a, "other")->hint, MC_HINT_PAUSE);
         if (what == 0)
             assert_int_equal(say(&world, a->call, MC_HINT_RESUME, "other"), 0);
         owner_did(&world, a->owner, &moves, what == 1 ? MC_ERR_FILE_WRITE_FAIL : 0);
@@ -555,6 +588,7 @@ int main(void)
         cmocka_unit_test(test_what_an_owner_may_say),
         cmocka_unit_test(test_a_drop_in_a_group_outlives_masters),
         cmocka_unit_test(test_a_thousand_at_once),
+        cmocka_unit_test(test_many_owners_at_once),
         cmocka_unit_test(test_what_was_not_told),
         cmocka_unit_test(test_an_owner_that_does_not_answer),
         cmocka_unit_test(test_a_pause_is_told),

@@ -322,6 +322,7 @@ void mc_request_hint(struct mc_core *core, struct mc_connection *connection, con
         if (is_known)
             core->statistics.hints[hint.hint][outcome_of(codes[i])]++;
     }
+    mc_hints_send_all(core);
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out == NULL)
         return;

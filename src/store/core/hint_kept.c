@@ -130,6 +130,14 @@ bool mc_hints_send(struct mc_core *core, struct mc_segment *segment)
     return true;
 }
 
+/* Only so many segments are flushed in a turn, and a hint may be of values of more: who hears of the answer is to rely
+ * on it. Of many changes that wait for an owner that has just come back, only the first are said here. */
+void mc_hints_send_all(struct mc_core *core)
+{
+    for (struct mc_link *link = core->dirty.next; link != &core->dirty; link = link->next)
+        (void)mc_hints_send(core, mc_link_of(link, struct mc_segment, dirty));
+}
+
 void mc_hints_unsend(struct mc_segment *segment)
 {
     segment->hint_notes.sent = 0;

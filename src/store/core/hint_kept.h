@@ -41,6 +41,8 @@ void mc_hint_found(struct mc_core *core, struct mc_object *object, struct mc_seg
 
 /* A frame of what was not told yet; false when there is nothing, or nobody to be told. */
 bool mc_hints_send(struct mc_core *core, struct mc_segment *segment);
+/* A frame of it to each owner, before a hint is answered. */
+void mc_hints_send_all(struct mc_core *core);
 /* The connection they were told over is no more. */
 void mc_hints_unsend(struct mc_segment *segment);
 /* HINTED: the owner has it. */
