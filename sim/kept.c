@@ -361,8 +361,8 @@ static void check_budget(const struct mc_core *core)
         }
     }
     bool is_other = budget.epoch != core->epoch;
-    budget.is_void = (!is_other && (budget.is_void || gone > budget.gone)) || core->statistics.recovered_objects > 0 ||
-                     core->statistics.promotion_done > 0;
+    budget.is_void = (!is_other && budget.is_void) || gone > (is_other ? 0 : budget.gone) ||
+                     core->statistics.recovered_objects > 0 || core->statistics.promotion_done > 0;
     budget.epoch = core->epoch;
     budget.gone = gone;
     if (!budget.is_void && (double)pinned > (double)lent * core->config.firm_pin_ratio)
