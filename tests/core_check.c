@@ -386,11 +386,31 @@ static const char *check_accounts(const struct mc_core *core, uint64_t nodes, ui
     return wrong != NULL || (cells == in_use && counted == nodes) ? wrong : "what all tenants have";
 }
 
+/* Each is linked where it belongs, and what it is to replace is there: it would have ended with that. */
+static const char *check_successors(const struct mc_core *core, uint64_t count)
+{
+    uint64_t listed = 0;
+    for (uint32_t i = 0; i < MC_SUCCESSOR_BUCKETS; i++) {
+        const struct mc_object *previous = NULL;
+        for (const struct mc_object *at = core->successors[i]; at != NULL; at = mc_object_membership(at)->next) {
+            const struct mc_object *object = mc_objects_find(&core->objects, mc_object_key(at));
+            if (!at->successor || !at->roomy || mc_object_membership(at)->previous != previous || ++listed > count)
+                return "the list of values that are to replace others";
+            if (at->granted == 0 || mc_object_hash(&core->objects, at) % MC_SUCCESSOR_BUCKETS != i)
+                return "a value that is to replace another";
+            if (object == NULL || !object->visible || object->serial != at->soft_until)
+                return "a value that is to replace one that has gone";
+            previous = at;
+        }
+    }
+    return listed == count ? NULL : "the count of values that are to replace others";
+}
+
 /* What only sums over all segments can tell. */
 static const char *check_sums(const struct mc_core *core)
 {
     uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0, moving = 0, in_memory = 0, firm = 0, pausing = 0,
-             hard = 0, fetches = 0, fetching = 0;
+             hard = 0, fetches = 0, fetching = 0, successors = 0;
     struct holding holding = {.core = core};
     mc_objects_visit(&core->objects, count_held, &holding);
     if (holding.lost)
@@ -415,7 +435,9 @@ static const char *check_sums(const struct mc_core *core)
             in_memory += segment->kind == MC_SEGMENT_MEMORY;
             firm += segment->kind == MC_SEGMENT_MEMORY ? mc_firm_bytes(object) : 0;
             hard += segment->kind == MC_SEGMENT_MEMORY ? mc_hard_bytes(object) : 0;
-            bool is_first = !object->successor && object->first_segment == index && object->first_slot == slot;
+            bool is_first = object->first_segment == index && object->first_slot == slot;
+            successors += is_first && object->successor;
+            is_first = is_first && !object->successor;
             objects += is_first;
             waiting += is_first && mc_object_waits(object) && node->list_previous != MC_NODE_NONE;
         }
@@ -429,6 +451,7 @@ static const char *check_sums(const struct mc_core *core)
     if (waiting != 0)
         return "the objects that wait";
     const char *wrong = check_accounts(core, in_memory, fetching);
+    wrong = wrong != NULL ? wrong : check_successors(core, successors);
     if (wrong != NULL)
         return wrong;
     if (firm != core->firm.bytes)

@@ -346,17 +346,17 @@ static void test_two_at_a_time(void **state)
     assert_int_equal(world_grant(&world, store.call, PUT_1, "k", SMALL * 2, &replace, &first), 0);
     assert_int_equal(world_grant(&world, other, PUT_2, "k", SMALL * 3, &replace, &second), 0);
     world_live(&world, store.owner, &second);
-    world_live(&world, store.owner, &first); /* the second waits */
     assert_int_equal(world_put_done(&world, store.call, PUT_1), MC_ERR_STALE);
-    assert_int_equal(world_owner_obeys(&world, store.owner), 2);
+    world_live(&world, store.owner, &first);                     /* which its owner had already; the second waits */
+    assert_int_equal(world_owner_obeys(&world, store.owner), 4); /* the first is cleared twice, and cut */
     assert_int_equal(world_put_done(&world, other, PUT_2), 0);
     assert_int_equal(length_of(&world, other, "k"), SMALL * 3);
     /* Removed meanwhile. */
     assert_int_equal(world_grant(&world, other, PUT_3, "k", SMALL * 4, &replace, &second), 0);
     world_remove_one_send(&world, store.call, "k");
-    world_live(&world, store.owner, &second);
     assert_int_equal(world_put_done(&world, other, PUT_3), MC_ERR_STALE);
-    assert_int_equal(world_owner_obeys(&world, store.owner), 2);
+    world_live(&world, store.owner, &second);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 4);
     int32_t code = 1;
     assert_true(world_remove_answer(&world, store.call, &code, 1));
     assert_int_equal(code, 0);
@@ -381,7 +381,7 @@ static void test_another_value_with_the_same_serial(void **state)
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     assert_int_equal(world_grant(&world, other, PUT_1, "k", SMALL * 2, &replace, &place), 0);
     world_remove_one_send(&world, store.call, "k");
-    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 3);
     assert_true(world_remove_answer(&world, store.call, &code, 1));
     assert_int_equal(code, 0);
     assert_int_equal(world_put(&world, store.call, store.owner, "l", SMALL), 0); /* in the memory of the first */
@@ -518,6 +518,136 @@ static void test_both_are_found_again(void **state)
     come_back(&world, a);
     assert_int_equal(found(&world, a, "k"), SMALL * 2);
     finish(&world, a, NULL);
+}
+
+/* Two upserts at a time, at two owners. Once the later one was read, the earlier one's owner makes its value live no
+ * more: it would be read again when the next master meets that owner first. */
+static void test_what_was_read_is_not_hidden_by_an_earlier_upsert(void **state)
+{
+    struct world world;
+    struct mc_wire_place early, late;
+    (void)state;
+    struct fake_owner *a = start_with_owner(&world), *b = fake(NODE_B);
+    struct world_wish at_a = {.flags = MC_PUT_REPLACE, .preferred = {a->name}};
+    struct world_wish at_b = {.flags = MC_PUT_REPLACE, .preferred = {b->name}};
+    assert_int_equal(fake_join(&world, b).code, 0);
+    assert_int_equal(fake_put(&world, b, "k", SMALL, 0), 0);
+    assert_int_equal(world_grant(&world, a->call, 50, "k", SMALL * 2, &at_a, &early), 0);
+    assert_int_equal(early.segment, a->segment);
+    assert_int_equal(world_grant(&world, b->call, 51, "k", SMALL * 3, &at_b, &late), 0);
+    assert_int_equal(late.segment, b->segment);
+    fake_write(b, &late, "k", SMALL * 3, 0, 1);
+    world_live(&world, b->owner, &late);
+    (void)fake_obey(&world, b);
+    (void)fake_obey(&world, a);
+    assert_int_equal(world_put_done(&world, b->call, 51), 0);
+    assert_int_equal(found(&world, b, "k"), SMALL * 3);
+    if (a->slots[early.slot].generation < early.generation) /* else the owner refuses the commit */
+        fake_write(a, &early, "k", SMALL * 2, 0, 1);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
+    come_back(&world, a);
+    assert_int_equal(found(&world, a, "k"), 0);
+    come_back(&world, b);
+    assert_int_equal(found(&world, b, "k"), SMALL * 3);
+    finish(&world, a, b);
+}
+
+/* Two upserts of one key in one message. */
+static void test_two_of_one_put(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    struct world_item items[2] = {{mc_span_string("k"), SMALL * 2}, {mc_span_string("k"), SMALL * 3}};
+    (void)state;
+    for (unsigned wins = 0; wins < 2; wins++) {
+        struct world_store store;
+        uint64_t other = world_open_holding(&world, &store);
+        world_put_start(&world, other, PUT_1, items, 2, &replace, &grants);
+        assert_int_equal(grants.place_count, 2);
+        world_live(&world, store.owner, &grants.places[wins]);
+        assert_false(is_answered(&world, other));
+        assert_int_equal(world_owner_obeys(&world, store.owner), 3);
+        struct mc_frame frame = world_receive(&world, other);
+        assert_int_equal(frame.type, MC_MESSAGE_PUT_DONE);
+        assert_false(is_answered(&world, other));
+        assert_int_equal(length_of(&world, other, "k"), items[wins].length);
+        world_close_all(&world);
+    }
+}
+
+/* The owner of another upsert of the key is cut off: nobody could tell it to clear that, so the value before stays. */
+static void test_another_upsert_at_an_owner_that_is_cut_off(void **state)
+{
+    struct world world;
+    struct mc_wire_place place, other;
+    struct world_wish at_a = {.flags = MC_PUT_REPLACE, .preferred = {"a"}};
+    struct world_wish at_b = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
+    (void)state;
+    struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
+    assert_int_equal(world_put_place(&world, a.call, a.owner, "k", SMALL, &at_a, &place), 0);
+    assert_int_equal(world_grant(&world, b.call, PUT_1, "k", SMALL * 2, &at_b, &other), 0);
+    assert_int_equal(other.segment, b.segment);
+    assert_int_equal(world_grant(&world, a.call, PUT_2, "k", SMALL * 3, &at_a, &place), 0);
+    world_disconnect(&world, b.owner);
+    world_live(&world, a.owner, &place);
+    assert_int_equal(world_put_done(&world, a.call, PUT_2), MC_ERR_STALE);
+    assert_int_equal(world_owner_obeys(&world, a.owner), 1);
+    assert_int_equal(world_grant(&world, a.call, PUT_3, "k", SMALL * 3, &at_a, &place), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(length_of(&world, a.call, "k"), SMALL);
+    world_pass_beating(&world, DEPARTED_MS, a.heartbeat);
+    put_over(&world, &a, &a, "k", SMALL * 3, &at_a);
+    assert_int_equal(world_put_done(&world, b.call, PUT_1), MC_ERR_STALE);
+    assert_int_equal(length_of(&world, a.call, "k"), SMALL * 3);
+    world_close_all(&world);
+}
+
+/* They end at once, so there are not too many. */
+static void test_many_at_a_time(void **state)
+{
+    struct world world;
+    struct mc_wire_place place, other;
+    (void)state;
+    struct world_store store = world_open_lru(&world);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    for (unsigned i = 0; i < MC_SUCCESSORS_MAX; i++)
+        assert_int_equal(world_grant(&world, store.call, 100 + i, "k", SMALL, &replace, &place), 0);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "k", SMALL, &replace, &other), MC_ERR_PUT_IN_PROGRESS);
+    world_check(&world);
+    world_revoke(&world, store.call, &place);
+    assert_int_equal(world_put_done(&world, store.call, 99 + MC_SUCCESSORS_MAX), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "k", SMALL, &replace, &place), 0);
+    world_live(&world, store.owner, &place);
+    for (unsigned left = MC_SUCCESSORS_MAX - 1; left > 0; left--)
+        assert_int_equal(world_receive(&world, store.call).type, MC_MESSAGE_PUT_DONE);
+    assert_false(is_answered(&world, store.call)); /* what was to replace it is not cleared */
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1 + 2 * (MC_SUCCESSORS_MAX - 1));
+    assert_int_equal(world_put_done(&world, store.call, PUT_1), 0);
+    world_close_all(&world);
+}
+
+/* What is to make room for one item of a put is the value that another one was to replace. */
+static void test_one_item_ends_another(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    struct world_item items[2] = {{mc_span_string("k"), MIB}, {mc_span_string("l"), 2 * MIB}};
+    (void)state;
+    for (unsigned fits = 0; fits < 2; fits++) {
+        struct world_store store = world_open_lru(&world);
+        assert_int_equal(world_put(&world, store.call, store.owner, "k", 2 * MIB), 0);
+        items[1].length = fits ? SMALL : 2 * MIB;
+        world_put_start(&world, store.call, PUT_1, items, 2, &replace, &grants);
+        world_check(&world);
+        assert_int_equal(grants.items[0].code, 0);
+        assert_int_equal(grants.items[1].code == 0, fits);
+        if (!fits) {
+            assert_int_equal(world_put_done(&world, store.call, PUT_1), MC_ERR_STALE);
+            assert_int_equal(get_code(&world, store.call, "k"), MC_ERR_OBJECT_NOT_FOUND);
+            assert_int_equal(world_owner_obeys(&world, store.owner), 3);
+        }
+        world_close_all(&world);
+    }
 }
 
 /* A removal of all looks at one segment after the other, in slices; how far it has come. */
@@ -758,6 +888,11 @@ int main(void)
         cmocka_unit_test(test_put_that_ends_a_copy_of_the_same_connection),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_both_are_found_again),
+        cmocka_unit_test(test_what_was_read_is_not_hidden_by_an_earlier_upsert),
+        cmocka_unit_test(test_two_of_one_put),
+        cmocka_unit_test(test_another_upsert_at_an_owner_that_is_cut_off),
+        cmocka_unit_test(test_many_at_a_time),
+        cmocka_unit_test(test_one_item_ends_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,7 +105,6 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
     mc_link_init(&core->members);
     mc_link_init(&core->puts_by_age);
     mc_link_init(&core->puts_dying);
-    mc_link_init(&core->copies);
     mc_link_init(&core->jobs);
     mc_link_init(&core->dirty);
     mc_link_init(&core->busy);

@@ -16,6 +16,7 @@
 #include "store/core/segment.h"
 #include "store/core/slow.h"
 #include "store/core/state.h"
+#include "store/core/successor.h"
 #include "store/core/tombstone.h"
 
 #include <stdlib.h>
@@ -43,7 +44,6 @@ static struct mc_put *put_create(struct mc_core *core, struct mc_connection *con
     put->writer->references++;
     mc_link_init(&put->of_connection);
     mc_link_init(&put->by_age);
-    mc_link_init(&put->copying);
     mc_link_append(&connection->puts, &put->of_connection);
     mc_link_append(&core->puts_by_age, &put->by_age);
     return put;
@@ -53,7 +53,6 @@ void mc_put_destroy(struct mc_core *core, struct mc_put *put)
 {
     mc_link_remove(&put->of_connection);
     mc_link_remove(&put->by_age);
-    mc_link_remove(&put->copying);
     mc_table_remove(&core->puts, put->index);
     mc_writer_release(put->writer);
     free(put);
@@ -224,7 +223,7 @@ static void item_whole(struct mc_core *core, struct mc_put *put, uint32_t item, 
 
 /* ---- the end of a grant ---- */
 
-enum grant_end { GRANT_LIVE, GRANT_CLEAR, GRANT_CUT, GRANT_STALE }; /* STALE: cut, for what it copies is going */
+enum grant_end { GRANT_LIVE, GRANT_CLEAR, GRANT_CUT, GRANT_STALE }; /* STALE: cut, for what it is to replace is going */
 
 /* The put of the grant is freed when this was its last. */
 static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t slot, enum grant_end how)
@@ -251,7 +250,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
             mc_node_clear(core, segment, slot, object);
         else
             mc_node_cut(core, segment, slot, object, put->writer);
-        if (put->expected != 0)
+        if (put->expected != 0 || how == GRANT_STALE)
             mc_key_remains_more(core, node);
     }
     grant->slot = MC_NODE_NONE;
@@ -259,7 +258,9 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
     if (put->connection != NULL)
         put->connection->grants--;
     if (object->granted == 0 && object->live > 0) {
+        put->waiting++; /* another upsert of the key that ends here may be of this put */
         item_whole(core, put, grant->item, object, counter);
+        put->waiting--;
     } else if (object->granted == 0) {
         end_item(core, put, grant->item, how == GRANT_STALE ? MC_ERR_STALE : MC_ERR_TRANSFER_FAIL);
         enum mc_gone leaving = core->leaving;
@@ -283,51 +284,49 @@ void mc_put_found_live(struct mc_core *core, struct mc_segment *segment, uint32_
     grant_end(core, segment, slot, GRANT_LIVE);
 }
 
-/* ---- copies: puts that name the version of which they are another place ---- */
+/* ---- values that are to replace one, and copies: puts that name the version of which they are another place ---- */
 
-/* The next open grant of the put that copies the object's value, from *at on; false: there is none. */
-static bool copy_next(const struct mc_core *core, const struct mc_object *object, const struct mc_put *put,
-                      uint32_t *at)
+static void end_successor(struct mc_core *core, struct mc_object *successor)
 {
-    for (; *at < put->grant_count; ++*at) {
-        const struct mc_grant *grant = &put->grants[*at];
-        if (grant->slot == MC_NODE_NONE)
-            continue;
-        const struct mc_object *copy = mc_node_object(mc_segment_node(core->segments[grant->segment], grant->slot));
-        if (copy->successor && mc_span_equal(mc_object_key(copy), mc_object_key(object)))
-            return true;
+    mc_object_unlive(core, successor, true);
+    for (uint32_t left = successor->granted; left > 0; left--) { /* with the last it is freed */
+        struct mc_replica at = mc_replica_first(core, successor);
+        mc_assert(at.segment != NULL);
+        grant_end(core, at.segment, at.slot, GRANT_STALE);
     }
-    return false;
 }
 
-/* The writer of a copy may make it live any moment, and nobody but us knows that it is stale. So it is among what is to
- * be cleared before anybody hears that the value has gone. */
-void mc_put_end_copies(struct mc_core *core, struct mc_object *object)
+/* Their writers may make them live any moment, and nobody but us knows that they are stale. So they are among what is
+ * to be cleared before anybody hears that the value has gone, or reads the one that has taken its place. */
+void mc_put_end_successors(struct mc_core *core, struct mc_object *object, const struct mc_object *except)
 {
     mc_offload_cancel(core, object);
-    for (struct mc_link *link = core->copies.next; link != &core->copies;) {
-        struct mc_put *put = mc_link_of(link, struct mc_put, copying);
-        link = link->next;
-        for (uint32_t at = 0; copy_next(core, object, put, &at); at++) {
-            const struct mc_grant *grant = &put->grants[at];
-            struct mc_segment *segment = core->segments[grant->segment];
-            bool is_last = put->open == 1; /* then the put is freed, or has nothing left to end */
-            mc_object_unlive(core, mc_node_object(mc_segment_node(segment, grant->slot)), true);
-            grant_end(core, segment, grant->slot, GRANT_STALE);
-            if (is_last)
-                break;
-        }
+    struct mc_object *next;
+    for (struct mc_object *at = mc_successor_first(core, object); at != NULL; at = next) {
+        next = mc_successor_next(at);
+        if (at != except)
+            end_successor(core, at);
     }
 }
 
-static bool is_copied(const struct mc_core *core, const struct mc_object *object)
+static bool is_copy(const struct mc_core *core, const struct mc_object *successor)
 {
-    for (const struct mc_link *link = core->copies.next; link != &core->copies; link = link->next) {
-        uint32_t at = 0;
-        if (copy_next(core, object, mc_link_of(link, struct mc_put, copying), &at))
-            return true;
-    }
-    return false;
+    struct mc_replica at = mc_replica_first(core, successor);
+    while (at.segment != NULL && mc_segment_node(at.segment, at.slot)->state != MC_NODE_GRANTED)
+        at = mc_replica_next(core, at);
+    mc_assert(at.segment != NULL); /* else it has replaced what it was to, or has ended */
+    const struct mc_put *put = mc_table_get(&core->puts, mc_segment_node(at.segment, at.slot)->list_previous);
+    return put->expected != 0;
+}
+
+/* May one more be begun? Of copies one at a time, since what remains of them is counted. */
+static bool takes_successor(const struct mc_core *core, const struct mc_object *object, bool as_copy)
+{
+    uint32_t count = 0;
+    for (const struct mc_object *at = mc_successor_first(core, object); at != NULL; at = mc_successor_next(at))
+        if (++count == MC_SUCCESSORS_MAX || (as_copy && is_copy(core, at)))
+            return false;
+    return true;
 }
 
 /* ---- PUT_START ---- */
@@ -368,7 +367,7 @@ static int32_t known_code(struct mc_core *core, const struct start *start, struc
             return again && object->clearing > 0 ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_ALREADY_EXISTS;
         /* While one of its owners is cut off the value stays as it is: readable where it can be read. An owner is also
          * where a grant of the key has failed and is not cleared yet: the value may be live there. */
-        if (exists && object->clearing == 0 && mc_object_clearable(core, object))
+        if (exists && object->clearing == 0 && mc_object_clearable(core, object, NULL))
             return 0;
         /* Only segments that may be lost hold it: to say "exists" would be a promise that no reader finds kept. One
          * that may be back any moment is waited for. */
@@ -586,8 +585,9 @@ static int32_t item_code(struct mc_core *core, const struct start *start, const 
         return code;
     if (start->expected != 0 && (*object == NULL || mc_object_version(core, *object) != start->expected))
         return MC_ERR_STALE;
-    /* One at a time, since what remains of them is counted; and not past a removal that has still to meet the value. */
-    if (start->expected != 0 && (is_copied(core, *object) || mc_jobs_will_meet(core, *object)))
+    if (*object != NULL && !takes_successor(core, *object, start->expected != 0))
+        return MC_ERR_PUT_IN_PROGRESS;
+    if (start->expected != 0 && mc_jobs_will_meet(core, *object)) /* not past a removal that has still to meet it */
         return MC_ERR_PUT_IN_PROGRESS;
     if (start->connection->grants + start->replica_count > MC_GRANTS_PER_CONNECTION)
         return MC_ERR_BUSY;
@@ -773,11 +773,15 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
         return;
     }
     start.put->expected = head.expected;
-    if (head.expected != 0)
-        mc_link_append(&core->copies, &start.put->copying);
+    start.put->waiting++; /* what makes room for one item may end another one, by which it was to be replaced */
     start_items(core, &start, out, frame->request_id, items, count);
-    if (start.put->open == 0)
+    start.put->waiting--;
+    if (start.put->grant_count == 0)
         mc_put_destroy(core, start.put);
+    else if (start.put->open == 0)
+        put_settle(core, start.put);
+    else if (mc_link_alone(&start.put->by_age)) /* nothing was open for a moment */
+        mc_link_append(&core->puts_by_age, &start.put->by_age);
 }
 
 /* ---- LIVE, PUT_REVOKE ---- */

@@ -23,7 +23,6 @@ struct mc_put {                             /* one PUT_START with at least one g
     struct mc_writer *writer;
     uint64_t request_id, started_ms, expected; /* version that is to be replaced, 0 = any */
     struct mc_link of_connection, by_age;      /* by_age: in core->puts_by_age or core->puts_dying */
-    struct mc_link copying;                    /* in core->copies, when it names the version that it replaces */
     bool dying;
     uint32_t open, grant_count, item_count;
     uint32_t waiting; /* items that are whole and wait for the value before them to be cleared */
@@ -49,8 +48,9 @@ void mc_put_replaced(struct mc_core *core, struct mc_object *object);
 struct mc_put *mc_put_waiting(const struct mc_core *core, const struct mc_object *object, uint32_t *item);
 /* An item that has waited ends with that code. */
 void mc_put_waited(struct mc_core *core, struct mc_put *put, uint32_t item, int32_t code);
-/* The object's value is going: so are the copies of it that are being made. */
-void mc_put_end_copies(struct mc_core *core, struct mc_object *object);
+/* The object's value is going, for the successor `except` or for none: so is what else was to replace it, copies of it
+ * too. Each must be cleared before anybody hears of that. */
+void mc_put_end_successors(struct mc_core *core, struct mc_object *object, const struct mc_object *except);
 /* The node's next placement: a generation of its own. replica: as generation - replica is to be its version. */
 void mc_generation_next(struct mc_core *core, struct mc_node *node, uint8_t replica);
 /* The owner has the slot live: its LIVE was lost. */

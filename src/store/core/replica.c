@@ -14,6 +14,7 @@
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/successor.h"
 #include "store/core/tombstone.h"
 
 /* ---- lists of nodes ---- */
@@ -570,12 +571,13 @@ uint64_t mc_object_version_put(const struct mc_core *core, const struct mc_objec
 struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object *object, uint64_t length,
                                     uint32_t flags)
 {
-    struct mc_object *successor = mc_object_create(&core->objects, mc_object_key(object));
+    struct mc_object *successor = mc_object_create_roomy(&core->objects, mc_object_key(object));
     if (successor == NULL)
         return NULL;
     set_wishes(successor, length, flags);
     successor->successor = 1;
     successor->soft_until = object->serial;
+    mc_successors_add(core, successor);
     return successor;
 }
 
@@ -598,12 +600,22 @@ static void take_replicas(struct mc_core *core, struct mc_object *object, struct
     mc_firm_succeeded(core, object);
 }
 
-bool mc_object_clearable(struct mc_core *core, const struct mc_object *object)
+/* Whoever holds it listens, or holds it no more. */
+static bool can_be_told(struct mc_core *core, const struct mc_object *object)
 {
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         if (at.segment->state != MC_SEGMENT_OK && !mc_segment_ask_departed(core, at.segment))
             return false;
-    return object->remains == 0;
+    return true;
+}
+
+bool mc_object_clearable(struct mc_core *core, const struct mc_object *object, const struct mc_object *except)
+{
+    bool is_told = object->remains == 0 && can_be_told(core, object);
+    const struct mc_object *at = mc_successor_first(core, object);
+    for (; is_told && at != NULL; at = mc_successor_next(at))
+        is_told = at == except || can_be_told(core, at);
+    return is_told;
 }
 
 enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *successor, uint64_t expected)
@@ -614,11 +626,11 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
     bool same = object != NULL && object->visible && object->serial == successor->soft_until &&
                 mc_object_version(core, object) < first_version(core, successor) &&
                 (expected == 0 || (mc_object_version(core, object) == expected && !mc_jobs_will_meet(core, object))) &&
-                mc_object_clearable(core, object);
+                mc_object_clearable(core, object, successor);
     if (same) {
         /* The same value at other places: what a disk had, it is to have again. */
         bool is_for_disk = expected != 0 && mc_object_on_disk(core, object).segment != NULL;
-        mc_put_end_copies(core, object);
+        mc_put_end_successors(core, object, successor);
         mc_object_unlive(core, object, false);
         core->visible_count--;
         mc_pins_uncount(core, object);
@@ -642,6 +654,7 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
     } else {
         mc_object_unlive(core, successor, expected != 0);
     }
+    mc_successors_remove(core, successor);
     mc_object_free(&core->objects, successor);
     return how;
 }

@@ -133,9 +133,9 @@ struct mc_object *mc_object_begin(struct mc_core *core, struct mc_object *cell, 
 /* An object that will replace this visible one: not in the table. NULL when memory is out. */
 struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object *object, uint64_t length,
                                     uint32_t flags);
-/* All of a visible object can be cleared at once: nothing of it waits for that already, and whoever holds it listens.
- */
-bool mc_object_clearable(struct mc_core *core, const struct mc_object *object);
+/* All of a visible object, and of what else than `except` is to replace it, can be cleared at once: nothing of it waits
+ * for that already, and whoever holds it listens. */
+bool mc_object_clearable(struct mc_core *core, const struct mc_object *object, const struct mc_object *except);
 /* A successor is whole: its replicas become those of the key, the ones before are cleared; until that is done the key
  * waits. STALE: the object it was to replace is no longer what it was, or cannot be cleared now; then the successor's
  * replicas are cleared. It is

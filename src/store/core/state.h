@@ -59,9 +59,10 @@ struct mc_core {
     uint64_t random;
 
     struct mc_map connections, members_by_id, segments_by_id, segments_by_alias[MC_ALIASES];
-    struct mc_link members;     /* by seen_ms, oldest first */
-    uint64_t members_ticked_ms; /* the last look at them, by mc_core_life_ms */
-    struct mc_link puts_by_age, puts_dying, copies, jobs, dirty, busy, watched, recovering;
+    struct mc_link members;                             /* by seen_ms, oldest first */
+    uint64_t members_ticked_ms;                         /* the last look at them, by mc_core_life_ms */
+    struct mc_object *successors[MC_SUCCESSOR_BUCKETS]; /* see successor.h */
+    struct mc_link puts_by_age, puts_dying, jobs, dirty, busy, watched, recovering;
     uint32_t job_count; /* REMOVE jobs */
     struct mc_removal removals[MC_REMOVALS_MAX];
     uint64_t removal_count; /* ever begun */

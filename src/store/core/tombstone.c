@@ -12,6 +12,7 @@
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/successor.h"
 #include "store/core/tombstone.h"
 
 #include <stdlib.h>
@@ -149,12 +150,13 @@ void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t b
 {
     mc_assert(object->live == 0 && object->granted == 0 && object->first_slot == MC_NODE_NONE);
     if (object->successor) {
+        mc_successors_remove(core, object);
         mc_object_free(&core->objects, object);
         return;
     }
     mc_miss_vanished(core, object);
     if (object->visible)
-        mc_put_end_copies(core, object);
+        mc_put_end_successors(core, object, NULL);
     bool had_value = object->visible || object->remains > 0;
     if (object->visible) {
         core->visible_count--;
