@@ -101,13 +101,16 @@ MUTATIONS = [
     # mc_key_hides has no mutation: since an upsert waits for what it replaces, only what a merge refused is hidden, and no seed has met that
     # at the one moment in which it matters; tests/unit/test_core_held.c does.
     # Upserts
-    ("upsert_replaces_what_it_has_not_met", CORE + "replica.c", "object->visible && object->serial == successor->soft_until &&\n                mc_object_version(core, object) < first_version(core, successor) &&", "object->visible &&"),
+    # That a successor ends with what it is to replace stands before the look whether that is still there.
+    ("upsert_replaces_what_it_has_not_met", CORE + "replica.c", "object->visible && object->serial == successor->soft_until &&\n                mc_object_version(core, object) < first_version(core, successor) &&", "object->visible &&",
+     CORE + "replica.c", "        mc_put_end_successors(core, object, successor);", "        mc_offload_cancel(core, object);"),
     ("upsert_leaves_the_value_before", CORE + "replica.c", "        mc_object_unlive(core, object, false);\n        core->visible_count--;", "        object->live = 0;\n        core->visible_count--;"),
     ("upsert_drops_the_value_before_at_once", CORE + "put.c", "    bool replaces = object != NULL && object->visible;",
      "    bool replaces = false;\n    if (object != NULL && object->visible) {\n        mc_object_drop(core, object, NULL);\n        object = mc_objects_find(&core->objects, item->key);\n    }"),
     # What an owner that is cut off holds is not replaced in the first place: between the swap and CLEARED it must be cut off to be waited for.
     ("upsert_waits_for_nothing", CORE + "replica.c", "how = object->remains > 0 ? MC_REPLACE_WAITS : MC_REPLACE_DONE;", "how = MC_REPLACE_DONE;",
-     CORE + "replica.c", "    return object->remains == 0;\n}", "    return true;\n}", CORE + "replica.c", "        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_ask_departed(core, at.segment))\n            return false;", "        continue;"),
+     CORE + "replica.c", "    bool is_told = object->remains == 0 && can", "    bool is_told = can", CORE + "replica.c", "        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_ask_departed(core, at.segment))\n            return false;", "        continue;"),
+    ("other_upserts_go_on", CORE + "replica.c", "        mc_put_end_successors(core, object, successor);", "        mc_offload_cancel(core, object);"),
     ("what_a_failed_grant_left_is_forgotten", CORE + "put.c", "exists && object->clearing == 0 && mc_object", "exists && mc_object"),
     ("reader_of_a_key_that_waits_asks_once", STORE + "get.c", "           one->code != MC_ERR_PUT_IN_PROGRESS;", "           true;"),
     # Young masters
