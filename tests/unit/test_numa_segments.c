@@ -22,12 +22,28 @@
 
 static const char *nodes_with_memory = "0-1\n";
 
+/* The first that this process may use. */
+static int processor(void)
+{
+    cpu_set_t allowed;
+    int first = 0;
+    CPU_ZERO(&allowed);
+    (void)sched_getaffinity(0, sizeof(allowed), &allowed);
+    while (first + 1 < CPU_SETSIZE && !CPU_ISSET((size_t)first, &allowed))
+        first++;
+    return first;
+}
+
 static const char *file_of(const char *path)
 {
     if (strcmp(path, "/sys/devices/system/node/has_memory") == 0 ||
         strcmp(path, "/sys/devices/system/node/online") == 0)
         return nodes_with_memory;
-    return strcmp(path, "/sys/devices/system/node/node1/cpulist") == 0 ? "0\n" : NULL;
+    if (strcmp(path, "/sys/devices/system/node/node1/cpulist") != 0)
+        return NULL;
+    static _Thread_local char list[16];
+    snprintf(list, sizeof(list), "%d\n", processor());
+    return list;
 }
 
 static int open_as(const char *path, int flags, mode_t mode)
@@ -86,7 +102,7 @@ static atomic_uint moved_to_first; /* threads that were to run on the only proce
 int sched_setaffinity(pid_t pid, size_t size, const cpu_set_t *set)
 {
     (void)pid;
-    atomic_fetch_add(&moved_to_first, CPU_COUNT_S(size, set) == 1 && CPU_ISSET_S(0, size, set));
+    atomic_fetch_add(&moved_to_first, CPU_COUNT_S(size, set) == 1 && CPU_ISSET_S((size_t)processor(), size, set));
     return 0;
 }
 
@@ -127,12 +143,16 @@ static void splits(void **state)
         assert_int_equal(split(wrong[i], SIZE, "0-1", true, parts), 1);
 }
 
-static struct mc_store *open_lender(const char *setting, uint64_t size, const char *data_dir)
+static struct mc_store *open_lender_with(const char *setting, uint64_t size, const char *data_dir,
+                                         const char *disk_paths)
 {
     setenv("MC_STORE_NUMA_SEGMENTS", setting, 1);
     atomic_store(&bind_count, 0);
-    struct mc_store *store = open_configured((struct mc_store_config){
-        .global_segment_size = size, .local_buffer_size = 1, .data_dir = data_dir, .paths = "all"});
+    struct mc_store *store = open_configured((struct mc_store_config){.global_segment_size = size,
+                                                                      .local_buffer_size = 1,
+                                                                      .data_dir = data_dir,
+                                                                      .disk_paths = disk_paths,
+                                                                      .paths = "all"});
     unsetenv("MC_STORE_NUMA_SEGMENTS");
     uint64_t end_ns = mc_clock_ns() + 30000000000u;
     struct mc_store_statistics seen;
@@ -143,6 +163,11 @@ static struct mc_store *open_lender(const char *setting, uint64_t size, const ch
     assert_int_equal(seen.segment_capacity, size);
     assert_int_equal(seen.segment_populated, size);
     return store;
+}
+
+static struct mc_store *open_lender(const char *setting, uint64_t size, const char *data_dir)
+{
+    return open_lender_with(setting, size, data_dir, NULL);
 }
 
 static uint8_t data[OBJECT], back[OBJECT];
@@ -238,6 +263,21 @@ static void found_again(void **state)
     assert_int_equal(system(command), 0);
 }
 
+/* What lies in other parts would not be stored on the disks of the first: one segment, of all the memory. */
+static void with_disks(void **state)
+{
+    (void)state;
+    char directory[] = "/tmp/mooncake-numa-XXXXXX", command[128];
+    struct mc_store_disk disks[2];
+    assert_non_null(mkdtemp(directory));
+    struct mc_store *store = open_lender_with("auto", SIZE, NULL, directory);
+    assert_int_equal(atomic_load(&bind_count), 0);
+    assert_int_equal(mc_store_disks(store, disks, 2), 1);
+    mc_store_close(store);
+    snprintf(command, sizeof(command), "rm -r %s", directory);
+    assert_int_equal(system(command), 0);
+}
+
 static void drained(void **state)
 {
     (void)state;
@@ -276,7 +316,7 @@ int main(int argc, char **argv)
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(splits),      cmocka_unit_test(two_nodes), cmocka_unit_test(next_best),
-        cmocka_unit_test(found_again), cmocka_unit_test(drained),
+        cmocka_unit_test(found_again), cmocka_unit_test(drained),   cmocka_unit_test(with_disks),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
