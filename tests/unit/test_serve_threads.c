@@ -8,7 +8,9 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #define STREAMS 4u
 #define TURN (256u << 10)
@@ -147,7 +149,8 @@ static struct {
     _Atomic uint64_t waited;   /* bytes of streams since it waits */
     _Atomic uint64_t waited_most, alone_most;
     _Atomic unsigned waits; /* of those that waited for any */
-} moves = {.small = -1, .streams = {-1, -1}};
+    _Atomic int full;       /* from which each receive brings as much as it wants */
+} moves = {.small = -1, .streams = {-1, -1}, .full = -1};
 
 static bool waits(int fd)
 {
@@ -182,7 +185,12 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags)
     if (next == NULL)
         *(void **)&next = dlsym(RTLD_NEXT, "recvmsg");
     bool is_waited = waits(atomic_load(&moves.small));
-    ssize_t received = next(fd, message, flags);
+    bool is_full = fd == atomic_load(&moves.full);
+    if (is_full)
+        (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    ssize_t received = next(fd, message, is_full ? (flags & ~MSG_DONTWAIT) | MSG_WAITALL : flags);
+    if (is_full)
+        (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     if (fd == atomic_load(&moves.small) && received > 0) {
         uint64_t waited = atomic_exchange(&moves.waited, 0);
         if (waited > atomic_load(&moves.waited_most))
@@ -199,6 +207,8 @@ struct streaming { /* goes on until it is to stop */
     atomic_bool stop;
     pthread_t thread;
     bool is_writer;
+    atomic_uint asked; /* of a writer: so many reads are to go between what it writes */
+    _Atomic uint64_t written;
 };
 
 static void *stream_run(void *argument)
@@ -211,6 +221,11 @@ static void *stream_run(void *argument)
             put_write(&streaming->peer, 3, 30 + id, 8 * MIB, 4 * MIB);
             assert_int_equal(peer_flush(&streaming->peer), 0);
             assert_int_equal(peer_send_bytes(&streaming->peer, bytes, 4 * MIB), 0);
+            atomic_fetch_add(&streaming->written, 4 * MIB);
+            if (atomic_load(&streaming->asked) > 0) {
+                put_read(&streaming->peer, atomic_fetch_sub(&streaming->asked, 1), 1, 10, 0, 4 * MIB, false);
+                assert_int_equal(peer_flush(&streaming->peer), 0);
+            }
             continue;
         }
         put_read(&streaming->peer, id, 1, 10, 0, 4 * MIB, false);
@@ -268,6 +283,42 @@ static void test_turns_in_company(void **state)
         peer_close(&streams[i].peer);
     }
     peer_close(&small);
+    rig_stop(&rig);
+}
+
+/* A large answer goes while payload keeps coming on the same connection, faster than it is taken. */
+static void test_both_ways(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_wire_read_reply reply;
+    struct mc_id nodes[3] = {mc_random_id(), mc_random_id(), mc_random_id()};
+    struct streaming stream = {.rig = &rig, .is_writer = true};
+    const struct timeval most = {.tv_usec = 200000};
+    uint8_t *bytes = malloc(4 * MIB);
+    rig_start_with(&rig, 0);
+    object_put(&rig, 1, 10, 0, 4 * MIB);
+    struct peer peer = connect_as(&rig, false, nodes[0]);
+    stream.peer = (struct peer){.fd = peer.fd}; /* what it writes; we read */
+    rig_call(&rig, descriptors_find, nodes);
+    int fd = atomic_exchange(&moves.streams[0], -1);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof(most)), 0);
+    assert_int_equal(pthread_create(&stream.thread, NULL, stream_run, &stream), 0);
+    uint64_t end_ns = soon();
+    while (atomic_load(&stream.written) < 16 * MIB && mc_clock_ns() < end_ns)
+        usleep(1000);
+    atomic_store(&moves.full, fd);
+    atomic_store(&stream.asked, 1);
+    assert_int_equal(hear_reply(&peer, 1, &reply), 0);
+    peer_receive_bytes(&peer, bytes, 4 * MIB);
+    assert_int_equal(hear_end(&peer, 1), 0);
+    atomic_store(&moves.full, -1);
+    atomic_store(&stream.stop, true);
+    pthread_join(stream.thread, NULL);
+    free(bytes);
+    mc_buffer_free(&stream.peer.out);
+    mc_buffer_free(&stream.peer.in);
+    peer_close(&peer);
     rig_stop(&rig);
 }
 
@@ -531,6 +582,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small_beside_streams),
         cmocka_unit_test(test_turns_in_company),
+        cmocka_unit_test(test_both_ways),
         cmocka_unit_test(test_streams_arrive),
         cmocka_unit_test(test_one_thread_stands_still),
         cmocka_unit_test(test_threads_that_cannot_start),

@@ -19,6 +19,7 @@
 #define TURN_BYTES_IN_COMPANY (64u << 10) /* where another connection has asked for something small, */
 #define COMPANY_MS 10u                    /* and that is not longer ago. It has sent nothing large as lately */
 #define ANSWER_BYTES (4u << 10)           /* of small answers go behind a turn that was all input */
+#define ANSWER_SHARE 4u                   /* one byte of so many is kept for a large answer */
 
 /* ---- lists ---- */
 
@@ -611,11 +612,12 @@ static uint64_t connection_take(struct mc_serve_connection *connection, bool may
     return moved;
 }
 
-/* A turn: receive, tell the owner of commits, answer. */
+/* A turn: receive, tell the owner of commits, answer. A large answer has a quarter of it, however much keeps coming. */
 static int connection_turn(struct mc_serve_connection *connection, bool may_stream)
 {
     int rc = 0;
-    uint64_t turn = turn_bytes(connection), moved = connection_take(connection, may_stream, turn, &rc);
+    uint64_t turn = turn_bytes(connection), share = mc_lane_gives_much(&connection->lane) ? turn / ANSWER_SHARE : 0;
+    uint64_t moved = connection_take(connection, may_stream, turn - share, &rc);
     if (moved > 0)
         has_moved(connection, moved);
     flush_commits(connection->serve);
@@ -625,7 +627,7 @@ static int connection_turn(struct mc_serve_connection *connection, bool may_stre
         event_free(connection->hello_timer);
         connection->hello_timer = NULL;
     }
-    rc = connection_send(connection, may_stream, moved < turn ? turn - moved : 0);
+    rc = connection_send(connection, may_stream, moved < turn - share ? turn - moved : share);
     if (rc == 0 && moved > 0 && !may_stream)
         asked_note(connection);
     return rc;
