@@ -1,5 +1,6 @@
 /* The scrubber, which has a thread of its own. */
 #include "store/owner/scrub.h"
+#include "store/segment/memory_inside.h"
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
@@ -131,6 +132,32 @@ static void test_empty_index_stays_small(void **state)
     rig_stop(&rig);
 }
 
+/* Nor where somebody is writing for a slot far above all that were used. */
+static void test_what_is_being_written(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct stat before, after;
+    struct mc_local_write write;
+    rig_start(&rig, 1024 * MIB, 1 << 30, 1);
+    atomic_store(&rig.memory->backed_end, mc_segment_memory_data_size(rig.memory));
+    assert_int_equal(object_make(rig.memory, 0, 5, 0, 10, "some key"), 0);
+    uint32_t top = mc_segment_memory_slot_count(rig.memory);
+    assert_int_equal(
+        mc_segment_memory_write_begin(rig.memory, &write, top - 1, 7, MIB, 4096, mc_clock_ns() + 10000000000u), 0);
+    assert_int_equal(mc_segment_memory_slot_top(rig.memory), top);
+    assert_int_equal(mc_segment_memory_slots_used(rig.memory), 1);
+    assert_int_equal(fstat(mc_segment_memory_index_fd(rig.memory), &before), 0);
+    uint64_t bytes = scrubbed(&rig), end_ns = mc_clock_ns() + 20000000000u;
+    while (scrubbed(&rig) < bytes + 3 * 10 && mc_clock_ns() < end_ns) /* two passes are over */
+        turn(&rig, 1, 1);
+    assert_true(scrubbed(&rig) >= bytes + 3 * 10);
+    assert_int_equal(fstat(mc_segment_memory_index_fd(rig.memory), &after), 0);
+    assert_in_range(after.st_blocks, 0, before.st_blocks + 4096 / 512);
+    mc_segment_memory_write_end(rig.memory, &write);
+    rig_stop(&rig);
+}
+
 static void test_rate(void **state)
 {
     (void)state;
@@ -215,6 +242,7 @@ int main(void)
         cmocka_unit_test(test_finds),
         cmocka_unit_test(test_block_table),
         cmocka_unit_test(test_empty_index_stays_small),
+        cmocka_unit_test(test_what_is_being_written),
         cmocka_unit_test(test_rate),
         cmocka_unit_test(test_off),
         cmocka_unit_test(test_checks_full),

@@ -65,7 +65,7 @@ static bool look_on(struct mc_scrub *scrub, struct slot_check *look, uint64_t *b
 static bool walk_find(struct mc_scrub *scrub)
 {
     const struct mc_slot *slots = mc_segment_memory_slots(scrub->looked);
-    uint32_t top = mc_segment_memory_slot_top(scrub->looked);
+    uint32_t top = mc_segment_memory_slots_used(scrub->looked);
     for (; scrub->step_slots < STEP_SLOTS; scrub->step_slots++) {
         if (scrub->walk.slot >= top)
             return false;
@@ -87,7 +87,8 @@ static void walk_rest(struct mc_scrub *scrub)
     uint64_t bytes = scrub->step_bytes + (uint64_t)scrub->step_slots * sizeof(struct mc_slot);
     uint64_t now_ns = mc_clock_ns(), pass_ns = scrub->config.pass_ms * UINT64_C(1000000);
     scrub->due_ns = now_ns + bytes * 1000000 / scrub->config.bytes_per_s * 1000 + 1000000;
-    if (scrub->walk.generation == 0 && scrub->walk.slot >= mc_segment_memory_slot_top(scrub->looked)) { /* it is over */
+    if (scrub->walk.generation == 0 &&
+        scrub->walk.slot >= mc_segment_memory_slots_used(scrub->looked)) { /* it is over */
         if (scrub->due_ns < scrub->pass_start_ns + pass_ns)
             scrub->due_ns = scrub->pass_start_ns + pass_ns;
         scrub->pass_start_ns = scrub->due_ns;

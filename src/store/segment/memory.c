@@ -319,6 +319,11 @@ static bool is_used(const struct mc_segment_memory *memory, uint32_t number)
     return number < atomic_load_explicit(&memory->slot_top, memory_order_acquire);
 }
 
+uint32_t mc_segment_memory_slots_used(const struct mc_segment_memory *memory)
+{
+    return atomic_load_explicit(&memory->slot_top, memory_order_acquire);
+}
+
 /* The generation that a slot has seen. */
 static uint64_t seen_by(const struct mc_segment_memory *memory, uint32_t number)
 {

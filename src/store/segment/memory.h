@@ -133,6 +133,8 @@ void mc_segment_memory_give_up(struct mc_segment_memory *memory);
 bool mc_segment_memory_is_given_up(const struct mc_segment_memory *memory);
 /* One more than the highest slot that was ever live or is being written: MOUNT.slot_top. */
 uint32_t mc_segment_memory_slot_top(struct mc_segment_memory *memory);
+/* One more than the highest slot that was ever live or cleared: those above have nothing in the index. */
+uint32_t mc_segment_memory_slots_used(const struct mc_segment_memory *memory);
 /* True for a named file, which outlives the process. */
 bool mc_segment_memory_is_named(const struct mc_segment_memory *memory);
 /* The highest epoch of a master that took these contents for its own, knowing all that others remember; 0 = never. */
