@@ -180,6 +180,26 @@ static void test_unmapping(void **state)
     rig_stop(&rig);
 }
 
+/* Only what takes its place waits for it: another owner's memory does not. */
+static void test_another_owner(void **state)
+{
+    (void)state;
+    struct rig rig, other;
+    rig_mount(&rig);
+    populated_await(&rig);
+    hold_begin(&unmapping, CAPACITY);
+    answer_mount(&rig, rig_remount(&rig), MC_ERR_STALE);
+    answer_mount(&rig, rig_expect_mount(&rig), 0);
+    hold_wait(&unmapping);
+    rig_mount(&other);
+    populated_await(&other);
+    assert_int_equal(mc_segment_memory_populated(rig_memory(&rig)), 0);
+    hold_end(&unmapping);
+    populated_await(&rig);
+    rig_stop(&other);
+    rig_stop(&rig);
+}
+
 /* The thread that populates what is given up does not come back from the kernel. */
 static void test_populating(void **state)
 {
@@ -265,8 +285,8 @@ int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scrub),        cmocka_unit_test(test_unmapping), cmocka_unit_test(test_populating),
-        cmocka_unit_test(test_registration), cmocka_unit_test(test_close),
+        cmocka_unit_test(test_scrub),      cmocka_unit_test(test_unmapping),    cmocka_unit_test(test_another_owner),
+        cmocka_unit_test(test_populating), cmocka_unit_test(test_registration), cmocka_unit_test(test_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

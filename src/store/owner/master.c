@@ -313,6 +313,7 @@ static int memory_renew(struct mc_owner *owner)
     mc_serve_set_memory(owner->serve, fresh);
     memory_set(owner, fresh);
     mc_paths_add_segment(owner->paths, fresh);
+    mc_segment_memory_follow(fresh, old);
     mc_segment_memory_retire(old);
     mc_owner_news_drop(&owner->live, owner->live.count);
     mc_owner_news_drop(&owner->cut_done, owner->cut_done.count);

@@ -214,14 +214,14 @@ static void serving_end(struct mc_owner *owner)
 {
     if (owner->scrub != NULL)
         mc_scrub_stop(owner->scrub);
-    (void)mc_let_go_await(UINT64_MAX / 2, NULL); /* memory that was retired populates no more, and says nothing */
+    mc_let_go_await(); /* memory that was retired populates no more, and says nothing */
     atomic_store(&owner->left, owner->memory);
     mc_serve_end(owner->serve);
 }
 
 static void memory_end(struct mc_owner *owner)
 {
-    (void)mc_let_go_await(UINT64_MAX / 2, NULL); /* registrations, which hold it */
+    mc_let_go_await(); /* registrations, which hold it */
     if (owner->memory != NULL)
         mc_segment_memory_end(owner->memory);
     owner->has_ended = true;

@@ -62,22 +62,29 @@ void mc_let_go(struct mc_let_go *self)
     }
 }
 
-bool mc_let_go_await(uint64_t until_ns, const atomic_bool *stop)
+void mc_let_go_await(void)
+{
+    pthread_once(&once, changed_make);
+    pthread_mutex_lock(&lock);
+    while (has_thread)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+void mc_let_go_await_word(const atomic_bool *word, const atomic_bool *other, uint64_t until_ns)
 {
     int rc = 0;
     pthread_once(&once, changed_make);
     pthread_mutex_lock(&lock);
-    while (has_thread && rc == 0 && (stop == NULL || !atomic_load(stop)))
+    while (!atomic_load(word) && !atomic_load(other) && rc == 0)
         rc = mc_monitor_wait(&lock, &changed, until_ns);
-    bool is_done = !has_thread;
     pthread_mutex_unlock(&lock);
-    return is_done;
 }
 
 void mc_let_go_wake(void)
 {
     pthread_once(&once, changed_make);
-    pthread_mutex_lock(&lock); /* who looks at its `stop` is before that, or sleeps */
+    pthread_mutex_lock(&lock); /* who looks at its word is before that, or sleeps */
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
 }

@@ -19,9 +19,10 @@ struct mc_let_go {
 
 /* run and after will be called; by the caller himself where there are too many, or no thread can be started. */
 void mc_let_go(struct mc_let_go *self);
-/* Until all that was given is given back. False: it was *stop first (NULL: none), or mc_clock_ns came to until_ns. */
-bool mc_let_go_await(uint64_t until_ns, const atomic_bool *stop);
-/* Some `stop` was set. */
+/* Until all that was given is given back, by whomever in this process. */
+void mc_let_go_await(void);
+/* Until one of these words is true, which whoever sets it tells by mc_let_go_wake, or mc_clock_ns came to until_ns. */
+void mc_let_go_await_word(const atomic_bool *word, const atomic_bool *other, uint64_t until_ns);
 void mc_let_go_wake(void);
 
 /* Around a fork. */

@@ -30,8 +30,21 @@ static void memory_place(struct mc_segment_memory *memory, const struct mc_numa_
     mc_numa_place(memory->file.data, memory->file.data_size, nodes);
 }
 
+static void departure_drop(struct mc_departure *departure)
+{
+    if (departure != NULL && atomic_fetch_sub(&departure->references, 1) == 1)
+        free(departure);
+}
+
+/* Its pages and descriptors have been given back. */
 static void memory_free(struct mc_segment_memory *memory)
 {
+    if (memory->departure != NULL) {
+        atomic_store(&memory->departure->is_over, true);
+        mc_let_go_wake();
+    }
+    departure_drop(memory->departure);
+    departure_drop(memory->predecessor);
     pthread_mutex_destroy(&memory->lock);
     free(memory);
 }
@@ -179,6 +192,16 @@ void mc_segment_memory_retire(struct mc_segment_memory *memory)
     mc_let_go_wake(); /* it may wait for other memory to be gone */
     memory->leaving = (struct mc_let_go){.run = retire_run, .after = retire_after, .forked = leaving_forked};
     mc_let_go(&memory->leaving);
+}
+
+void mc_segment_memory_follow(struct mc_segment_memory *memory, struct mc_segment_memory *before)
+{
+    mc_assert(!memory->populating && memory->predecessor == NULL && before->departure == NULL);
+    struct mc_departure *departure = calloc(1, sizeof(*departure));
+    if (departure == NULL)
+        return;
+    atomic_init(&departure->references, 2);
+    before->departure = memory->predecessor = departure;
 }
 
 void mc_segment_memory_end(struct mc_segment_memory *memory)

@@ -39,10 +39,13 @@ void mc_segment_memory_drop(struct mc_segment_memory *memory);
 /* Its owner's last word: populating ends, and his reference is dropped; both beside the caller, who does not wait. What
  * its `progress` uses has to be there until mc_let_go_await. */
 void mc_segment_memory_retire(struct mc_segment_memory *memory);
+/* It takes the place of `before`, which its owner will retire next: there may not be room for both, so populating waits
+ * for the end of that, a minute at most; without memory for it, it does not. Once for each of them. */
+void mc_segment_memory_follow(struct mc_segment_memory *memory, struct mc_segment_memory *before);
 /* Starts the thread that populates (MADV_POPULATE_WRITE in steps of 16 MiB, else touching), with helpers where the
  * segment is large (MC_POPULATE_THREADS); ENOMEM stops it with one log line and the rest is never offered. It begins
- * when what this process lets go of is gone (let_go.h): there may not be room for both. Stopped and joined by the last
- * release. progress (may be NULL) is called from that thread after each step. */
+ * when what it follows is gone. Stopped and joined by the last release. progress (may be NULL) is called from that
+ * thread after each step. */
 #define MC_POPULATE_THREADS_MAX 16u
 typedef void mc_populate_progress(void *context, struct mc_segment_memory *memory, uint64_t populated);
 int mc_segment_memory_populate(struct mc_segment_memory *memory, mc_populate_progress *progress, void *context);

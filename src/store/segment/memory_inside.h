@@ -9,6 +9,12 @@
 
 #include <pthread.h>
 
+/* Of memory that others follow, which wait for it; it outlives the memory. */
+struct mc_departure {
+    _Atomic uint32_t references;
+    atomic_bool is_over; /* the memory is gone; told by mc_let_go_wake */
+};
+
 struct mc_segment_memory {
     struct mc_segment_file file;
     struct mc_numa_nodes nodes; /* on which it lies, and who populates it runs; none: wherever */
@@ -19,13 +25,15 @@ struct mc_segment_memory {
     _Atomic uint64_t populated;  /* at most capacity */
     _Atomic uint64_t backed_end; /* of the data: up to here touching it cannot fault */
     _Atomic bool given_up;
-    _Atomic bool stop;
+    atomic_bool stop;
     bool populating;  /* thread is to be joined */
     uint64_t counted; /* what that thread has populated; read when it has ended */
     pthread_t thread;
     mc_populate_progress *progress;
     void *progress_context;
     struct mc_let_go leaving; /* of its end, or of its owner's */
+    /* NULL: nobody follows it; it follows none. */
+    struct mc_departure *departure, *predecessor;
 };
 
 /* ThreadSanitizer knows no fences, and does not see other processes. */

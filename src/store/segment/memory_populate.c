@@ -22,7 +22,7 @@
 #define POPULATE_PROCESSORS_EACH 8u        /* and for so many */
 #define SAY_AFTER_S 2.0
 #define SAY_EVERY_NS 10000000000ull
-#define LET_GO_MS 60000u /* so long what is let go of is waited for, before new memory is populated */
+#define LET_GO_MS 60000u /* so long the end of the memory before it is waited for */
 #define KEEP_PART 15u    /* one byte is left to whoever else is there for so many that are lent */
 
 /* Of all segments of this process that are no files of a disk. Each alone leaves a tenth free (mc_memory_capacity);
@@ -252,7 +252,9 @@ static void *populate_run(void *argument)
     struct gang gang = {.memory = memory, .failed_at = UINT64_MAX};
     uint64_t done = 0;
     mc_numa_run_on(&memory->nodes);
-    (void)mc_let_go_await(mc_clock_ns() + LET_GO_MS * UINT64_C(1000000), &memory->stop);
+    if (memory->predecessor != NULL)
+        mc_let_go_await_word(&memory->predecessor->is_over, &memory->stop,
+                             mc_clock_ns() + LET_GO_MS * UINT64_C(1000000));
     telling.start_ns = mc_clock_ns();
     mc_monitor_init(&gang.lock, &gang.changed);
     helpers_start(&gang, data_size);

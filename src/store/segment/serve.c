@@ -631,7 +631,7 @@ void mc_serve_end(struct mc_serve *serve)
     while (serve->posts != NULL)
         posts_run(serve);
     mc_serve_set_memory(serve, NULL);
-    (void)mc_let_go_await(UINT64_MAX / 2, NULL); /* whose devices may be closed now */
+    mc_let_go_await(); /* whose devices may be closed now */
     listener_stop(&serve->tcp);
     listener_stop(&serve->local);
     if (serve->unix_path[0] != 0 && serve->unix_path[0] != '@')
