@@ -276,11 +276,12 @@ static int dereg_mr(struct ibv_mr *mr)
     struct fake_device *device = device_of(mr->context);
     int error = 0;
     pthread_mutex_lock(&fake.lock);
-    while (fake.holds_deregistrations) {
+    for (fake.counts.deregistering++; fake.holds_deregistrations;) {
         pthread_mutex_unlock(&fake.lock);
         usleep(1000);
         pthread_mutex_lock(&fake.lock);
     }
+    fake.counts.deregistering--;
     if (device->failing_deregistrations > 0) {
         device->failing_deregistrations--;
         error = device->deregistration_error;

@@ -65,6 +65,7 @@ struct fake_counts {
     uint32_t send_overflows, cq_overflows, bad_posts, late_events; /* our mistakes: always 0 */
     uint32_t biggest_mr_mib;
     uint32_t registering;     /* calls that fake_hold_registrations holds */
+    uint32_t deregistering;   /* and fake_hold_deregistrations */
     uint32_t qps_made, slept; /* in all; calls that slept */
     uint64_t heap; /* bytes that queues of all times have taken from the heap, so that a test can leave them out */
 };

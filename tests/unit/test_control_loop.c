@@ -3,13 +3,18 @@
 #include "owner_rig.h"
 
 #include "rdma/rdma.h"
+#include "store/owner/inside.h"
+#include "store/segment/let_go.h"
+#include "store/segment/serve_inside.h"
 #include "fake_verbs.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -237,37 +242,75 @@ static void test_close(void **state)
     assert_int_equal(pthread_create(&thread, NULL, close_run, rig.owner), 0);
     hold_end(&populating);
     hold_wait(&unmapping);
+    for (unsigned i = 0; i < 50; i++, usleep(1000)) {
+        assert_int_equal(pthread_tryjoin_np(thread, NULL), EBUSY);
+        assert_int_equal(atomic_load(&unmapping.count), 1); /* nor has it come to what was new */
+    }
     hold_end(&unmapping);
     pthread_join(thread, NULL);
     rig.owner = NULL;
     rig_stop(&rig);
 }
 
-/* The end of a registration, which unpins all pages. */
-static void test_registration(void **state)
+static struct mc_rdma *fake_rdma(void)
 {
-    (void)state;
     const struct fake_device_config device = fake_roce(0);
     struct mc_rdma_options options = {0};
-    struct rig rig;
-    uint32_t slot = 1;
     struct mc_rdma *rdma;
     fake_reset(&device, 1);
     options.verbs = fake_verbs();
     assert_int_equal(mc_rdma_open(&options, &rdma), 0);
-    uint64_t before = fake_counts().mrs;
-    rig_prepare(&rig);
-    struct mc_owner_config config = config_of(&rig);
+    return rdma;
+}
+
+static void rig_mount_with(struct rig *rig, struct mc_rdma *rdma)
+{
+    rig_prepare(rig);
+    struct mc_owner_config config = config_of(rig);
     config.rdma = rdma;
-    assert_int_equal(mc_owner_create(&config, &rig.owner), 0);
-    rig_accept(&rig);
-    answer_hello(&rig, 0);
-    answer_mount(&rig, rig_expect_mount(&rig), 0);
+    assert_int_equal(mc_owner_create(&config, &rig->owner), 0);
+    rig_accept(rig);
+    answer_hello(rig, 0);
+    answer_mount(rig, rig_expect_mount(rig), 0);
+}
+
+struct looking {
+    const struct mc_serve *serve;
+    atomic_bool is_over, is_pinned;
+};
+
+static void look(void *argument)
+{
+    struct looking *looking = argument;
+    atomic_store(&looking->is_pinned, looking->serve->server.rdma_data != NULL);
+    atomic_store(&looking->is_over, true);
+}
+
+/* Until its memory is served by RDMA. */
+static void pinned_await(struct rig *rig)
+{
+    struct looking looking = {.serve = rig->owner->serve};
+    for (uint64_t end_ns = soon(); !atomic_load(&looking.is_pinned) && mc_clock_ns() < end_ns;) {
+        atomic_store(&looking.is_over, false);
+        mc_serve_post(rig->owner->serve, look, &looking);
+        while (!atomic_load(&looking.is_over))
+            usleep(1000);
+    }
+    assert_true(atomic_load(&looking.is_pinned));
+}
+
+/* The end of a registration, which unpins all pages. */
+static void test_registration(void **state)
+{
+    (void)state;
+    struct rig rig;
+    uint32_t slot = 1;
+    struct mc_rdma *rdma = fake_rdma();
+    uint64_t before = fake_counts().mrs;
+    rig_mount_with(&rig, rdma);
     populated_await(&rig);
-    for (uint64_t end_ns = soon(); fake_counts().mrs < before + 2 && mc_clock_ns() < end_ns;)
-        usleep(1000);
+    pinned_await(&rig);
     assert_int_equal(fake_counts().mrs, before + 2);
-    usleep(20000); /* its post, which came a moment later, is run */
     fake_hold_deregistrations(true);
     answer_mount(&rig, rig_remount(&rig), MC_ERR_STALE);
     answer_mount(&rig, rig_expect_mount(&rig), 0);
@@ -281,12 +324,51 @@ static void test_registration(void **state)
     mc_rdma_close(rdma);
 }
 
+/* It has begun when the memory is given up, and its end is all that this is kept for: a child that is forked then has
+ * no descriptors of it. */
+static void test_fork(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_rdma *rdma = fake_rdma();
+    int status;
+    fake_hold_registrations(true);
+    rig_mount_with(&rig, rdma);
+    uint64_t end_ns = soon();
+    while (fake_counts().registering == 0 && mc_clock_ns() < end_ns)
+        usleep(1000);
+    int fd = mc_segment_memory_data_fd(rig_memory(&rig));
+    fake_hold_deregistrations(true);
+    answer_mount(&rig, rig_remount(&rig), MC_ERR_STALE);
+    answer_mount(&rig, rig_expect_mount(&rig), 0);
+    assert_int_equal(rig.mount.populated, 0);
+    fake_hold_registrations(false);
+    for (end_ns = soon(); fake_counts().deregistering == 0 && mc_clock_ns() < end_ns;)
+        usleep(1000);
+    assert_int_equal(fake_counts().deregistering, 1);
+    mc_let_go_before_fork();
+    pid_t child = fork();
+    if (child == 0) {
+        mc_let_go_after_fork_child();
+        _exit(fcntl(fd, F_GETFD) >= 0);
+    }
+    mc_let_go_after_fork_parent();
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_true(fcntl(fd, F_GETFD) >= 0);
+    fake_hold_deregistrations(false);
+    populated_await(&rig);
+    rig_stop(&rig);
+    mc_rdma_close(rdma);
+}
+
 int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scrub),      cmocka_unit_test(test_unmapping),    cmocka_unit_test(test_another_owner),
-        cmocka_unit_test(test_populating), cmocka_unit_test(test_registration), cmocka_unit_test(test_close),
+        cmocka_unit_test(test_populating), cmocka_unit_test(test_registration), cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

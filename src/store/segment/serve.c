@@ -479,10 +479,16 @@ static void unpin_after(struct mc_let_go *leaving)
     free(pinned);
 }
 
+static void unpin_forked(struct mc_let_go *leaving)
+{
+    struct pinned *pinned = (struct pinned *)(void *)leaving;
+    mc_segment_memory_forked(pinned->memory);
+}
+
 /* The kernel unpins all of its pages. Peers' links to it have ended: nothing of theirs arrives there. */
 static void unpin(struct pinned *pinned)
 {
-    pinned->leaving = (struct mc_let_go){.run = unpin_run, .after = unpin_after};
+    pinned->leaving = (struct mc_let_go){.run = unpin_run, .after = unpin_after, .forked = unpin_forked};
     mc_let_go(&pinned->leaving);
 }
 
