@@ -391,16 +391,15 @@ static const char *check_successors(const struct mc_core *core, uint64_t count)
 {
     uint64_t listed = 0;
     for (uint32_t i = 0; i < MC_SUCCESSOR_BUCKETS; i++) {
-        const struct mc_object *previous = NULL;
-        for (const struct mc_object *at = core->successors[i]; at != NULL; at = mc_object_membership(at)->next) {
+        for (const struct mc_object *at = core->successors[i]; at != NULL;
+             at = mc_object_membership(at)->next_successor) {
             const struct mc_object *object = mc_objects_find(&core->objects, mc_object_key(at));
-            if (!at->successor || !at->roomy || mc_object_membership(at)->previous != previous || ++listed > count)
+            if (!at->successor || !at->roomy || ++listed > count)
                 return "the list of values that are to replace others";
             if (at->granted == 0 || mc_object_hash(&core->objects, at) % MC_SUCCESSOR_BUCKETS != i)
                 return "a value that is to replace another";
             if (object == NULL || !object->visible || object->serial != at->soft_until)
                 return "a value that is to replace one that has gone";
-            previous = at;
         }
     }
     return listed == count ? NULL : "the count of values that are to replace others";

@@ -6,6 +6,7 @@
 #include "store/core/place.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/stripe.h"
 
 struct ticket {
     uint8_t text[MC_TICKET_BYTES], secret[MC_KEY_SECRET_BYTES];
@@ -48,11 +49,12 @@ uint64_t mc_segment_tag_read(const struct mc_segment *segment, struct mc_id hold
 }
 
 uint64_t mc_segment_tag_write(const struct mc_segment *segment, struct mc_id holder, const struct mc_wire_place *place,
-                              const struct mc_object *object)
+                              const struct mc_object *object, bool is_head)
 {
     if (!segment->has_tag_key)
         return 0;
-    struct mc_span key = mc_object_key(object);
+    uint8_t marked[MC_MARK_LENGTH + MC_KEY_LENGTH_MAX];
+    struct mc_span key = is_head ? mc_key_stored(object, marked) : mc_object_key(object);
     struct mc_hash hash = mc_hash(key.data, key.length);
     const struct mc_tagged what = {.holder = holder,
                                    .slot = place->slot,

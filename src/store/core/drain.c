@@ -4,6 +4,7 @@
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/stripe.h"
 
 #define KEYS_MAX 256u   /* in one answer */
 #define SLOTS_MAX 4096u /* looked at for one answer */
@@ -52,7 +53,11 @@ void mc_segment_tell_keys(struct mc_core *core, struct mc_connection *connection
                                                .slot = slot < end ? slot : 0};
     size_t at = mc_core_frame(core, out, MC_MESSAGE_SEGMENT_KEYS_REPLY, frame->request_id);
     size_t list = mc_wire_segment_keys_reply_head(out, &reply);
-    for (size_t i = 0; i < count; i++)
-        mc_wire_key_write(out, &(struct mc_wire_key){.key = mc_object_key(objects[i])});
+    for (size_t i = 0; i < count; i++) { /* of a head the key as it is stored: it is to be moved as what it is */
+        uint8_t marked[MC_MARK_LENGTH + MC_KEY_LENGTH_MAX];
+        bool is_head = mc_object_is_head(objects[i]);
+        struct mc_span key = is_head ? mc_key_stored(objects[i], marked) : mc_object_key(objects[i]);
+        mc_wire_key_write(out, &(struct mc_wire_key){.key = key});
+    }
     mc_frame_end_list(out, at, list, count);
 }

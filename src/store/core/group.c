@@ -2,6 +2,7 @@
 #include "store/core/group.h"
 
 #include "base/error.h"
+#include "store/wire/stripe.h"
 #include "store/wire/tenant.h"
 
 #include <stdlib.h>
@@ -38,6 +39,8 @@ bool mc_groups_init(struct mc_groups *groups, uint64_t seed)
 {
     *groups = (struct mc_groups){.seed = seed, .bucket_count = MC_GROUP_BUCKETS_MIN, .mask = MC_GROUP_BUCKETS_MIN - 1};
     mc_slab_init(&groups->slab, sizeof(struct mc_group));
+    mc_link_init(&groups->stripes);
+    mc_link_init(&groups->stripes_turn);
     groups->chunks = calloc(MC_GROUP_CHUNKS, sizeof(struct mc_group **));
     if (groups->chunks == NULL)
         return false;
@@ -86,19 +89,29 @@ static bool is_of_tenant(const struct mc_group *group, struct mc_span tenant)
     return group->first != NULL && mc_span_equal(mc_key_scope(mc_object_key(group->first)), tenant);
 }
 
+struct mc_group *mc_group_find(const struct mc_groups *groups, uint64_t id, struct mc_span key)
+{
+    struct mc_span tenant = mc_key_scope(key);
+    uint64_t hash = hash_of(groups, id, tenant);
+    for (struct mc_group *group = *bucket_of(groups, hash); group != NULL; group = group->next)
+        if (group->hash == hash && group->id == id && is_of_tenant(group, tenant))
+            return group;
+    return NULL;
+}
+
 /* The group of that id of the object's tenant, made if need be; NULL when memory is out. */
 static struct mc_group *group_of(struct mc_groups *groups, uint64_t id, const struct mc_object *object)
 {
-    struct mc_span tenant = mc_key_scope(mc_object_key(object));
-    uint64_t hash = hash_of(groups, id, tenant);
+    struct mc_group *group = mc_group_find(groups, id, mc_object_key(object));
+    if (group != NULL)
+        return group;
+    uint64_t hash = hash_of(groups, id, mc_key_scope(mc_object_key(object)));
     struct mc_group **bucket = bucket_of(groups, hash);
-    for (struct mc_group *group = *bucket; group != NULL; group = group->next)
-        if (group->hash == hash && group->id == id && is_of_tenant(group, tenant))
-            return group;
-    struct mc_group *group = mc_slab_allocate(&groups->slab);
+    group = mc_slab_allocate(&groups->slab);
     if (group == NULL)
         return NULL;
     *group = (struct mc_group){.next = *bucket, .id = id, .hash = hash};
+    mc_link_init(&group->open);
     *bucket = group;
     groups->count++;
     if (groups->count > groups->bucket_count)
@@ -113,6 +126,7 @@ static void group_free(struct mc_groups *groups, struct mc_group *group)
         at = &(*at)->next;
     *at = group->next;
     groups->count--;
+    mc_link_remove(&group->open);
     mc_slab_release(&groups->slab, group);
 }
 
@@ -141,6 +155,42 @@ static void detach(struct mc_group *group, const struct mc_object *object)
         mc_object_membership(membership->next)->previous = membership->previous;
 }
 
+/* Ticks are to look at it: what belongs together may not all be there. */
+static void stripe_open(struct mc_groups *groups, struct mc_group *group)
+{
+    group->headless_ms = 0;
+    if (mc_link_alone(&group->open))
+        mc_link_append(&groups->stripes, &group->open);
+}
+
+void mc_group_head(struct mc_groups *groups, struct mc_object *object)
+{
+    struct mc_group *group = mc_object_group(object);
+    mc_assert(group != NULL && group->head == NULL);
+    group->head = object;
+    stripe_open(groups, group);
+}
+
+static void stripe_joined(struct mc_groups *groups, struct mc_group *group, const struct mc_object *object)
+{
+    if (!mc_key_is_piece(mc_object_key(object)))
+        return;
+    group->pieces++;
+    stripe_open(groups, group);
+}
+
+static void stripe_left(struct mc_groups *groups, struct mc_group *group, const struct mc_object *object)
+{
+    bool is_head = group->head == object, is_piece = !is_head && mc_key_is_piece(mc_object_key(object));
+    if (is_head) {
+        group->head = NULL;
+        group->is_over = true;
+    }
+    group->pieces -= is_piece;
+    if (is_head || is_piece)
+        stripe_open(groups, group);
+}
+
 bool mc_group_join(struct mc_groups *groups, struct mc_object *object, uint64_t id)
 {
     mc_assert(object->roomy && mc_object_group(object) == NULL && object->readers == 0 && id != 0);
@@ -153,6 +203,7 @@ bool mc_group_join(struct mc_groups *groups, struct mc_object *object, uint64_t 
     membership->touched = group->touched;
     append(group, object);
     group->count++;
+    stripe_joined(groups, group, object);
     return true;
 }
 
@@ -173,6 +224,7 @@ void mc_group_leave(struct mc_groups *groups, struct mc_object *object)
     detach(group, object);
     mc_object_membership(object)->group = 0;
     group->count--;
+    stripe_left(groups, group, object);
     if (group->count == 0 && !group->going)
         group_free(groups, group);
 }
@@ -211,7 +263,8 @@ void mc_groups_gone(struct mc_groups *groups)
 static const char *check_group(const struct mc_group *group, uint64_t *members)
 {
     const struct mc_object *previous = NULL;
-    uint32_t count = 0, readers = 0;
+    uint32_t count = 0, readers = 0, pieces = 0;
+    bool has_head = group->head == NULL;
     for (const struct mc_object *object = group->first; object != NULL; object = mc_object_membership(object)->next) {
         if (!object->roomy || mc_object_group(object) != group || ++count > group->count)
             return "a member of another group";
@@ -222,10 +275,14 @@ static const char *check_group(const struct mc_group *group, uint64_t *members)
         if (!is_of_tenant(group, mc_key_scope(mc_object_key(object))))
             return "a member of another tenant";
         readers += (uint32_t)object->readers;
+        pieces += mc_key_is_piece(mc_object_key(object));
+        has_head = has_head || object == group->head;
         previous = object;
     }
     if (group->last != previous || count != group->count || readers != group->readers)
         return "the sums of a group";
+    if (pieces != group->pieces || !has_head)
+        return "the pieces of a group, or its head";
     if (count == 0 && !group->going)
         return "a group without members";
     *members += count;

@@ -8,6 +8,7 @@
 #ifndef MC_CORE_GROUP_H
 #define MC_CORE_GROUP_H
 
+#include "store/core/list.h"
 #include "store/core/object.h"
 
 #define MC_GROUP_CHUNK 1024u /* buckets that are allocated together: 8 KiB */
@@ -29,6 +30,12 @@ struct mc_group {
     bool going, going_soft; /* soft: also those that are pinned softly */
     uint16_t touched;       /* when a member was last used; members that were not moved since have another value */
     struct mc_group *going_next;
+    /* Of a value in pieces: see stripe.h. */
+    struct mc_object *head; /* a member, or NULL */
+    uint32_t pieces;        /* members that are pieces */
+    bool is_over;           /* its head has gone: so are the pieces to */
+    uint64_t headless_ms;   /* since when all its pieces are there and no head is; 0: that was not looked at */
+    struct mc_link open;    /* among those that ticks look at */
 };
 
 struct mc_groups {
@@ -38,6 +45,7 @@ struct mc_groups {
     uint64_t mask, split;
     uint64_t count;
     struct mc_group *going;
+    struct mc_link stripes, stripes_turn; /* those that ticks look at; and, while they do, how far this time */
     struct mc_slab slab;
 };
 
@@ -50,6 +58,10 @@ bool mc_group_join(struct mc_groups *groups, struct mc_object *object, uint64_t 
 void mc_group_leave(struct mc_groups *groups, struct mc_object *object);
 /* The object's readers read in vain: it has none any more. */
 void mc_group_end_reads(struct mc_object *object);
+/* The tenant's group of that id, or NULL. key: of any object of that tenant's. */
+struct mc_group *mc_group_find(const struct mc_groups *groups, uint64_t id, struct mc_span key);
+/* The member is a head. */
+void mc_group_head(struct mc_groups *groups, struct mc_object *object);
 /* Its first member becomes the last. */
 void mc_group_turn(struct mc_group *group);
 /* Its members are to be looked at for eviction: puts it into the list of those that are going. */

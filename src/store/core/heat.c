@@ -5,6 +5,7 @@
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/stripe.h"
 #include "store/wire/proof.h"
 
 #include <stdlib.h>
@@ -129,6 +130,8 @@ static const struct mc_segment *target(const struct mc_core *core, struct mc_id 
 uint32_t mc_heat_read(struct mc_core *core, const struct mc_connection *connection, const struct mc_object *object)
 {
     struct mc_replica replicas[MC_REPLICA_COUNT_MAX];
+    if (mc_object_is_head(object) || mc_object_is_piece(object))
+        return 0; /* many nodes serve it anyhow */
     struct mc_heat_entry *entry = entry_of(core, mc_object_hash(&core->objects, object));
     if (entry == NULL || entry->reads < core->heat.threshold)
         return 0;

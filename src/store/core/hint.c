@@ -10,6 +10,7 @@
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/stripe.h"
 #include "store/wire/proof.h"
 
 _Static_assert(MC_CORE_HINTS == MC_HINT_PREFETCH + 1, "a row for each");
@@ -269,6 +270,34 @@ static bool may(const struct mc_connection *connection, bool is_fetch)
     return connection->key == 0 || (connection->rights & (is_fetch ? MC_RIGHT_READ : MC_RIGHT_WRITE)) != 0;
 }
 
+static int32_t hint_object(struct mc_core *core, struct mc_object *object, const struct mc_wire_hint *hint)
+{
+    bool is_fetch = hint->hint == MC_HINT_RESUME || hint->hint == MC_HINT_PREFETCH;
+    return is_fetch                     ? prefetch(core, object)
+           : hint->hint == MC_HINT_DROP ? drop(core, object)
+                                        : pause(core, object, hint->for_ms);
+}
+
+/* The same of all pieces of a value. What comes into memory may evict others of them. */
+static int32_t hint_pieces(struct mc_core *core, const struct mc_object *head, const struct mc_wire_hint *hint,
+                           int32_t code)
+{
+    struct mc_reading pieces[MC_STRIPE_PIECES_MAX];
+    const struct mc_group *group = mc_object_group(head);
+    uint32_t count = 0;
+    for (struct mc_object *at = group->first; at != NULL && count < MC_STRIPE_PIECES_MAX;
+         at = mc_object_membership(at)->next)
+        if (mc_object_is_piece(at) && at->visible)
+            pieces[count++] = (struct mc_reading){at, at->serial};
+    for (uint32_t i = 0; i < count && code >= 0; i++) {
+        if (pieces[i].object->serial != pieces[i].serial || !pieces[i].object->visible)
+            return MC_ERR_OBJECT_NOT_FOUND;
+        int32_t one = hint_object(core, pieces[i].object, hint);
+        code = one < 0 || one > code ? one : code;
+    }
+    return code;
+}
+
 static int32_t hint_one(struct mc_core *core, const struct mc_connection *connection, struct mc_span key,
                         const struct mc_wire_hint *hint)
 {
@@ -284,9 +313,8 @@ static int32_t hint_one(struct mc_core *core, const struct mc_connection *connec
         return MC_ERR_REPLICA_IS_NOT_READY;
     if (!is_fetch && !mc_object_stored(core, object))
         return MC_ERR_OBJECT_NOT_FOUND; /* nobody that has it answers just now */
-    return is_fetch                     ? prefetch(core, object)
-           : hint->hint == MC_HINT_DROP ? drop(core, object)
-                                        : pause(core, object, hint->for_ms);
+    int32_t code = hint_object(core, object, hint);
+    return code >= 0 && mc_object_is_head(object) ? hint_pieces(core, object, hint, code) : code;
 }
 
 static enum mc_core_hinted outcome_of(int32_t code)

@@ -12,6 +12,7 @@
 #include "store/core/segment.h"
 #include "store/core/slow.h"
 #include "store/core/state.h"
+#include "store/core/stripe.h"
 #include "store/core/tombstone.h"
 
 #include <stdlib.h>
@@ -337,6 +338,8 @@ static bool is_wanted(const struct mc_job *job)
 /* Is the key one of those whose removal was asked for? */
 static bool is_meant(const struct mc_job *job, const struct mc_object *object)
 {
+    if (mc_object_is_piece(object)) /* it goes with its head */
+        return false;
     return !job->is_scoped || mc_scope_has(&job->scope, mc_object_key(object));
 }
 

@@ -20,7 +20,7 @@
 #define MC_MEMBER_NAME_MAX 63u /* bytes that are kept of it, for the log */
 #define MC_CONNECTIONS_MAX 131072u
 #define MC_PUTS_MAX (1u << 20)         /* put starts with an open grant */
-#define MC_SUCCESSOR_BUCKETS 4096u     /* of lists of values that are to replace others */
+#define MC_SUCCESSOR_BUCKETS 16384u    /* of lists of values that are to replace others */
 #define MC_SUCCESSORS_MAX 256u         /* of one value; they end at once */
 #define MC_GRANTS_PER_CONNECTION 8192u /* open ones; so the end of a connection is a bounded amount of work */
 #define MC_WAITS_MAX (1u << 20)        /* removals that wait for their CLEARED */

@@ -2,6 +2,7 @@
 #include "store/core/media.h"
 
 #include "store/core/replica.h"
+#include "store/core/stripe.h"
 
 static enum mc_core_medium medium_of(const struct mc_segment *segment)
 {
@@ -18,6 +19,8 @@ static void count_live(const struct mc_core *core, const struct mc_object *objec
 
 static void tell(struct mc_core *core, const struct mc_object *object, enum mc_core_medium medium, bool is_there)
 {
+    if (mc_object_is_piece(object))
+        return; /* what users know is its head */
     core->output.medium(core->output.context, mc_object_key(object), medium, is_there);
 }
 
@@ -56,7 +59,7 @@ static void visit_object(const struct mc_object *object, void *context)
 {
     const struct visit *visit = context;
     unsigned counts[2];
-    if (!object->visible)
+    if (!object->visible || mc_object_is_piece(object))
         return;
     count_live(visit->core, object, counts);
     visit->function(visit->context, mc_object_key(object),

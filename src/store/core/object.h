@@ -24,10 +24,18 @@ struct mc_accounts;
 struct mc_group;
 struct mc_object;
 
-struct mc_membership {                 /* behind the key of an object that is `roomy` */
-    uint64_t group : 48;               /* the struct mc_group; 0 = none */
-    uint64_t touched : 16;             /* see group.h */
-    struct mc_object *previous, *next; /* in the group; NULL ends the list */
+struct mc_membership {     /* behind the key of an object that is `roomy` */
+    uint64_t group : 48;   /* the struct mc_group; 0 = none */
+    uint64_t touched : 16; /* see group.h */
+    union {
+        struct {
+            struct mc_object *previous, *next; /* in the group; NULL ends the list */
+        };
+        struct {                              /* of a successor, which is in no group; see successor.h */
+            uint64_t wished;                  /* that of the head that it is, or 0; see stripe.h */
+            struct mc_object *next_successor; /* NULL ends the list */
+        };
+    };
 };
 _Static_assert(sizeof(struct mc_membership) == 24, "what a group costs each of its objects");
 

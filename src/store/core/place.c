@@ -95,13 +95,28 @@ static bool keeps_promises(const struct mc_core *core, struct mc_placement *plac
     return keeps;
 }
 
+/* Pieces go around. */
+static bool is_next(const struct mc_placement *placement, const struct mc_segment *segment)
+{
+    return !placement->is_spread || segment->spread_stamp != placement->avoid_stamp ||
+           segment->spread_count <= placement->spread_level;
+}
+
+static void count_spread(const struct mc_placement *placement, struct mc_segment *segment)
+{
+    if (segment->spread_stamp != placement->avoid_stamp)
+        segment->spread_count = 0;
+    segment->spread_stamp = placement->avoid_stamp;
+    segment->spread_count++;
+}
+
 static bool eligible(struct mc_core *core, const struct place_wish *wish, struct mc_segment *segment)
 {
     return segment->state == MC_SEGMENT_OK && !segment->leaving &&
            segment->avoid_stamp != wish->placement->avoid_stamp && segment->pick_stamp != wish->pick_stamp &&
            wish->units <= (segment->capacity + MC_EXTENT_SLACK) / MC_EXTENT_UNIT &&
-           (!wish->apart || is_apart(wish->placement, segment)) && keeps_promises(core, wish->placement, segment) &&
-           (!wish->fair || within_share(core, wish, segment));
+           (!wish->apart || is_apart(wish->placement, segment)) && is_next(wish->placement, segment) &&
+           keeps_promises(core, wish->placement, segment) && (!wish->fair || within_share(core, wish, segment));
 }
 
 /* Evictions from a segment that is half empty surprise: its objects are smaller than the index was made for. */
@@ -231,8 +246,8 @@ static struct mc_segment *take_fair(struct mc_core *core, struct place_wish *wis
     return segment != NULL || wish->placement->hopeful ? segment : take_any(core, wish, slot);
 }
 
-struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement, uint32_t pick_stamp, uint64_t units,
-                            uint32_t *slot)
+static struct mc_segment *place(struct mc_core *core, struct mc_placement *placement, uint32_t pick_stamp,
+                                uint64_t units, uint32_t *slot)
 {
     struct place_wish wish = {
         .placement = placement, .pick_stamp = pick_stamp, .units = units, .evictions_left = EVICT_TRIES};
@@ -254,5 +269,25 @@ struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement
         mc_evict_ahead(core, segment, mc_segment_node(segment, *slot)->size);
     if (placement->together && placement->first == NULL)
         placement->first = segment;
+    return segment;
+}
+
+struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement, uint32_t pick_stamp, uint64_t units,
+                            uint32_t *slot)
+{
+    struct mc_segment *segment = place(core, placement, pick_stamp, units, slot);
+    if (!placement->is_spread)
+        return segment;
+    if (segment == NULL) { /* all that can take one have one: the next round begins, or anywhere will do */
+        placement->spread_level++;
+        segment = place(core, placement, pick_stamp, units, slot);
+    }
+    if (segment == NULL) {
+        placement->is_spread = false;
+        segment = place(core, placement, pick_stamp, units, slot);
+        placement->is_spread = true;
+    }
+    if (segment != NULL)
+        count_spread(placement, segment);
     return segment;
 }

@@ -21,6 +21,8 @@ struct mc_placement {
     uint32_t avoid_stamp;
     struct mc_id hosts[MC_REPLICA_COUNT_MAX]; /* where the object that is being placed has replicas already */
     uint32_t host_count, hosts_stamp;         /* hosts_stamp: the pick_stamp of that object */
+    bool is_spread;                           /* pieces of one value: on as many segments as there are */
+    uint32_t spread_level;                    /* so many has each that takes one more; begins at 0 */
     bool hopeful;                             /* some segment will have room later */
     struct mc_firm_wish {                     /* what is being placed is to be pinned firmly: see firm.h */
         bool is_wanted, is_kept;              /* kept: that was promised before */

@@ -16,6 +16,7 @@
 #include "store/core/segment.h"
 #include "store/core/slow.h"
 #include "store/core/state.h"
+#include "store/core/stripe.h"
 #include "store/core/successor.h"
 #include "store/core/tombstone.h"
 
@@ -339,6 +340,8 @@ struct start { /* one message at work */
     uint64_t expected; /* version that is to be replaced, 0 = any */
     uint64_t pin_ms;   /* of a soft pin */
     uint32_t places;   /* written to core->scratch */
+    bool is_head;      /* the item that is looked at is one: see stripe.h */
+    bool heads[MC_BATCH_MAX];
 };
 
 /* Only segments hold it whose contents nothing can bring back: a new value replaces it. */
@@ -360,10 +363,12 @@ static int32_t known_code(struct mc_core *core, const struct start *start, struc
     if (object->tombstone != 0)
         return mc_key_takes_no_value(object) ? MC_ERR_PUT_IN_PROGRESS : 0;
     if (object->visible) {
+        /* Of a head without its pieces nobody reads anything. */
+        bool is_replaced = (start->flags & MC_PUT_REPLACE) != 0 || !mc_stripe_is_whole(core, object);
         /* The writer's own value may lie where it was granted first, with an owner that has not cleared it yet. If it
          * heard "exists" now, that value could still come back after this one. */
         bool exists = mc_object_stored(core, object);
-        if (exists && (start->flags & MC_PUT_REPLACE) == 0)
+        if (exists && !is_replaced)
             return again && object->clearing > 0 ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_ALREADY_EXISTS;
         /* While one of its owners is cut off the value stays as it is: readable where it can be read. An owner is also
          * where a grant of the key has failed and is not cleared yet: the value may be live there. */
@@ -418,7 +423,7 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
         .offset = (uint64_t)node->offset * MC_EXTENT_UNIT,
         .replica = node->replica,
     };
-    place.tag = mc_segment_tag_write(segment, start->connection->member->id, &place, object);
+    place.tag = mc_segment_tag_write(segment, start->connection->member->id, &place, object, start->is_head);
     mc_wire_place_write(&core->scratch, &place);
     start->places++;
 }
@@ -426,7 +431,7 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
 /* What the wish for a group has to say about a key that may be put otherwise; 0 or the item's code. */
 static int32_t group_code(const struct mc_object *object, uint64_t group)
 {
-    if (group == 0 || object == NULL)
+    if (group == 0 || object == NULL || (object->tombstone == 0 && mc_object_is_head(object)))
         return 0;
     if (object->tombstone != 0) /* a cell without room for it stays what it is as long as it is held */
         return object->clearing > 0 && !object->roomy ? MC_ERR_PUT_IN_PROGRESS : 0;
@@ -519,7 +524,7 @@ static int32_t places_find(struct mc_core *core, struct start *start, const stru
                            const struct mc_object *object, struct pin_to_be *pin, struct mc_replica *replicas,
                            uint32_t *count)
 {
-    uint64_t units = mc_extent_units(item->length, item->key.length);
+    uint64_t units = mc_extent_units(item->length, item->key.length + (start->is_head ? MC_MARK_LENGTH : 0));
     struct mc_firm_wish *firm = &start->placement.firm;
     *firm = pin->is_firm ? mc_firm_wish(core, object, item->key, item->length) : (struct mc_firm_wish){0};
     firm->is_kept = keeps_pin(start);
@@ -580,7 +585,8 @@ static int32_t item_code(struct mc_core *core, const struct start *start, const 
     if (code == 0 && *object != NULL)
         code = known_code(core, start, *object, item->unsure != 0);
     if (code == 0)
-        code = group_code(*object, item->group);
+        code = start->is_head ? mc_stripe_head_code(core, *object, item->key, item->group, start->expected != 0)
+                              : group_code(*object, item->group);
     if (code != 0)
         return code;
     if (start->expected != 0 && (*object == NULL || mc_object_version(core, *object) != start->expected))
@@ -596,6 +602,29 @@ static int32_t item_code(struct mc_core *core, const struct start *start, const 
     return 0;
 }
 
+/* The object that is put, in the place of the key's (or its cell), which may be NULL; NULL: no memory. */
+static struct mc_object *begin_item(struct mc_core *core, const struct start *start,
+                                    const struct mc_wire_put_start_item *item, struct mc_object *object, uint64_t group,
+                                    struct mc_wire_granted *granted)
+{
+    bool replaces = object != NULL && object->visible;
+    if (replaces) {
+        bool was_head = mc_object_is_head(object);
+        granted->group = start->is_head && item->group != 0 ? item->group : mc_object_group_id(object);
+        if (start->is_head)
+            return mc_stripe_succeed(core, object, item->length, start->flags, item->group);
+        if (was_head)
+            granted->group = 0;
+        return mc_object_succeed(core, object, item->length, start->flags);
+    }
+    object = mc_object_begin(core, object, item->key, item->length, start->flags, group);
+    if (object != NULL)
+        granted->group = mc_object_group_id(object);
+    if (object != NULL && start->is_head)
+        mc_group_head(&core->groups, object);
+    return object;
+}
+
 /* 0 and what was granted, or the item's code. */
 static int32_t put_item(struct mc_core *core, struct start *start, const struct mc_wire_put_start_item *item,
                         uint32_t index, struct mc_wire_granted *granted)
@@ -603,11 +632,14 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     struct mc_replica replicas[MC_REPLICA_COUNT_MAX];
     struct mc_object *object = NULL;
     struct pin_to_be pin;
+    start->is_head = start->heads[index];
+    start->placement.is_spread = start->expected == 0 && mc_key_is_piece(item->key);
     int32_t code = item_code(core, start, item, &object);
     if (code != 0)
         return code;
     /* Kept also when the value that is to be replaced is what has to make room. */
-    uint64_t group = item->group != 0 || object == NULL ? item->group : mc_object_group_id(object);
+    bool keeps_group = item->group == 0 && object != NULL && (start->is_head || !mc_object_is_head(object));
+    uint64_t group = keeps_group ? mc_object_group_id(object) : item->group;
     code = start->expected != 0 ? 0 : mc_account_enter(core, item->key);
     if (code == 0)
         code = pin_code(core, start, item, object, &pin); /* before anything goes for it */
@@ -621,18 +653,15 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     uint32_t count;
     code = places_find(core, start, item, object, &pin, replicas, &count);
     if (start->expected != 0 && mc_object_version(core, object) != start->expected)
-        code = MC_ERR_STALE; /* it had to make room for its own copy */
+        code = MC_ERR_STALE;         /* it had to make room for its own copy */
+    if (code == 0 && start->is_head) /* what had to make room may have been a piece */
+        code = mc_stripe_head_code(core, object, item->key, item->group, start->expected != 0);
     if (code != 0)
         goto failed;
-    bool replaces = object != NULL && object->visible;
-    granted->group = replaces ? mc_object_group_id(object) : 0;
-    object = replaces ? mc_object_succeed(core, object, item->length, start->flags)
-                      : mc_object_begin(core, object, item->key, item->length, start->flags, group);
+    object = begin_item(core, start, item, object, group, granted);
     code = object == NULL ? MC_ERR_NO_MEMORY : 0;
     if (code != 0)
         goto failed;
-    if (!replaces)
-        granted->group = mc_object_group_id(object);
     wish_pin(core, start, &pin, object, granted);
     for (uint32_t i = 0; i < count; i++)
         grant_add(core, start, object, replicas[i].segment, replicas[i].slot, index);
@@ -719,6 +748,17 @@ static void epoch_is_full(struct mc_core *core)
         core->wanted_epoch = core->epoch + MC_EPOCH_CARRY;
 }
 
+/* The key as the core knows it, and its group: that of pieces is their writer's word, of which tenant they are. */
+static void take_key(const struct mc_connection *connection, struct mc_wire_put_start_item *item, bool *is_head)
+{
+    struct mc_span key = mc_key_canonical(item->key, is_head);
+    *is_head = *is_head && (item->group == 0 || mc_stripe_can_be(item->group));
+    if (*is_head)
+        item->key = key;
+    else if (!mc_key_is_piece(item->key))
+        item->group = mc_scope_group(&connection->scope, item->group);
+}
+
 void mc_put_start(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
@@ -726,11 +766,12 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
     struct mc_wire_put_start_item items[MC_BATCH_MAX];
     struct start start = {.connection = connection};
     mc_wire_put_start_read(&reader, &head);
+    start.expected = head.expected;
     uint32_t count = mc_list_read(&reader);
     for (uint32_t i = 0; i < count; i++) {
         mc_wire_put_start_item_read(&reader, &items[i]);
         mc_connection_keep(connection, &items[i].key, 1);
-        items[i].group = mc_scope_group(&connection->scope, items[i].group);
+        take_key(connection, &items[i], &start.heads[i]);
     }
     for (uint32_t names = mc_list_read(&reader); names > 0; names--) {
         struct mc_wire_name name;
@@ -751,7 +792,6 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
     core->statistics.put_start_items += count;
     start.replica_count = head.replica_count == 0 ? 1 : head.replica_count;
     start.flags = head.flags;
-    start.expected = head.expected;
     start.pin_ms = head.pin_ms == 0 ? core->config.soft_pin_ttl_ms : head.pin_ms;
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out == NULL)

@@ -3,6 +3,7 @@
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/stripe.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +27,7 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
 {
     *statistics = core->statistics;
     count_lookups(statistics);
-    statistics->objects = core->visible_count;
+    statistics->objects = core->visible_count - core->piece_count;
     statistics->soft_pinned = core->soft_count - core->firm.visible;
     statistics->firm_pinned = core->firm.visible;
     statistics->firm_bytes = core->firm.bytes;
@@ -168,8 +169,9 @@ bool mc_core_keys(const struct mc_core *core, uint64_t *cursor, size_t limit,
         }
         const struct mc_node *node = mc_segment_node(segment, slot);
         const struct mc_object *object = node->state == MC_NODE_LIVE ? mc_node_object(node) : NULL;
-        if (object != NULL && object->visible && object->first_segment == index && object->first_slot == slot)
-            visit(context, mc_object_key(object), object->length);
+        bool is_first = object != NULL && object->first_segment == index && object->first_slot == slot;
+        if (is_first && object->visible && !mc_object_is_piece(object) && mc_stripe_is_whole(core, object))
+            visit(context, mc_object_key(object), mc_object_told_length(object));
         slot++;
     }
     *cursor = index << 32 | slot;
@@ -186,13 +188,15 @@ int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core
         return MC_ERR_OBJECT_NOT_FOUND;
     if (!object->visible)
         return MC_ERR_REPLICA_IS_NOT_READY;
+    if (!mc_stripe_is_whole(core, object))
+        return MC_ERR_OBJECT_NOT_FOUND;
     uint32_t count = mc_object_readable(core, object, found, MC_REPLICA_COUNT_MAX);
     for (uint32_t i = 0; i < count && i < capacity; i++) {
         const struct mc_node *node = mc_segment_node(found[i].segment, found[i].slot);
         replicas[i] = (struct mc_core_replica){
             .segment = found[i].segment->number,
             .offset = (uint64_t)node->offset * MC_EXTENT_UNIT,
-            .length = object->length,
+            .length = mc_object_told_length(object),
             .generation = mc_node_generation(core, node),
         };
     }
@@ -201,7 +205,7 @@ int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core
         if (count < capacity)
             replicas[count] = (struct mc_core_replica){
                 .segment = disk.segment->number,
-                .length = object->length,
+                .length = mc_object_told_length(object),
                 .generation = mc_node_generation(core, mc_segment_node(disk.segment, disk.slot)),
                 .is_on_disk = true,
             };
@@ -226,7 +230,8 @@ void mc_core_prefix(const struct mc_core *core, const struct mc_span *keys, size
     mc_objects_find_batch(&core->objects, keys, count, objects, NULL);
     for (size_t i = 0; i < count && prefix->matched == prefix->looked; i++, prefix->looked++) {
         const struct mc_object *object = objects[i];
-        if (object == NULL || object->tombstone != 0 || !mc_object_stored(core, object))
+        if (object == NULL || object->tombstone != 0 || !mc_object_stored(core, object) ||
+            !mc_stripe_is_whole(core, object))
             continue;
         struct mc_replica disk = mc_object_on_disk(core, object);
         bool is_in_memory = mc_object_readable(core, object, &replica, 1) > 0;

@@ -21,6 +21,7 @@
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/stripe.h"
 #include "store/core/tombstone.h"
 
 #include <stdlib.h>
@@ -372,6 +373,12 @@ static void refuse(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     }
 }
 
+/* Heads are known by their value's key. */
+static struct mc_span key_of(const struct mc_wire_inventory_item *item)
+{
+    return mc_key_is_head(item->key) ? mc_key_unmarked(item->key) : item->key;
+}
+
 /* What lies in memory has that of its generation, whatever the entry says. */
 static uint64_t item_version(const struct mc_segment *segment, const struct mc_wire_inventory_item *item)
 {
@@ -404,19 +411,34 @@ static void take_pin(const struct mc_core *core, struct mc_object *object, const
         mc_firm_begin(object);
 }
 
+/* An entry of a head that can be none: of an owner that knows no groups, or that makes it up. */
+static bool is_no_head(const struct mc_core *core, const struct mc_object *object,
+                       const struct mc_wire_inventory_item *item)
+{
+    if (!mc_key_is_head(item->key))
+        return false;
+    const struct mc_group *group = mc_group_find(&core->groups, item->group, key_of(item));
+    bool is_taken = group != NULL && group->head != NULL && group->head != object;
+    bool has_no_room = object != NULL && !object->roomy && (object->tombstone == 0 || object->clearing > 0);
+    return !mc_stripe_can_be(item->group) || is_taken || has_no_room;
+}
+
 /* The object that the entry may become a replica of, made or emptied if need be; NULL: the entry is refused. */
 static struct mc_object *claim(struct mc_core *core, const struct mc_segment *segment,
                                const struct mc_wire_inventory_item *item)
 {
     uint64_t version = item_version(segment, item);
-    struct mc_object *object = mc_objects_find(&core->objects, item->key);
+    struct mc_span key = key_of(item);
+    struct mc_object *object = mc_objects_find(&core->objects, key);
     bool has_no_object = object == NULL || object->tombstone != 0; /* a put that failed may have left a cell */
-    if (core->refuse_earlier || (has_no_object && mc_tombstone_may_be(core, item->key)))
+    if (core->refuse_earlier || (has_no_object && mc_tombstone_may_be(core, key)))
         return NULL;
     if (object != NULL && object->tombstone == 0) {
         if (!object->visible)
             return NULL; /* it is being put */
         uint64_t known = mc_object_version(core, object);
+        if (known == version && mc_key_is_head(item->key) != mc_object_is_head(object))
+            return NULL; /* no put makes both */
         if (known == version)
             return may_join(core, object, segment, item) ? object : NULL;
         if (known > version)
@@ -428,11 +450,15 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_segment *se
             mc_object_lose_replica(core, object, loser, slot);
             await_clear(core, loser, slot);
         }
-        object = mc_objects_find(&core->objects, item->key);
+        object = mc_objects_find(&core->objects, key);
     }
     if (object != NULL && !mc_tombstone_lets(core, object, version))
         return NULL;
-    object = mc_object_begin(core, object, item->key, item->length, item->flags, item->group);
+    if (is_no_head(core, object, item))
+        return NULL;
+    object = mc_object_begin(core, object, key, item->length, item->flags, item->group);
+    if (object != NULL && mc_key_is_head(item->key))
+        mc_group_head(&core->groups, object);
     if (object != NULL && object->soft)
         take_pin(core, object, item);
     return object;
@@ -454,7 +480,7 @@ static void merge_live(struct mc_core *core, struct mc_segment *segment, const s
     struct mc_node *node = mc_segment_node(segment, item->slot);
     /* Owners of earlier releases keep whatever number a writer says: it is not for them to be disbelieved. */
     if (!set_generation(core, node, item->generation) || item->replica > MC_REPLICA_LOADED) {
-        refuse(core, segment, item->slot, item->generation, item->key);
+        refuse(core, segment, item->slot, item->generation, key_of(item));
         return;
     }
     node->replica = item->replica;
@@ -462,7 +488,7 @@ static void merge_live(struct mc_core *core, struct mc_segment *segment, const s
         mc_node_set_version(node, item_version(segment, item));
     struct mc_object *object = claim(core, segment, item);
     if (object == NULL) {
-        refuse(core, segment, item->slot, item->generation, item->key);
+        refuse(core, segment, item->slot, item->generation, key_of(item));
         return;
     }
     core->statistics.recovered_replicas++;

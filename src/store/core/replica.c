@@ -14,6 +14,7 @@
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/stripe.h"
 #include "store/core/successor.h"
 #include "store/core/tombstone.h"
 
@@ -437,6 +438,7 @@ void mc_object_show(struct mc_core *core, struct mc_object *object)
     mc_assert(!object->visible && object->granted == 0 && object->live > 0);
     object->visible = 1;
     core->visible_count++;
+    core->piece_count += mc_object_is_piece(object);
     object->soft_until = 0;
     mc_pin_begin(core, object);
     mc_pins_count(core, object);
@@ -626,18 +628,20 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
     bool same = object != NULL && object->visible && object->serial == successor->soft_until &&
                 mc_object_version(core, object) < first_version(core, successor) &&
                 (expected == 0 || (mc_object_version(core, object) == expected && !mc_jobs_will_meet(core, object))) &&
-                mc_object_clearable(core, object, successor);
+                mc_object_clearable(core, object, successor) && mc_stripe_can_succeed(core, object, successor);
     if (same) {
         /* The same value at other places: what a disk had, it is to have again. */
         bool is_for_disk = expected != 0 && mc_object_on_disk(core, object).segment != NULL;
         mc_put_end_successors(core, object, successor);
         mc_object_unlive(core, object, false);
         core->visible_count--;
+        core->piece_count -= mc_object_is_piece(object);
         mc_pins_uncount(core, object);
         object->visible = 0;
         mc_group_end_reads(object);
         object->serial++; /* who reads the value before compares in vain */
         take_replicas(core, object, successor, is_for_disk);
+        mc_stripe_succeeded(core, object, successor);
         /* Another value, which nobody has read; else it is the same at other places. */
         const struct mc_object before = {.lease_until_ms = expected == 0 ? 0 : object->lease_until_ms};
         object->lease_until_ms = before.lease_until_ms;

@@ -9,6 +9,7 @@
 #include "store/core/request.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/stripe.h"
 #include "store/core/tombstone.h"
 
 #include <stdlib.h>
@@ -25,6 +26,26 @@ uint32_t mc_keys_read(const struct mc_connection *connection, struct mc_reader *
     }
     mc_connection_keep(connection, keys, count);
     return count;
+}
+
+/* As the core knows them; which of them ask for heads as they are stored. */
+static void take_keys(struct mc_span *keys, uint32_t count, bool *is_raw)
+{
+    for (uint32_t i = 0; i < count; i++)
+        keys[i] = mc_key_canonical(keys[i], &is_raw[i]);
+}
+
+/* A value in pieces is nothing to who knows of none, nor is one that is not whole to anybody; and what is asked for as
+ * a head is nothing else. */
+static void hide(const struct mc_core *core, const struct mc_connection *connection, bool *is_raw,
+                 struct mc_object **objects, uint32_t count)
+{
+    bool knows = mc_wire_can(&connection->peer, MC_FEATURE_STRIPES);
+    for (uint32_t i = 0; i < count; i++) {
+        bool is_head = objects[i] != NULL && mc_object_is_head(objects[i]);
+        if (is_head ? (!knows && !is_raw[i]) || !mc_stripe_is_whole(core, objects[i]) : is_raw[i])
+            objects[i] = NULL;
+    }
 }
 
 static void find_keys(const struct mc_core *core, const struct mc_span *keys, uint32_t count,
@@ -233,8 +254,11 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
     struct mc_wire_get head;
     struct mc_wire_none none = {0};
     mc_wire_get_read(&reader, &head);
+    bool is_raw[MC_BATCH_MAX];
     uint32_t count = mc_keys_read(connection, &reader, keys), places = 0;
+    take_keys(keys, count, is_raw);
     find_keys(core, keys, count, objects, &picks);
+    hide(core, connection, is_raw, objects, count);
     core->statistics.get_requests++;
     core->statistics.get_items += count;
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
@@ -249,6 +273,8 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
         found[i] = find_one(core, connection->member->id, keys[i], objects[i], leased,
                             MC_BATCH_MAX - places - (count - i - 1));
         places += found[i].replica_count;
+        if (objects[i] != NULL && !is_raw[i] && mc_object_is_head(objects[i]))
+            found[i].whole = mc_stripe_length(objects[i]);
         if (found[i].code == 0 && leased && core->heat.entries != NULL)
             found[i].copy_to = mc_heat_read(core, connection, objects[i]);
         if (found[i].code == 0 && leased)
@@ -340,7 +366,10 @@ void mc_request_exist(struct mc_core *core, struct mc_connection *connection, co
         mc_core_malformed(core, connection, "a malformed message");
         return;
     }
+    bool is_raw[MC_BATCH_MAX];
+    take_keys(keys, count, is_raw);
     find_keys(core, keys, count, objects, &picks);
+    hide(core, connection, is_raw, objects, count);
     uint32_t hits = 0;
     for (uint32_t i = 0; i < count; i += PREFETCH_GROUP)
         hits += exist_group(core, &objects[i], count - i < PREFETCH_GROUP ? count - i : PREFETCH_GROUP, &results[i]);
@@ -406,7 +435,9 @@ void mc_request_remove(struct mc_core *core, struct mc_connection *connection, c
     struct mc_span keys[MC_BATCH_MAX];
     struct mc_wire_remove head;
     mc_wire_remove_read(&reader, &head);
+    bool is_raw[MC_BATCH_MAX];
     uint32_t count = mc_keys_read(connection, &reader, keys);
+    take_keys(keys, count, is_raw);
     if ((mc_recover_unsettled(core) || any_hides(core, keys, count)) && !all_stay(core, keys, count, head.force != 0)) {
         /* The key, a second replica or a value before it, may lie where we have not met it or do not reach it. */
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);

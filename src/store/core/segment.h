@@ -148,6 +148,8 @@ struct mc_segment {
     uint64_t recent, recent_s; /* units placed, halved every second; second in which that was last done */
 
     uint32_t avoid_stamp, pick_stamp; /* of the put start, of the item that is being placed */
+    uint32_t spread_stamp,
+        spread_count; /* so many pieces of a value that the put start of that stamp has placed here */
     bool said_index_full;
 
     struct mc_job *job; /* made with it, so that its end needs no memory */
@@ -164,10 +166,11 @@ void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, 
 void mc_segment_tell_keys(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
-/* The tag of a place there, for that node: to read it, or to write that object. 0 where the owner wants none. */
+/* The tag of a place there, for that node: to read it, or to write that object, as a head (stripe.h) or not. 0 where
+ * the owner wants none. */
 uint64_t mc_segment_tag_read(const struct mc_segment *segment, struct mc_id holder, const struct mc_wire_place *place);
 uint64_t mc_segment_tag_write(const struct mc_segment *segment, struct mc_id holder, const struct mc_wire_place *place,
-                              const struct mc_object *object);
+                              const struct mc_object *object, bool is_head);
 void mc_segment_describe_named(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_report(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 /* Looks at the way to an owner: whether what is missing may be under way still, as packets were lost there of late, or

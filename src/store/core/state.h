@@ -95,6 +95,7 @@ struct mc_core {
 
     struct mc_objects objects;
     uint64_t visible_count, soft_count;
+    uint64_t piece_count; /* of those that are visible, pieces */
     struct mc_pins pins;
     struct mc_firm firm;
     struct mc_groups groups;

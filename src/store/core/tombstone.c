@@ -12,6 +12,7 @@
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/stripe.h"
 #include "store/core/successor.h"
 #include "store/core/tombstone.h"
 
@@ -160,6 +161,7 @@ void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t b
     bool had_value = object->visible || object->remains > 0;
     if (object->visible) {
         core->visible_count--;
+        core->piece_count -= mc_object_is_piece(object);
         mc_pins_uncount(core, object);
     }
     vacate(core, object, bound);

@@ -1,5 +1,7 @@
 #include "store/wire/tenant.h"
 
+#include "store/wire/stripe.h"
+
 #include <string.h>
 #include <xxhash.h>
 
@@ -53,6 +55,7 @@ struct mc_span mc_scope_name(const struct mc_scope *scope)
 
 struct mc_span mc_key_scope(struct mc_span key)
 {
+    key = mc_key_unmarked(key);
     const uint8_t *bytes = key.data;
     size_t most = key.length < MC_TENANT_NAME_MAX + 2 ? key.length : MC_TENANT_NAME_MAX + 2;
     if (most < 3 || bytes[0] != 0)
@@ -73,6 +76,7 @@ struct mc_span mc_key_tenant(struct mc_span key)
 /* Behind its tenant. */
 static struct mc_span behind_tenant(struct mc_span key)
 {
+    key = mc_key_unmarked(key);
     size_t tenant = mc_key_scope(key).length;
     return mc_span((const uint8_t *)key.data + tenant, key.length - tenant);
 }
@@ -94,6 +98,7 @@ bool mc_key_stamp(struct mc_span key, struct mc_id *stamp)
 
 bool mc_scope_has(const struct mc_scope *scope, struct mc_span key)
 {
+    key = mc_key_unmarked(key);
     if (scope->length == 0) /* a key that begins as those of others do is left to nobody */
         return key.length == 0 || *(const uint8_t *)key.data != 0 || begins_with_stamp(key);
     return key.length > scope->length && memcmp(key.data, scope->bytes, scope->length) == 0;

@@ -23,6 +23,7 @@
       "masters that pin firmly or not at all, owners that write so: FIRM_PIN, OR_NOT in flags of PUT_START")           \
     X(TRACES, 7, "who makes spans of requests, while it does: TRACE")                                                  \
     X(HINTS, 8, "masters that take hints: HINT")                                                                       \
+    X(STRIPES, 9, "masters that know heads and pieces, and who may be told of heads: whole in GET_FOUND")              \
     X(KEPT_HINTS, 11, "owners that keep beside a value what a hint says of it: HINTED")
 
 enum mc_feature {

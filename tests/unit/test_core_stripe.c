@@ -1,0 +1,245 @@
+/* Values in pieces: whole or nothing, found by who knows of them, counted as one, and gone together. */
+#include "core_owner.h"
+#include "store/core/stripe.h"
+
+#define HEAD "\1\4\305\176v" /* of the value of key "v", as it is stored */
+#define HEAD_LENGTH 40u
+#define PIECES 3u
+#define PIECE_LENGTH 1000u
+#define NUMBER 77u
+
+enum { KNOWING = 40, STRANGER };
+
+static struct world_store stores[2];
+static uint64_t knowing, stranger; /* clients, one of them of before this */
+
+static void open_two(struct world *world)
+{
+    world_open(world);
+    stores[0] = world_store(world, NODE_A, MIB, "a");
+    stores[1] = world_store(world, NODE_B, MIB, "b");
+    stranger = world_client(world, STRANGER);
+    world_features |= UINT64_C(1) << MC_FEATURE_STRIPES;
+    knowing = world_client(world, KNOWING);
+    world_features &= ~(UINT64_C(1) << MC_FEATURE_STRIPES);
+}
+
+static uint64_t owner_of(const struct mc_wire_place *place)
+{
+    return place->segment == stores[0].segment ? stores[0].owner : stores[1].owner;
+}
+
+static void obey(struct world *world)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        world_settle(world, 1000);
+        world_owner_obeys(world, stores[0].owner);
+        world_owner_obeys(world, stores[1].owner);
+    }
+}
+
+/* Of one item, wherever it comes to lie; its code. */
+static int32_t put(struct world *world, const char *key, uint64_t length, uint64_t group, uint32_t flags)
+{
+    const struct world_wish wish = {.group = group, .flags = flags};
+    struct mc_wire_place place;
+    int32_t code = world_grant(world, knowing, PUT_2, key, length, &wish, &place);
+    if (code != 0)
+        return code;
+    world_live(world, owner_of(&place), &place);
+    obey(world);
+    return world_put_done(world, knowing, PUT_2);
+}
+
+static const char *piece(uint64_t number, unsigned index)
+{
+    static char names[8][64];
+    static unsigned next;
+    char *name = names[next++ % 8];
+    (void)snprintf(name, sizeof(names[0]), "\1\3\305\176p%08u%04u", (unsigned)number, index);
+    return name;
+}
+
+/* In one message, as a client does. */
+static void put_pieces(struct world *world, uint64_t number, struct world_grants *grants)
+{
+    struct world_item items[PIECES];
+    const struct world_wish wish = {.group = mc_stripe_group(number, PIECES)};
+    for (unsigned i = 0; i < PIECES; i++)
+        items[i] = (struct world_item){world_key(piece(number, i)), PIECE_LENGTH};
+    world_put_start(world, knowing, PUT_1, items, PIECES, &wish, grants);
+    assert_int_equal(grants->place_count, PIECES);
+    world_live_all(world, &stores[0], &stores[1], grants);
+    assert_int_equal(world_put_done(world, knowing, PUT_1), 0);
+}
+
+static void put_value(struct world *world, uint64_t number, uint32_t flags)
+{
+    static struct world_grants grants;
+    put_pieces(world, number, &grants);
+    assert_int_equal(put(world, HEAD, HEAD_LENGTH, mc_stripe_group(number, PIECES), flags), 0);
+    world_check(world);
+}
+
+static uint64_t objects_of(const struct world *world)
+{
+    return statistics_of(world).objects;
+}
+
+static void visit_count(void *context, struct mc_span key, uint64_t length)
+{
+    unsigned *count = context;
+    ++*count;
+    assert_true(mc_span_equal(key, mc_span_string("v")));
+    assert_int_equal(length, PIECES * PIECE_LENGTH);
+}
+
+static void test_a_value_is_whole(void **state)
+{
+    struct world world;
+    struct mc_wire_found found;
+    struct mc_wire_place place;
+    (void)state;
+    open_two(&world);
+    put_value(&world, NUMBER, 0);
+    assert_int_equal(world_get(&world, knowing, "v", 0, &found, &place), 0);
+    assert_int_equal(found.length, HEAD_LENGTH);
+    assert_int_equal(found.whole, PIECES * PIECE_LENGTH);
+    assert_int_equal(world_exist(&world, knowing, "v"), 1);
+    /* Who does not know of heads has a miss, and never their bytes; as it is stored, a head is told to all. */
+    assert_int_equal(world_get(&world, stranger, "v", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(world_exist(&world, stranger, "v"), 0);
+    assert_int_equal(world_get(&world, stranger, HEAD, 0, &found, NULL), 0);
+    assert_int_equal(found.whole, 0);
+    /* It is one object. */
+    unsigned count = 0;
+    uint64_t cursor = 0;
+    while (mc_core_keys(world.core, &cursor, 1000, visit_count, &count))
+        ;
+    assert_int_equal(count, 1);
+    assert_int_equal(objects_of(&world), 1);
+    world_close_all(&world);
+}
+
+static void test_pieces_lie_apart(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    unsigned on_first = 0;
+    (void)state;
+    open_two(&world);
+    for (uint64_t number = 1; number < 30; number++, on_first = 0) {
+        put_pieces(&world, number, &grants);
+        for (unsigned i = 0; i < PIECES; i++)
+            on_first += grants.places[i].segment == stores[0].segment;
+        assert_in_range(on_first, 1, PIECES - 1);
+    }
+    world_close_all(&world);
+}
+
+static void test_all_goes_with_the_head(void **state)
+{
+    struct world world;
+    (void)state;
+    open_two(&world);
+    put_value(&world, NUMBER, 0);
+    world_remove_one_send(&world, knowing, "v");
+    obey(&world);
+    int32_t code;
+    assert_true(world_remove_answer(&world, knowing, &code, 1));
+    assert_int_equal(code, 0);
+    obey(&world);
+    assert_int_equal(world.core->visible_count, 0);
+    assert_int_equal(world.core->groups.count, 0);
+    world_close_all(&world);
+}
+
+static void test_a_later_value_takes_its_place(void **state)
+{
+    struct world world;
+    struct mc_wire_found found;
+    (void)state;
+    open_two(&world);
+    put_value(&world, NUMBER, 0);
+    put_value(&world, NUMBER + 1, MC_PUT_REPLACE);
+    obey(&world);
+    assert_int_equal(world.core->piece_count, PIECES);
+    assert_int_equal(objects_of(&world), 1);
+    assert_int_equal(put(&world, "v", SMALL, 0, MC_PUT_REPLACE), 0); /* one that is no head */
+    obey(&world);
+    assert_int_equal(world.core->piece_count, 0);
+    assert_int_equal(world_get(&world, stranger, "v", 0, &found, NULL), 0);
+    assert_int_equal(found.length, SMALL);
+    assert_int_equal(found.whole, 0);
+    world_close_all(&world);
+}
+
+static void test_a_head_needs_its_pieces(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    (void)state;
+    open_two(&world);
+    assert_int_equal(put(&world, HEAD, HEAD_LENGTH, mc_stripe_group(NUMBER, PIECES), 0), MC_ERR_TRANSFER_FAIL);
+    put_pieces(&world, NUMBER, &grants);
+    assert_int_equal(put(&world, HEAD, HEAD_LENGTH, mc_stripe_group(NUMBER, PIECES + 1), 0), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(put(&world, HEAD, HEAD_LENGTH, 0, 0), MC_ERR_TRANSFER_FAIL);
+    /* A value that was put as one object has no room for a group: it stays one. So does one that is pinned. */
+    assert_int_equal(put(&world, "v", SMALL, 0, 0), 0);
+    assert_int_equal(put(&world, HEAD, HEAD_LENGTH, mc_stripe_group(NUMBER, PIECES), MC_PUT_REPLACE),
+                     MC_ERR_NOT_SUPPORTED);
+    world_check(&world);
+    world_close_all(&world);
+}
+
+static void test_nobody_comes_for_the_pieces(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    (void)state;
+    open_two(&world);
+    put_pieces(&world, NUMBER, &grants);
+    for (unsigned i = 0; i < 70; i++) {
+        world_pass(&world, SECOND_MS);
+        (void)world_beat(&world, stores[0].heartbeat);
+        (void)world_beat(&world, stores[1].heartbeat);
+        assert_int_equal(world.core->piece_count, i < 55 ? PIECES : world.core->piece_count);
+    }
+    obey(&world);
+    assert_int_equal(world.core->visible_count, 0);
+    assert_int_equal(objects_of(&world), 0);
+    world_close_all(&world);
+}
+
+/* Without one piece the value is nothing, and the next put of the key is stored. */
+static void test_a_piece_is_lost(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    (void)state;
+    open_two(&world);
+    put_pieces(&world, NUMBER, &grants);
+    assert_int_equal(put(&world, HEAD, HEAD_LENGTH, mc_stripe_group(NUMBER, PIECES), 0), 0);
+    world_remove_one_send(&world, knowing, piece(NUMBER, 1));
+    int32_t code;
+    world_owner_obeys(&world, owner_of(&grants.places[1]));
+    assert_true(world_remove_answer(&world, knowing, &code, 1));
+    assert_int_equal(world_get(&world, knowing, "v", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(world_exist(&world, knowing, "v"), 0);
+    assert_int_equal(put(&world, "v", SMALL, 0, 0), 0);
+    obey(&world);
+    assert_int_equal(world_get(&world, knowing, "v", 0, NULL, NULL), 0);
+    assert_int_equal(world.core->visible_count, 1);
+    world_close_all(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_value_is_whole),        cmocka_unit_test(test_pieces_lie_apart),
+        cmocka_unit_test(test_all_goes_with_the_head),  cmocka_unit_test(test_a_later_value_takes_its_place),
+        cmocka_unit_test(test_a_head_needs_its_pieces), cmocka_unit_test(test_nobody_comes_for_the_pieces),
+        cmocka_unit_test(test_a_piece_is_lost),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
