@@ -14,6 +14,8 @@ struct keys_request {
     size_t count;
     bool force;
     struct mc_wire_hint hint;
+    uint64_t deadline_ns; /* of all of the call; 0: as any call has */
+    bool once;            /* a master that does not answer, or is busy, is not asked again */
 };
 
 static void write_keys(struct mc_buffer *out, const struct keys_request *request)
@@ -116,6 +118,11 @@ static int read_exist(struct mc_reader *reader, const struct keys_request *reque
     return rc;
 }
 
+static uint64_t told_length(const struct mc_wire_found *found)
+{
+    return found->whole != 0 ? found->whole : found->length;
+}
+
 static int read_size(struct mc_reader *reader, const struct keys_request *request, bool repeated, void *results,
                      size_t at)
 {
@@ -126,7 +133,7 @@ static int read_size(struct mc_reader *reader, const struct keys_request *reques
     size_t count = mc_list_read(reader);
     for (size_t i = 0; i < count && i < request->count; i++) {
         mc_wire_found_read(reader, &found);
-        put_int64(results, at + i, found.code < 0 ? found.code : (int64_t)found.length);
+        put_int64(results, at + i, found.code < 0 ? found.code : (int64_t)told_length(&found));
     }
     return reader->bad || count != request->count ? MC_ERR_PROTOCOL : 0;
 }
@@ -186,10 +193,13 @@ static int call_slice(struct mc_store *store, const struct keys_call *call, cons
 {
     struct mc_master_link *link;
     struct mc_reader reader;
-    int rc =
-        call->reply == MC_MESSAGE_HINT_REPLY
-            ? mc_link_call_if(store, MC_FEATURE_HINTS, deadline_ns, call->build, request, call->reply, &link, &reader)
-            : mc_link_call(store, deadline_ns, call->build, request, call->reply, &link, &reader);
+    int rc;
+    if (request->once)
+        rc = mc_link_try(store, deadline_ns, call->build, request, call->reply, &link, &reader);
+    else if (call->reply == MC_MESSAGE_HINT_REPLY)
+        rc = mc_link_call_if(store, MC_FEATURE_HINTS, deadline_ns, call->build, request, call->reply, &link, &reader);
+    else
+        rc = mc_link_call(store, deadline_ns, call->build, request, call->reply, &link, &reader);
     if (rc == 0) {
         rc = call->read(&reader, request, link->repeated, results, at);
         mc_link_return(store, link);
@@ -205,9 +215,9 @@ static int call_full_keys(struct mc_store *store, const struct keys_call *call, 
                           size_t count, const struct keys_request *wish, void *results)
 {
     int rc, first = 0;
-    uint64_t deadline_ns = mc_store_deadline(store, 0);
+    uint64_t deadline_ns = wish->deadline_ns != 0 ? wish->deadline_ns : mc_store_deadline(store, 0);
     for (size_t at = 0; at < count;) {
-        struct keys_request slice = {.keys = keys + at, .force = wish->force, .hint = wish->hint};
+        struct keys_request slice = {.keys = keys + at, .force = wish->force, .hint = wish->hint, .once = wish->once};
         rc = 0;
         while (slice.count < MC_BATCH_MAX && at + slice.count < count &&
                (rc = mc_key_check(keys[at + slice.count])) == 0)
@@ -249,6 +259,28 @@ int mc_store_exist(struct mc_store *store, const struct mc_bytes *keys, size_t c
 {
     static const struct keys_call call = {build_exist, MC_MESSAGE_EXIST_REPLY, read_exist, put_int};
     return call_keys(store, &call, keys, count, &no_wish, results);
+}
+
+static int read_look(struct mc_reader *reader, const struct keys_request *request, bool repeated, void *results,
+                     size_t at)
+{
+    struct mc_wire_none head;
+    struct mc_wire_found found;
+    (void)repeated;
+    mc_wire_none_read(reader, &head);
+    size_t count = mc_list_read(reader);
+    for (size_t i = 0; i < count && i < request->count; i++) {
+        mc_wire_found_read(reader, &found);
+        put_int(results, at + i, found.code < 0 ? found.code : found.whole != 0 ? MC_LOOK_IN_PIECES : MC_LOOK_WHOLE);
+    }
+    return reader->bad || count != request->count ? MC_ERR_PROTOCOL : 0;
+}
+
+void mc_call_look(struct mc_store *store, const struct mc_bytes *keys, size_t count, uint64_t deadline_ns, int *results)
+{
+    static const struct keys_call call = {build_size, MC_MESSAGE_GET_FOUND, read_look, put_int};
+    const struct keys_request wish = {.deadline_ns = deadline_ns};
+    (void)call_full_keys(store, &call, keys, count, &wish, results);
 }
 
 /* The master looks at no slice behind the first that has a gap. */
@@ -305,6 +337,15 @@ int mc_call_remove(struct mc_store *store, struct mc_bytes key)
 {
     int removed = 0, rc = call_full_keys(store, &remove_call, &key, 1, &no_wish, &removed);
     return rc < 0 ? rc : removed;
+}
+
+void mc_call_remove_parts(struct mc_store *store, const struct mc_bytes *keys, size_t count, uint64_t deadline_ns)
+{
+    int results[MC_BATCH_MAX];
+    const struct keys_request wish = {.force = true, .deadline_ns = deadline_ns, .once = true};
+    mc_assert(count <= MC_BATCH_MAX);
+    if (count > 0 && mc_clock_ns() < deadline_ns)
+        (void)call_full_keys(store, &remove_call, keys, count, &wish, results);
 }
 
 /* ---- the rest ---- */
@@ -384,7 +425,7 @@ int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, bool wi
     bool is_on_disk = rc == 0 && found.disk.length > 0; /* the frame ends with the link */
     if (is_on_disk)
         memcpy(disk.segment_name, found.disk.data, found.disk.length);
-    disk.size = found.length;
+    disk.size = told_length(&found);
     uint64_t epoch = link->epoch;
     mc_link_return(store, link);
     for (size_t i = 0; rc == 0 && i < place_count && i < capacity; i++) {
@@ -392,8 +433,7 @@ int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, bool wi
         rc = mc_store_endpoint(store, epoch, places[i].segment, deadline_ns, &endpoint);
         if (rc < 0)
             break;
-        descriptions[i] =
-            (struct mc_replica_description){.size = found.length, .address = places[i].offset, .status = 3};
+        descriptions[i] = (struct mc_replica_description){.size = disk.size, .address = places[i].offset, .status = 3};
         snprintf(descriptions[i].segment_name, sizeof(descriptions[i].segment_name), "%s", endpoint.name);
     }
     if (rc == 0 && is_on_disk && place_count < capacity)

@@ -16,6 +16,16 @@ int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, bool wi
                      struct mc_replica_description *descriptions, size_t capacity, struct mc_described *described);
 /* mc_store_remove of one key without force; 0 or its code. Keys in this file are full (scope.h). */
 int mc_call_remove(struct mc_store *store, struct mc_bytes key);
+/* What there is of keys: below 0, or one of these. Nothing of them is read. */
+enum mc_look { MC_LOOK_WHOLE = 1, MC_LOOK_IN_PIECES };
+void mc_call_look(struct mc_store *store, const struct mc_bytes *keys, size_t count, uint64_t deadline_ns,
+                  int *results);
+/* Pieces that nobody needs, at most MC_BATCH_MAX; if there is time, and the master has it. */
+void mc_call_remove_parts(struct mc_store *store, const struct mc_bytes *keys, size_t count, uint64_t deadline_ns);
+/* Puts items of one value in pieces (stripes.h), at most MC_BATCH_MAX good ones, in these groups; their results are
+ * set. They are not counted as objects. */
+void mc_put_parts(struct mc_store *store, struct mc_put_item *items, const uint64_t *groups, size_t count,
+                  const struct mc_replicate_config *config, bool replace, uint64_t deadline_ns);
 /* 0 when there is a segment of that name, else MC_ERR_SEGMENT_NOT_FOUND. */
 int mc_call_segment_named(struct mc_store *store, const char *name, uint64_t deadline_ns);
 /* Replaces the value of that version, and no other: MC_ERR_STALE when the key has another value by then, or none. */

@@ -12,6 +12,7 @@
 #include "store/client/master.h"
 #include "store/client/move.h"
 #include "store/client/owners.h"
+#include "store/client/stripes.h"
 #include "store/client/threads.h"
 
 #include <stdlib.h>
@@ -82,16 +83,33 @@ static void pin_to(struct get_one *one, const struct mc_place *place)
         one->pin->version = mc_place_version(place);
 }
 
+/* The head is read into memory of ours, and the value afterwards, in pieces. */
+static void prepare_head(struct get_one *one)
+{
+    free(one->head_part.iov_base);
+    one->head_part = (struct iovec){NULL, one->object_length};
+    bool is_sane = one->object_length <= MC_HEAD_BYTES_MAX && mc_stripes_head_hash(&one->key, &one->head_hash);
+    if (is_sane)
+        one->head_part.iov_base = malloc(one->object_length);
+    if (one->head_part.iov_base == NULL)
+        one->code = is_sane ? MC_ERR_NO_MEMORY : MC_ERR_OBJECT_NOT_FOUND;
+}
+
 /* Settles where the bytes of a found object go. Leaves it PENDING when it is to be read. */
 static void prepare_one(struct get_work *work, struct get_one *one)
 {
     const struct mc_place *place = work->places + one->first_place;
+    uint64_t object_length = one->whole != 0 ? one->whole : one->object_length;
     if (!pin_agrees(one, place)) {
         one->code = MC_ERR_STALE;
         return;
     }
+    if (one->whole != 0)
+        prepare_head(one);
+    if (one->code != PENDING)
+        return;
     if (one->is_range) {
-        if (one->offset > one->object_length || one->length > one->object_length - one->offset)
+        if (one->offset > object_length || one->length > object_length - one->offset)
             one->code = MC_ERR_INVALID_PARAMS;
         else if (one->length == 0)
             one->code = 0;
@@ -99,11 +117,11 @@ static void prepare_one(struct get_work *work, struct get_one *one)
             pin_to(one, place);
         return;
     }
-    if (one->allocated && one->length == one->object_length) { /* asked for again */
+    if (one->allocated && one->length == object_length) { /* asked for again */
         one->code = one->own_part.iov_base == NULL ? MC_ERR_NO_MEMORY : PENDING;
         return;
     }
-    one->length = one->object_length;
+    one->length = object_length;
     if (work->allocate != NULL) {
         one->allocated = true;
         one->own_part = (struct iovec){work->allocate(work->context, one->index, one->length), one->length};
@@ -146,6 +164,7 @@ static int read_found(struct get_work *work, struct mc_reader *reader)
             return MC_ERR_PROTOCOL;
         one->code = found.code < 0 ? found.code : PENDING;
         one->object_length = found.length;
+        one->whole = found.code == 0 ? found.whole : 0;
         if (found.copy_to != 0) { /* what is asked again may have no such answer */
             one->copy_to = found.copy_to;
             one->copy_epoch = work->epoch;
@@ -171,7 +190,7 @@ static int read_found(struct get_work *work, struct mc_reader *reader)
         return MC_ERR_PROTOCOL;
     for (size_t i = 0; i < work->count; i++) {
         const struct get_one *one = &work->ones[i];
-        if (one->code == PENDING &&
+        if (one->code == PENDING && one->whole == 0 &&
             mc_locations_put(&work->store->locations, one->hash, work->epoch, one->object_length,
                              work->places + one->first_place, one->place_count))
             work->learnt = true;
@@ -252,6 +271,7 @@ static void judge(struct get_work *work, struct get_one *one, const struct mc_pl
 {
     if (rc == 0) {
         one->code = (int64_t)one->length;
+        one->head_version = mc_place_version(place);
         pin_to(one, place);
         return;
     }
@@ -349,6 +369,16 @@ static bool are_all_patient(const struct get_work *work)
     return true;
 }
 
+static void read_head(struct get_one *one, struct mc_transfer *transfer)
+{
+    transfer->hash_low = one->head_hash.low;
+    transfer->hash_high = one->head_hash.high;
+    transfer->offset = 0;
+    transfer->length = one->object_length;
+    transfer->parts = &one->head_part;
+    transfer->part_count = 1;
+}
+
 /* One try of everything pending, each at its next replica; what was silent comes last. Returns how many were tried. */
 static size_t read_round(struct get_work *work)
 {
@@ -370,6 +400,8 @@ static size_t read_round(struct get_work *work)
                                                                .length = one->length,
                                                                .parts = one->parts,
                                                                .part_count = one->part_count};
+        if (one->whole != 0)
+            read_head(one, &work->transfers[transfer_count]);
         hot_start(work, one, &work->transfers[transfer_count++]);
     }
     struct mc_run run = {.deadline_ns = work->deadline_ns,
@@ -505,6 +537,7 @@ static void read_known(struct get_work *work)
         struct get_one *one = &work->ones[i];
         bool found = mc_locations_get(&work->store->locations, one->hash, work->epoch, &known);
         one->code = found ? PENDING : MC_ERR_RPC_FAIL;
+        one->whole = 0;
         one->place_count = 0;
         if (!found)
             continue;
@@ -696,10 +729,9 @@ static int64_t final_code(const struct get_one *one, int trouble)
     return is_missed ? MC_ERR_OBJECT_NOT_FOUND : code == MC_ERR_PUT_IN_PROGRESS ? MC_ERR_REPLICA_IS_NOT_READY : code;
 }
 
-void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
+static void read_slice(struct get_call *call, struct get_one *ones, size_t count, uint64_t last_ns)
 {
     struct mc_store *store = call->store;
-    struct get_one *ones = call->ones;
     uint64_t deadline_ns = mc_store_deadline(store, 0);
     struct get_work work = {.store = store,
                             .deadline_ns = deadline_ns < last_ns ? deadline_ns : last_ns,
@@ -721,8 +753,61 @@ void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
         work.ones[i].code = rc;
         work.ones[i].trouble = 0;
     }
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         ones[i].code = final_code(&ones[i], ones[i].trouble);
+    free(work.places);
+    free(work.has_others);
+    free(work.owner_of);
+    free(work.scratch);
+    free(work.transfers);
+}
+
+static bool is_miss(int64_t code)
+{
+    return code == MC_ERR_OBJECT_NOT_FOUND || code == MC_ERR_REPLICA_IS_NOT_READY;
+}
+
+/* The head is there: so the pieces are read. Where one is missing, the value has been replaced, or has gone: the head
+ * says which. One that is missing from the same head is a miss of all. */
+static void read_pieces(struct get_call *call, struct get_one *one, uint64_t last_ns)
+{
+    while (one->code >= 0 && one->whole != 0 && one->length > 0) {
+        uint64_t version = one->head_version;
+        int64_t code = mc_stripes_read(call->store, one, last_ns);
+        if (!is_miss(code) || mc_clock_ns() >= last_ns) {
+            one->code = code;
+            break;
+        }
+        one->code = PENDING;
+        read_slice(call, one, 1, last_ns);
+        if (one->code >= 0 && one->whole != 0 && one->head_version == version)
+            one->code = MC_ERR_OBJECT_NOT_FOUND;
+    }
+    free(one->head_part.iov_base);
+    one->head_part.iov_base = NULL;
+}
+
+/* By when all pieces are to be there, as long as the whole value takes. */
+static uint64_t pieces_until_ns(const struct get_call *call, const struct get_one *one, uint64_t until_ns,
+                                uint64_t last_ns)
+{
+    uint64_t most_ns = until_ns + mc_store_deadline(call->store, one->whole) - mc_store_deadline(call->store, 0);
+    return most_ns < last_ns ? most_ns : last_ns;
+}
+
+void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
+{
+    struct mc_store *store = call->store;
+    struct get_one *ones = call->ones;
+    uint64_t until_ns = mc_store_deadline(store, 0);
+    read_slice(call, ones, count, last_ns);
+    for (size_t i = 0; i < count; i++) {
+        if (ones[i].whole != 0) {
+            until_ns = pieces_until_ns(call, &ones[i], until_ns, last_ns);
+            read_pieces(call, &ones[i], until_ns);
+        }
+    }
+    for (size_t i = 0; i < count && !call->is_of_pieces; i++) {
         bool hit = ones[i].code >= 0;
         atomic_fetch_add_explicit(hit ? &store->get_objects : &store->get_misses, 1, memory_order_relaxed);
         if (hit)
@@ -732,11 +817,6 @@ void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
         if (hit && ones[i].loaded)
             atomic_fetch_add_explicit(&store->get_loads, 1, memory_order_relaxed);
     }
-    free(work.places);
-    free(work.has_others);
-    free(work.owner_of);
-    free(work.scratch);
-    free(work.transfers);
 }
 
 /* ---- for sessions ---- */

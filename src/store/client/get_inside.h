@@ -25,8 +25,13 @@ struct get_one {
     size_t index;            /* in the caller's batch, for allocate */
     struct iovec own_part;   /* what allocate gave, or the target of a range */
     uint64_t object_length;
-    uint32_t copy_to;    /* the segment to which the master wants a copy, once it is read; 0: to none */
-    uint64_t copy_epoch; /* of that number */
+    /* Of a value in pieces (stripes.h): all its bytes, 0 = it is none; object_length and the places are its head's. */
+    uint64_t whole;
+    struct mc_hash head_hash; /* of the key under which that is stored */
+    struct iovec head_part;   /* its bytes, ours */
+    uint64_t head_version;    /* of the head that was read */
+    uint32_t copy_to;         /* the segment to which the master wants a copy, once it is read; 0: to none */
+    uint64_t copy_epoch;      /* of that number */
     size_t first_place;
     uint8_t place_count, tried;
     int trouble;              /* our own, with the replica tried last; 0 = none */
@@ -57,7 +62,8 @@ struct get_call {
     mc_allocate *allocate;
     void *context;
     bool session;
-    uint64_t last_ns; /* of the whole call */
+    bool is_of_pieces; /* the ones are pieces of a value: they are counted with that */
+    uint64_t last_ns;  /* of the whole call */
     struct get_one *ones;
     /* Of ranges: which pin is whose. */
     struct get_pin *pins;

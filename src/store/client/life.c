@@ -18,6 +18,7 @@
 #include "store/client/preconnect.h"
 #include "store/client/sessions.h"
 #include "store/client/state.h"
+#include "store/client/stripes.h"
 #include "store/client/threads.h"
 #include "store/owner/owner.h"
 #include "store/wire/proof.h"
@@ -462,6 +463,7 @@ int mc_life_begin(const struct mc_store_config *config, const struct mc_numa_nod
     store->paths = mc_paths_create(store->node, store->incarnation, allowed);
     store->maps_memory = (allowed & MC_PATH_SHM) != 0;
     const struct mc_hot_limits limits = mc_hot_limits_set();
+    store->stripe_bytes = mc_stripe_bytes_set();
     store->hot = limits.bytes == 0 ? NULL : mc_hot_create(&limits);
     rc = store->paths == NULL || (limits.bytes > 0 && store->hot == NULL) ? MC_ERR_NO_MEMORY : 0;
     if (rc < 0)

@@ -13,6 +13,7 @@
 #include "store/client/master.h"
 #include "store/client/move.h"
 #include "store/client/scope.h"
+#include "store/client/stripes.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -52,6 +53,7 @@ struct put_work {
     uint8_t replica_count;
     bool replace;      /* a value that is there already */
     uint64_t expected; /* only the value of this version; 0 = any */
+    bool is_part;      /* pieces of a value, or its head */
     size_t count;
     struct put_one *ones;
     struct put_one **open; /* asked for in this round */
@@ -399,7 +401,9 @@ static int put_round(struct put_work *work)
             work->open[work->open_count++] = &work->ones[i];
     }
     struct mc_traced *span = mc_traced_begin("mooncake.put.ask");
-    int feature = is_firm_or_not(work) || is_new_pin(work) ? MC_FEATURE_FIRM_PINS : -1;
+    int feature = work->is_part                              ? MC_FEATURE_STRIPES
+                  : is_firm_or_not(work) || is_new_pin(work) ? MC_FEATURE_FIRM_PINS
+                                                             : -1;
     int rc = mc_link_call_if(store, feature, work->deadline_ns, build_put_start, work, MC_MESSAGE_PUT_GRANTED, &link,
                              &reader);
     mc_traced_end(span, rc);
@@ -534,7 +538,8 @@ static bool release_twins(struct put_work *work)
 
 /* Up to MC_BATCH_MAX items that have a good key and a length. */
 static void put_slice(struct mc_store *store, struct mc_put_item **items, const uint64_t *groups, size_t count,
-                      uint64_t bytes, const struct mc_replicate_config *config, bool replace, uint64_t expected)
+                      const struct mc_replicate_config *config, bool replace, uint64_t expected, uint64_t deadline_ns,
+                      bool is_part)
 {
     uint32_t replicas = config == NULL || config->replica_count == 0 ? 1 : config->replica_count;
     struct put_work work = {.store = store,
@@ -542,7 +547,8 @@ static void put_slice(struct mc_store *store, struct mc_put_item **items, const 
                             .replace = replace,
                             .expected = expected,
                             .count = count,
-                            .deadline_ns = mc_store_deadline(store, bytes),
+                            .deadline_ns = deadline_ns,
+                            .is_part = is_part,
                             .replica_count =
                                 (uint8_t)(replicas < MC_REPLICA_COUNT_MAX ? replicas : MC_REPLICA_COUNT_MAX)};
     work.transfer_capacity = count * work.replica_count;
@@ -568,7 +574,7 @@ static void put_slice(struct mc_store *store, struct mc_put_item **items, const 
         items[i]->result = whole ? one->code : MC_ERR_NO_MEMORY;
         if (replace)
             mc_locations_drop(&store->locations, mc_hash(items[i]->key.data, items[i]->key.length));
-        if (items[i]->result == 0) {
+        if (items[i]->result == 0 && !is_part) {
             atomic_fetch_add_explicit(&store->put_objects, 1, memory_order_relaxed);
             atomic_fetch_add_explicit(&store->put_bytes, work.ones[i].length, memory_order_relaxed);
         }
@@ -577,6 +583,16 @@ static void put_slice(struct mc_store *store, struct mc_put_item **items, const 
     free(work.transfers);
     free(work.open);
     free(work.ones);
+}
+
+void mc_put_parts(struct mc_store *store, struct mc_put_item *items, const uint64_t *groups, size_t count,
+                  const struct mc_replicate_config *config, bool replace, uint64_t deadline_ns)
+{
+    struct mc_put_item *slice[MC_BATCH_MAX];
+    mc_assert(count <= MC_BATCH_MAX);
+    for (size_t i = 0; i < count; i++)
+        slice[i] = &items[i];
+    put_slice(store, slice, groups, count, config, replace, 0, deadline_ns, true);
 }
 
 static int check_item(const struct mc_store *store, const struct mc_put_item *item, uint64_t *length)
@@ -613,29 +629,65 @@ static void tell_refusal(const struct mc_store *store, const struct mc_put_item 
                        (unsigned long long)(config->firm_pin_ms > 0 ? config->firm_pin_ms : config->soft_pin_ttl_ms));
 }
 
+struct put_slice { /* what is put together */
+    struct mc_put_item *items[MC_BATCH_MAX];
+    uint64_t groups[MC_BATCH_MAX], bytes;
+    size_t count;
+    bool is_large;     /* they are put in pieces */
+    uint64_t until_ns; /* where values are put in pieces, by when all of the call has ended; else 0 */
+};
+
+/* In pieces; what is to be put as one object after all is left. */
+static void put_large(struct mc_store *store, struct put_slice *slice, const struct mc_replicate_config *config,
+                      bool replace)
+{
+    size_t count = slice->count;
+    mc_stripes_put(store, slice->items, count, config, replace, slice->until_ns);
+    slice->count = 0;
+    for (size_t i = 0; i < count; i++)
+        if (slice->items[i]->result == MC_ERR_NOT_SUPPORTED)
+            slice->items[slice->count++] = slice->items[i]; /* their groups are none */
+}
+
+static void slice_end(struct mc_store *store, struct put_slice *slice, const struct mc_replicate_config *config,
+                      bool replace, uint64_t expected)
+{
+    if (slice->is_large && slice->count > 0)
+        put_large(store, slice, config, replace);
+    if (slice->count > 0)
+        put_slice(store, slice->items, slice->groups, slice->count, config, replace, expected,
+                  slice->until_ns != 0 ? slice->until_ns : mc_store_deadline(store, slice->bytes), false);
+    slice->count = 0;
+    slice->bytes = 0;
+}
+
 /* Of full keys. */
 static int put_full(struct mc_store *store, struct mc_put_item *items, size_t count,
                     const struct mc_replicate_config *config, bool replace, uint64_t expected)
 {
-    struct mc_put_item *slice[MC_BATCH_MAX];
-    uint64_t groups[MC_BATCH_MAX];
-    size_t slice_count = 0;
-    uint64_t bytes = 0;
+    struct put_slice slice;
     int rc = 0;
+    slice.count = slice.bytes = 0;
+    slice.is_large = false;
+    slice.until_ns = store->stripe_bytes > 0 && expected == 0 ? mc_store_deadline(store, 0) : 0;
     for (size_t i = 0; i < count; i++) {
         uint64_t length;
         items[i].result = check_item(store, &items[i], &length);
-        if (items[i].result == 0) {
-            groups[slice_count] = config == NULL || config->groups == NULL ? 0 : config->groups[i];
-            slice[slice_count++] = &items[i];
-            bytes += length;
-        }
-        if (slice_count == MC_BATCH_MAX || (i + 1 == count && slice_count > 0)) {
-            put_slice(store, slice, groups, slice_count, bytes, config, replace, expected);
-            slice_count = 0;
-            bytes = 0;
-        }
+        if (items[i].result < 0)
+            continue;
+        if (slice.until_ns != 0)
+            slice.until_ns += mc_store_deadline(store, length) - mc_store_deadline(store, 0);
+        bool is_large = expected == 0 && mc_stripes_apply(store, length, config, i);
+        if (is_large != slice.is_large)
+            slice_end(store, &slice, config, replace, expected); /* in order: its key may stand there, too */
+        slice.is_large = is_large;
+        slice.groups[slice.count] = config == NULL || config->groups == NULL ? 0 : config->groups[i];
+        slice.items[slice.count++] = &items[i];
+        slice.bytes += length;
+        if (slice.count == MC_BATCH_MAX)
+            slice_end(store, &slice, config, replace, expected);
     }
+    slice_end(store, &slice, config, replace, expected);
     for (size_t i = 0; i < count && rc == 0; i++) {
         rc = items[i].result;
         if (rc < 0 && expected == 0)

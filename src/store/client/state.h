@@ -123,8 +123,9 @@ struct mc_store {
     _Atomic uint64_t acting_epoch, acted_ns; /* the same of masters that may have acted (hello_reply.quiet) */
     struct mc_locations locations;
     struct mc_loads loads;
-    struct mc_hot *hot; /* NULL: no copies are kept */
-    bool maps_memory;   /* of other processes of this machine */
+    struct mc_hot *hot;    /* NULL: no copies are kept */
+    uint64_t stripe_bytes; /* of a piece; 0: values are not put in pieces */
+    bool maps_memory;      /* of other processes of this machine */
     struct mc_sessions sessions;
     _Atomic(struct mc_preconnect *) preconnect; /* NULL: needs no paths */
     _Atomic(struct mc_drain *) drain;           /* of the heartbeat thread; NULL: it was never told to */
