@@ -24,7 +24,7 @@ struct options {
     const char *list;
     uint64_t skipped[256];
     size_t skipped_count;
-    bool plain, mild, narrow, wide, hard, noteless, lease, tenants, proofs, quotas, dozes, disks, diskless,
+    bool plain, mild, narrow, wide, hard, noteless, lease, tenants, proofs, quotas, dozes, stripes, disks, diskless,
         data_threads, forgets, trace, keep_going, no_shrink, check_hash, fails, is_single;
     uint32_t only, has_only;
 };
@@ -85,6 +85,7 @@ static void plan_make(const struct options *options, uint64_t seed, struct sim_p
     plan->has_tenants = options->tenants;
     plan->proves_epochs = options->proofs;
     plan->dozes = options->dozes;
+    plan->has_stripes = options->stripes;
     if (options->data_threads && plan->data_threads == 0)
         plan->data_threads = 1 + (uint32_t)(seed % 3);
     plan->all_forget = plan->all_forget && !options->noteless; /* without a note nobody can know of that master */
@@ -129,12 +130,13 @@ static void print_replay(const struct options *options, uint64_t seed)
         printf(" --only none");
     print_faults("--only", options->only);
     print_faults("--without", options->without);
-    printf("%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
-           options->narrow ? " --narrow" : "", options->wide ? " --wide" : "", options->hard ? " --hard" : "",
-           options->noteless ? " --noteless" : "", options->lease ? " --lease" : "",
+    printf("%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "",
+           options->mild ? " --mild" : "", options->narrow ? " --narrow" : "", options->wide ? " --wide" : "",
+           options->hard ? " --hard" : "", options->noteless ? " --noteless" : "", options->lease ? " --lease" : "",
            options->tenants ? " --tenants" : "", options->proofs ? " --proofs" : "", options->quotas ? " --quotas" : "",
-           options->dozes ? " --dozes" : "", options->disks ? " --disks" : "", options->diskless ? " --diskless" : "",
-           options->data_threads ? " --data-threads" : "", options->forgets ? " --forgets" : "");
+           options->dozes ? " --dozes" : "", options->stripes ? " --stripes" : "", options->disks ? " --disks" : "",
+           options->diskless ? " --diskless" : "", options->data_threads ? " --data-threads" : "",
+           options->forgets ? " --forgets" : "");
 }
 
 /* Does it fail so? In a process of its own: a failure may be a crash. kind: the word before the colon. */
@@ -263,6 +265,8 @@ static bool parse(int argc, char **argv, struct options *options)
             options->noteless = true;
         } else if (strcmp(name, "--dozes") == 0) { /* masters stand still for seconds just before they are killed */
             options->dozes = true;
+        } else if (strcmp(name, "--stripes") == 0) { /* values of more than 512 bytes are put in pieces */
+            options->stripes = true;
         } else if (strcmp(name, "--disks") == 0) { /* in each seed owners have disks */
             options->disks = true;
         } else if (strcmp(name, "--diskless") == 0) { /* as before there were disks */
@@ -383,7 +387,7 @@ int main(int argc, char **argv)
                 "N] [--trace] "
                 "[--keep-going] "
                 "[--no-shrink] [--check-hash] [--fails] [--forgets] [--plain] [--mild] [--narrow] [--wide] [--hard] "
-                "[--noteless] [--lease] [--tenants] [--quotas] [--proofs] [--dozes] [--disks | --diskless] "
+                "[--noteless] [--lease] [--tenants] [--quotas] [--proofs] [--dozes] [--stripes] [--disks | --diskless] "
                 "[--data-threads]\n"
                 "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
                 "--only FAULT|none]...\nfaults:");

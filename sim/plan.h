@@ -96,6 +96,7 @@ struct sim_plan {
     uint32_t few_clearing;                /* replicas that an object counts while they are cleared; 0: all */
     uint32_t disks;                       /* of each owner; 0: none */
     uint32_t data_threads;                /* of each owner; 0: one thread serves all */
+    bool has_stripes;                     /* values of more than 512 bytes are put in pieces */
     bool dozes;                           /* masters stand still for seconds just before they are killed */
     bool is_stored_ahead; /* values go to disks shortly before they are evicted, and not when they are put */
     bool is_resized;      /* a disk may take more or less at each start of its owner */

@@ -582,11 +582,13 @@ char *sim_getenv(const char *name);
 char *sim_getenv(const char *name)
 {
     static char host[] = "10.0.0.15", port[] = "443"; /* of an API server */
-    static char threads[2];
+    static char threads[2], stripe[] = "1";           /* the least there is */
     if (strcmp(name, "MC_SERVE_THREADS") == 0) {
         threads[0] = (char)('0' + sim_plan->data_threads);
         return threads;
     }
+    if (sim_plan->has_stripes && strcmp(name, "MC_STORE_STRIPE_SIZE") == 0)
+        return stripe;
     return strcmp(name, "KUBERNETES_SERVICE_HOST") == 0   ? host
            : strcmp(name, "KUBERNETES_SERVICE_PORT") == 0 ? port
                                                           : NULL;

@@ -52,6 +52,10 @@
 #undef MC_LANE_IDLE_MS
 #define MC_LANE_IDLE_MS 3000u
 
+/* With --stripes; values have up to 20 KiB. */
+#define MC_STRIPE_BYTES_MIN 512u
+#define MC_STRIPE_BYTES_UNIT 64u
+
 /* Disks: regions that a few values fill, a journal that a few removals fill. */
 #undef MC_DISK_REGION_BYTES
 #define MC_DISK_REGION_BYTES SIM_DISK_REGION

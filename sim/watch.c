@@ -100,9 +100,9 @@ int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_
     uint32_t put = oracle_put_of(commit->hash_low, commit->hash_high, commit->length, commit->crc);
     if (commit->replica == MC_REPLICA_LOADED) {
         oracle_disk_loads++;
-        if (put == UINT32_MAX)
+        if (put == UINT32_MAX && !sim_plan->has_stripes)
             sim_fail("content: slot %u takes from a disk what nobody put", commit->slot);
-        else
+        else if (put != UINT32_MAX)
             oracle_placed_move(account->segment, commit->slot, commit->generation, put, oracle_put_key(put), false);
     } else if (put != UINT32_MAX) {
         oracle_placed(account->segment, commit->slot, commit->generation, put, oracle_put_key(put),
