@@ -212,7 +212,7 @@ static bool span_read(struct get_call *call, const struct get_pin *pin, const st
     mc_get_slice(call, 1, call->last_ns);
     uint64_t believed = *object_length;
     if (one->code >= 0 || one->code == MC_ERR_INVALID_PARAMS)
-        *object_length = one->object_length;
+        *object_length = one->whole != 0 ? one->whole : one->object_length;
     if (one->code == MC_ERR_INVALID_PARAMS || (one->code >= 0 && believed < *object_length))
         return false;
     span_results(call, pin, one->code, *object_length);
