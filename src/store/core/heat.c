@@ -150,7 +150,7 @@ uint32_t mc_heat_read(struct mc_core *core, const struct mc_connection *connecti
     const struct mc_id host = connection->member->host;
     if (!mc_id_is_zero(host) && is_among(replicas, count, host))
         return 0; /* it is near */
-    uint64_t units = mc_extent_units(object->length, mc_object_key(object).length);
+    uint64_t units = mc_object_units(object);
     bool may_be = !mc_object_is_firm(object) ||
                   mc_firm_fits(core, mc_object_key(object), object, object->length, count + 1, true);
     const struct mc_segment *segment = may_be ? target(core, host, units, replicas, count) : NULL;

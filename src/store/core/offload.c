@@ -12,6 +12,7 @@
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/stripe.h"
 
 /* ---- the node of a move ---- */
 
@@ -129,7 +130,7 @@ static bool store_within(struct mc_core *core, struct mc_object *object, uint32_
     }
     struct mc_node *node = mc_segment_node(disk, slot);
     node->offset = 0;
-    node->size = mc_extent_units(object->length, object->key_length) & ((1ull << 40) - 1);
+    node->size = mc_object_units(object) & ((1ull << 40) - 1);
     if (!begin_move(core, object, disk, slot, MC_REPLICA_DISK)) {
         mc_space_number_give(&disk->space, slot);
         return false;
@@ -347,7 +348,7 @@ static int32_t load(struct mc_core *core, struct mc_object *object, bool fetch)
     if (is_resting(core, from) || object->live >= MC_REPLICA_COUNT_MAX ||
         core->counter_end - core->counter <= MC_BATCH_MAX || mc_jobs_will_meet(core, object))
         return MC_ERR_OBJECT_NOT_FOUND;
-    uint64_t units = mc_extent_units(object->length, object->key_length);
+    uint64_t units = mc_object_units(object);
     if (fetch && (!may_fetch(from.segment->member, units) || !mc_account_could(core, object)))
         return MC_ERR_OBJECT_NOT_FOUND;
     mc_account_make_room(core, object);

@@ -11,6 +11,7 @@
 #define MC_CORE_STRIPE_H
 
 #include "store/core/group.h"
+#include "store/core/replica.h"
 #include "store/wire/stripe.h"
 
 struct mc_core;
@@ -40,6 +41,13 @@ static inline struct mc_span mc_key_stored(const struct mc_object *object, uint8
     memcpy(text, MC_HEAD_MARK, MC_MARK_LENGTH);
     memcpy(text + MC_MARK_LENGTH, key.data, key.length);
     return mc_span(text, MC_MARK_LENGTH + key.length);
+}
+
+/* The extent that it takes: a head is stored under its marked key. */
+static inline uint64_t mc_object_units(const struct mc_object *object)
+{
+    size_t mark = mc_object_is_head(object) ? MC_MARK_LENGTH : 0;
+    return mc_extent_units(object->length, mc_object_key(object).length + mark);
 }
 
 /* True of any object but a head, some of whose pieces cannot be read now. */
