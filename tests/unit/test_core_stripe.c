@@ -192,6 +192,27 @@ static void test_a_head_needs_its_pieces(void **state)
     world_close_all(&world);
 }
 
+/* A head that was never there ends nothing: its writer asks for it again. */
+static void test_a_head_fails_first(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    const struct world_wish wish = {.group = mc_stripe_group(NUMBER, PIECES)};
+    struct mc_wire_place place;
+    (void)state;
+    open_two(&world);
+    put_pieces(&world, NUMBER, &grants);
+    assert_int_equal(world_grant(&world, knowing, PUT_2, HEAD, HEAD_LENGTH, &wish, &place), 0);
+    world_revoke(&world, knowing, &place);
+    obey(&world);
+    assert_int_equal(world_put_done(&world, knowing, PUT_2), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world.core->piece_count, PIECES);
+    assert_int_equal(put(&world, HEAD, HEAD_LENGTH, wish.group, 0), 0);
+    assert_int_equal(world_get(&world, knowing, "v", 0, NULL, NULL), 0);
+    world_check(&world);
+    world_close_all(&world);
+}
+
 static void test_nobody_comes_for_the_pieces(void **state)
 {
     struct world world;
@@ -239,7 +260,7 @@ int main(void)
         cmocka_unit_test(test_a_value_is_whole),        cmocka_unit_test(test_pieces_lie_apart),
         cmocka_unit_test(test_all_goes_with_the_head),  cmocka_unit_test(test_a_later_value_takes_its_place),
         cmocka_unit_test(test_a_head_needs_its_pieces), cmocka_unit_test(test_nobody_comes_for_the_pieces),
-        cmocka_unit_test(test_a_piece_is_lost),
+        cmocka_unit_test(test_a_piece_is_lost),         cmocka_unit_test(test_a_head_fails_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -168,6 +168,7 @@ void mc_group_head(struct mc_groups *groups, struct mc_object *object)
     struct mc_group *group = mc_object_group(object);
     mc_assert(group != NULL && group->head == NULL);
     group->head = object;
+    group->is_over = false;
     stripe_open(groups, group);
 }
 
@@ -184,7 +185,7 @@ static void stripe_left(struct mc_groups *groups, struct mc_group *group, const 
     bool is_head = group->head == object, is_piece = !is_head && mc_key_is_piece(mc_object_key(object));
     if (is_head) {
         group->head = NULL;
-        group->is_over = true;
+        group->is_over = group->is_shown; /* else it was never there, and may be put again */
     }
     group->pieces -= is_piece;
     if (is_head || is_piece)

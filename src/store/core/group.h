@@ -33,6 +33,7 @@ struct mc_group {
     /* Of a value in pieces: see stripe.h. */
     struct mc_object *head; /* a member, or NULL */
     uint32_t pieces;        /* members that are pieces */
+    bool is_shown;          /* there was a head of it */
     bool is_over;           /* its head has gone: so are the pieces to */
     uint64_t headless_ms;   /* since when all its pieces are there and no head is; 0: that was not looked at */
     struct mc_link open;    /* among those that ticks look at */

@@ -439,6 +439,7 @@ void mc_object_show(struct mc_core *core, struct mc_object *object)
     object->visible = 1;
     core->visible_count++;
     core->piece_count += mc_object_is_piece(object);
+    mc_stripe_shown(object);
     object->soft_until = 0;
     mc_pin_begin(core, object);
     mc_pins_count(core, object);

@@ -97,6 +97,7 @@ void mc_stripe_succeeded(struct mc_core *core, struct mc_object *object, const s
     bool joined = mc_group_join(&core->groups, object, wished);
     mc_assert(joined); /* the group is there: it needs no memory */
     mc_group_head(&core->groups, object);
+    mc_stripe_shown(object); /* or will be, when the value before is cleared */
 }
 
 /* ---- what is left goes ---- */

@@ -71,6 +71,13 @@ struct mc_object *mc_stripe_succeed(struct mc_core *core, const struct mc_object
 /* Can it take the object's place, as far as pieces go? */
 bool mc_stripe_can_succeed(const struct mc_core *core, const struct mc_object *object,
                            const struct mc_object *successor);
+/* The object is there from now on. */
+static inline void mc_stripe_shown(const struct mc_object *object)
+{
+    struct mc_group *group = mc_object_group(object);
+    if (group != NULL && group->head == object)
+        group->is_shown = true;
+}
 /* The object has the successor's value from now on. */
 void mc_stripe_succeeded(struct mc_core *core, struct mc_object *object, const struct mc_object *successor);
 /* Looks at what may not belong together any more, a slice. */
