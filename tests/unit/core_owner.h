@@ -181,7 +181,7 @@ static struct mc_wire_inventory_item item_of(const struct fake_owner *owner, con
                                           .pin_ms = slot->pin_ms,
                                           .hint = slot->hint};
     if (slot->state == 1)
-        item.key = mc_span_string(slot->key);
+        item.key = world_key(slot->key);
     else
         item.writer = (struct mc_id){4711, 1};
     return item;

@@ -183,13 +183,64 @@ static void test_a_head_needs_its_pieces(void **state)
     assert_int_equal(put(&world, HEAD, HEAD_LENGTH, mc_stripe_group(NUMBER, PIECES), 0), MC_ERR_TRANSFER_FAIL);
     put_pieces(&world, NUMBER, &grants);
     assert_int_equal(put(&world, HEAD, HEAD_LENGTH, mc_stripe_group(NUMBER, PIECES + 1), 0), MC_ERR_TRANSFER_FAIL);
-    assert_int_equal(put(&world, HEAD, HEAD_LENGTH, 0, 0), MC_ERR_TRANSFER_FAIL);
     /* A value that was put as one object has no room for a group: it stays one. So does one that is pinned. */
     assert_int_equal(put(&world, "v", SMALL, 0, 0), 0);
     assert_int_equal(put(&world, HEAD, HEAD_LENGTH, mc_stripe_group(NUMBER, PIECES), MC_PUT_REPLACE),
                      MC_ERR_NOT_SUPPORTED);
     world_check(&world);
     world_close_all(&world);
+}
+
+/* A head of a piece would be read for ever, and a piece of no value would never go. */
+static void test_what_no_put_makes_is_refused(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    char both[64], twice[] = "\1\4\305\176" HEAD;
+    uint64_t group = mc_stripe_group(NUMBER, PIECES);
+    (void)state;
+    open_two(&world);
+    put_pieces(&world, NUMBER, &grants);
+    (void)snprintf(both, sizeof(both), "\1\4\305\176%s", piece(NUMBER, 0));
+    assert_int_equal(put(&world, both, HEAD_LENGTH, group, 0), MC_ERR_INVALID_KEY);
+    assert_int_equal(put(&world, twice, HEAD_LENGTH, group, 0), MC_ERR_INVALID_KEY);
+    assert_int_equal(put(&world, HEAD, HEAD_LENGTH, 0, 0), MC_ERR_INVALID_KEY);
+    assert_int_equal(put(&world, HEAD, HEAD_LENGTH, mc_stripe_group(NUMBER, 1), 0), MC_ERR_INVALID_KEY);
+    assert_int_equal(put(&world, piece(NUMBER, 7), SMALL, 0, 0), MC_ERR_INVALID_KEY);
+    assert_int_equal(put(&world, piece(NUMBER, 7), SMALL, NUMBER << MC_STRIPE_COUNT_BITS, 0), MC_ERR_INVALID_KEY);
+    assert_int_equal(put(&world, piece(NUMBER, 7), SMALL, mc_stripe_group(NUMBER, MC_STRIPE_PIECES_MAX + 1), 0),
+                     MC_ERR_INVALID_KEY);
+    assert_int_equal(world.core->visible_count, PIECES);
+    assert_int_equal(put(&world, HEAD, HEAD_LENGTH, group, 0), 0);
+    world_check(&world);
+    world_close_all(&world);
+}
+
+/* Nor does a master take such from who made it up, or has lost its group. */
+static void test_what_no_put_makes_is_not_taken(void **state)
+{
+    struct world world;
+    char both[64];
+    const uint64_t group = mc_stripe_group(NUMBER, 2);
+    (void)state;
+    struct fake_owner *owner = start_with_owner(&world);
+    const char *kept[] = {"0", "1", "2", "3", "4", "5"};
+    for (unsigned i = 0; i < 6; i++)
+        assert_int_equal(fake_put_in(&world, owner, kept[i], SMALL, 0, group), 0);
+    (void)snprintf(both, sizeof(both), "\1\4\305\176%s", piece(NUMBER, 0));
+    const char *told[] = {piece(NUMBER, 0), piece(NUMBER, 1), both, "\1\4\305\176" HEAD, HEAD, piece(NUMBER, 2)};
+    const uint64_t groups[] = {group, group, group, group, group, 0};
+    for (unsigned i = 0; i < 6; i++) {
+        struct fake_slot *slot = held(owner, kept[i]);
+        slot->group = groups[i];
+        (void)snprintf(slot->key, sizeof(slot->key), "%s", told[i]);
+    }
+    crash(&world, FIRST_EPOCH + 1, SECOND_MS);
+    assert_true(fake_return(&world, owner));
+    assert_int_equal(world.core->visible_count, 3);
+    assert_int_equal(world.core->piece_count, 2);
+    world_check(&world);
+    finish(&world, owner, NULL);
 }
 
 /* A head that was never there ends nothing: its writer asks for it again. */
@@ -257,10 +308,16 @@ static void test_a_piece_is_lost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_value_is_whole),        cmocka_unit_test(test_pieces_lie_apart),
-        cmocka_unit_test(test_all_goes_with_the_head),  cmocka_unit_test(test_a_later_value_takes_its_place),
-        cmocka_unit_test(test_a_head_needs_its_pieces), cmocka_unit_test(test_nobody_comes_for_the_pieces),
-        cmocka_unit_test(test_a_piece_is_lost),         cmocka_unit_test(test_a_head_fails_first),
+        cmocka_unit_test(test_a_value_is_whole),
+        cmocka_unit_test(test_pieces_lie_apart),
+        cmocka_unit_test(test_all_goes_with_the_head),
+        cmocka_unit_test(test_a_later_value_takes_its_place),
+        cmocka_unit_test(test_a_head_needs_its_pieces),
+        cmocka_unit_test(test_nobody_comes_for_the_pieces),
+        cmocka_unit_test(test_a_piece_is_lost),
+        cmocka_unit_test(test_a_head_fails_first),
+        cmocka_unit_test(test_what_no_put_makes_is_refused),
+        cmocka_unit_test(test_what_no_put_makes_is_not_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -749,13 +749,16 @@ static void epoch_is_full(struct mc_core *core)
 }
 
 /* The key as the core knows it, and its group: that of pieces is their writer's word, of which tenant they are. */
-static void take_key(const struct mc_connection *connection, struct mc_wire_put_start_item *item, bool *is_head)
+static void take_key(const struct mc_connection *connection, uint64_t expected, struct mc_wire_put_start_item *item,
+                     bool *is_head)
 {
-    struct mc_span key = mc_key_canonical(item->key, is_head);
-    *is_head = *is_head && (item->group == 0 || mc_stripe_can_be(item->group));
-    if (*is_head)
-        item->key = key;
-    else if (!mc_key_is_piece(item->key))
+    bool is_copy = expected != 0 && item->group == 0; /* which has the group of what is there */
+    bool is_sound = mc_key_is_sound(item->key, is_copy ? mc_stripe_group(1, 2) : item->group);
+    bool is_piece = mc_key_is_piece(item->key);
+    item->key = mc_key_canonical(item->key, is_head);
+    if (!is_sound)
+        item->key.length = 0; /* which is no key */
+    else if (!*is_head && !is_piece)
         item->group = mc_scope_group(&connection->scope, item->group);
 }
 
@@ -771,7 +774,7 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
     for (uint32_t i = 0; i < count; i++) {
         mc_wire_put_start_item_read(&reader, &items[i]);
         mc_connection_keep(connection, &items[i].key, 1);
-        take_key(connection, &items[i], &start.heads[i]);
+        take_key(connection, head.expected, &items[i], &start.heads[i]);
     }
     for (uint32_t names = mc_list_read(&reader); names > 0; names--) {
         struct mc_wire_name name;

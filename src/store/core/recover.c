@@ -411,7 +411,7 @@ static void take_pin(const struct mc_core *core, struct mc_object *object, const
         mc_firm_begin(object);
 }
 
-/* An entry of a head that can be none: of an owner that knows no groups, or that makes it up. */
+/* An entry of a head that can be none now. */
 static bool is_no_head(const struct mc_core *core, const struct mc_object *object,
                        const struct mc_wire_inventory_item *item)
 {
@@ -420,7 +420,7 @@ static bool is_no_head(const struct mc_core *core, const struct mc_object *objec
     const struct mc_group *group = mc_group_find(&core->groups, item->group, key_of(item));
     bool is_taken = group != NULL && group->head != NULL && group->head != object;
     bool has_no_room = object != NULL && !object->roomy && (object->tombstone == 0 || object->clearing > 0);
-    return !mc_stripe_can_be(item->group) || is_taken || has_no_room;
+    return is_taken || has_no_room;
 }
 
 /* The object that the entry may become a replica of, made or emptied if need be; NULL: the entry is refused. */
@@ -433,6 +433,8 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_segment *se
     bool has_no_object = object == NULL || object->tombstone != 0; /* a put that failed may have left a cell */
     if (core->refuse_earlier || (has_no_object && mc_tombstone_may_be(core, key)))
         return NULL;
+    if (!mc_key_is_sound(item->key, item->group))
+        return NULL; /* of an owner that knows no groups, or that makes it up */
     if (object != NULL && object->tombstone == 0) {
         if (!object->visible)
             return NULL; /* it is being put */

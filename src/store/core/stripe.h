@@ -34,6 +34,15 @@ static inline struct mc_span mc_key_canonical(struct mc_span key, bool *is_head)
     *is_head = mc_key_is_head(key);
     return *is_head ? mc_key_unmarked(key) : key;
 }
+/* Can something of that key, as it is stored, be a head or a piece of that group, if it says so? A piece of no value's
+ * group would be let go by nobody, and a head that is a piece, too, would have its reader read for ever. */
+static inline bool mc_key_is_sound(struct mc_span key, uint64_t group)
+{
+    bool is_head = mc_key_is_head(key);
+    if (is_head && !mc_key_is_plain(mc_key_unmarked(key)))
+        return false;
+    return (!is_head && !mc_key_is_piece(key)) || mc_stripe_can_be(group);
+}
 /* The key of a head as it is stored; the text has room for MC_MARK_LENGTH + MC_KEY_LENGTH_MAX. */
 static inline struct mc_span mc_key_stored(const struct mc_object *object, uint8_t *text)
 {

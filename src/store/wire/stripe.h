@@ -40,6 +40,11 @@ static inline bool mc_key_is_piece(struct mc_span key)
 {
     return mc_key_has_mark(key, MC_PIECE_MARK) && key.length >= MC_MARK_LENGTH + MC_PIECE_NAME_LENGTH;
 }
+/* Of neither mark: what may stand behind that of a head. */
+static inline bool mc_key_is_plain(struct mc_span key)
+{
+    return !mc_key_has_mark(key, MC_HEAD_MARK) && !mc_key_has_mark(key, MC_PIECE_MARK);
+}
 /* Without its mark, if it has one. */
 static inline struct mc_span mc_key_unmarked(struct mc_span key)
 {
