@@ -45,7 +45,8 @@ struct fake_master {
     bool key_exists;
     size_t place_count;
     struct mc_wire_place places[FAKE_PLACES];
-    uint64_t length;
+    uint64_t length, whole;                             /* whole: of a value in pieces, of which that is a head */
+    unsigned wholes;                                    /* so many gets hear that, then all hear of one object */
     unsigned coming;                                    /* so many gets hear that the value is about to be there */
     uint64_t coming_length;                             /* which is what comes from a disk, or 0 */
     struct mc_wire_segment_reply segments[FAKE_PLACES]; /* by segment number */
@@ -56,7 +57,7 @@ struct fake_master {
     /* What it saw. */
     unsigned mounts, unmounts;
     unsigned pings; /* on connections for calls */
-    unsigned hellos, calls, heartbeats, segment_asked, suspects, rotten, removes, puts;
+    unsigned hellos, calls, heartbeats, segment_asked, suspects, rotten, removes, puts, gets;
     struct mc_wire_suspect suspect;
     struct mc_wire_slot rotten_slot;
     uint64_t seen_epoch; /* in the last hello */
@@ -135,6 +136,9 @@ static inline void fake_get(struct fake_master *fake, struct mc_buffer *out, uin
 {
     bool is_coming = fake->coming > 0, found = fake->key_exists && fake->place_count > 0 && !is_coming;
     fake->coming -= is_coming;
+    bool is_whole = found && fake->wholes > 0;
+    fake->wholes -= is_whole;
+    fake->gets++;
     size_t frame = mc_frame_begin(out, MC_MESSAGE_GET_FOUND, id);
     mc_wire_none_write(out, &(struct mc_wire_none){0});
     size_t list = mc_list_begin(out);
@@ -144,7 +148,8 @@ static inline void fake_get(struct fake_master *fake, struct mc_buffer *out, uin
                                                      .replica_count = (uint8_t)(found ? fake->place_count : 0),
                                                      .length = found       ? fake->length
                                                                : is_coming ? fake->coming_length
-                                                                           : 0});
+                                                                           : 0,
+                                                     .whole = is_whole ? fake->whole : 0});
     mc_list_end(out, list, 1);
     fake_places(fake, out, found);
     mc_frame_end(out, frame);

@@ -783,8 +783,6 @@ static void read_pieces(struct get_call *call, struct get_one *one, uint64_t las
         if (one->code >= 0 && one->whole != 0 && one->head_version == version)
             one->code = MC_ERR_OBJECT_NOT_FOUND;
     }
-    free(one->head_part.iov_base);
-    one->head_part.iov_base = NULL;
 }
 
 /* By when all pieces are to be there, as long as the whole value takes. */
@@ -802,10 +800,14 @@ void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
     uint64_t until_ns = mc_store_deadline(store, 0);
     read_slice(call, ones, count, last_ns);
     for (size_t i = 0; i < count; i++) {
-        if (ones[i].whole != 0) {
+        if (ones[i].whole != 0 && call->is_of_pieces) {
+            ones[i].code = MC_ERR_OBJECT_NOT_FOUND; /* no put makes a piece of pieces */
+        } else if (ones[i].whole != 0) {
             until_ns = pieces_until_ns(call, &ones[i], until_ns, last_ns);
             read_pieces(call, &ones[i], until_ns);
         }
+        free(ones[i].head_part.iov_base); /* there may be one of an answer before the last, too */
+        ones[i].head_part.iov_base = NULL;
     }
     for (size_t i = 0; i < count && !call->is_of_pieces; i++) {
         bool hit = ones[i].code >= 0;

@@ -340,8 +340,8 @@ static bool head_read(const struct get_one *one, struct stripe_head *head)
         return false;
     memcpy(head, one->head_part.iov_base, sizeof(*head));
     return memcmp(head->magic, HEAD_MAGIC, sizeof(head->magic)) == 0 && head->length == one->whole &&
-           head->stripe > 0 && head->count > 0 && head->count <= MC_STRIPE_PIECES_MAX &&
-           (head->length + head->stripe - 1) / head->stripe == head->count;
+           head->length <= INT64_MAX && head->stripe > 0 && head->stripe < head->length &&
+           head->count <= MC_STRIPE_PIECES_MAX && (head->length + head->stripe - 1) / head->stripe == head->count;
 }
 
 struct piece_reading {
