@@ -283,6 +283,65 @@ static void test_nobody_comes_for_the_pieces(void **state)
     world_close_all(&world);
 }
 
+/* The pieces of many go in slices: nobody waits for all of them. */
+static void test_many_go_in_slices(void **state)
+{
+    enum { VALUES = 12, MANY = 250 };
+    struct world world;
+    static struct world_grants grants;
+    static struct world_item items[MANY];
+    (void)state;
+    open_two(&world);
+    for (unsigned number = 1; number <= VALUES; number++) {
+        const struct world_wish wish = {.group = mc_stripe_group(number, MANY)};
+        static char names[MANY][32];
+        for (unsigned i = 0; i < MANY; i++) {
+            struct mc_span key = world_key(piece(number, i));
+            memcpy(names[i], key.data, key.length);
+            items[i] = (struct world_item){mc_span(names[i], key.length), 1};
+        }
+        world_put_start(&world, knowing, PUT_1, items, MANY, &wish, &grants);
+        assert_int_equal(grants.place_count, MANY);
+        world_live_all(&world, &stores[0], &stores[1], &grants);
+        assert_int_equal(world_put_done(&world, knowing, PUT_1), 0);
+    }
+    for (unsigned i = 0; i < 59; i++) {
+        world_pass(&world, SECOND_MS);
+        (void)world_beat(&world, stores[0].heartbeat);
+        (void)world_beat(&world, stores[1].heartbeat);
+    }
+    assert_int_equal(world.core->piece_count, VALUES * MANY);
+    bool is_more = true;
+    for (unsigned i = 0; i < 100 && world.core->piece_count > 0; i++) {
+        uint64_t before = world.core->piece_count;
+        world.now += is_more ? 0 : 100;
+        is_more = mc_core_tick(world.core, world.now) <= world.now;
+        assert_in_range(before - world.core->piece_count, 0, 1024 + MANY);
+        assert_true(is_more || world.core->piece_count == before || world.core->piece_count == 0);
+    }
+    assert_int_equal(world.core->piece_count, 0);
+    obey(&world);
+    world_check(&world);
+    world_close_all(&world);
+}
+
+/* Whoever names the group of a value for another object makes nothing larger that is looked at for each read. */
+static void test_others_in_its_group(void **state)
+{
+    struct world world;
+    (void)state;
+    open_two(&world);
+    put_value(&world, NUMBER, 0);
+    assert_int_equal(put(&world, "other", SMALL, mc_stripe_group(NUMBER, PIECES), 0), 0);
+    assert_int_equal(world_get(&world, knowing, "v", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    obey(&world);
+    obey(&world);
+    assert_int_equal(world.core->visible_count, 1);
+    assert_int_equal(world_get(&world, knowing, "other", 0, NULL, NULL), 0);
+    world_check(&world);
+    world_close_all(&world);
+}
+
 /* Without one piece the value is nothing, and the next put of the key is stored. */
 static void test_a_piece_is_lost(void **state)
 {
@@ -298,6 +357,7 @@ static void test_a_piece_is_lost(void **state)
     assert_true(world_remove_answer(&world, knowing, &code, 1));
     assert_int_equal(world_get(&world, knowing, "v", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
     assert_int_equal(world_exist(&world, knowing, "v"), 0);
+    assert_int_equal(world_hint(&world, knowing, MC_HINT_PREFETCH, "v", 0), MC_ERR_OBJECT_NOT_FOUND);
     assert_int_equal(put(&world, "v", SMALL, 0, 0), 0);
     obey(&world);
     assert_int_equal(world_get(&world, knowing, "v", 0, NULL, NULL), 0);
@@ -318,6 +378,8 @@ int main(void)
         cmocka_unit_test(test_a_head_fails_first),
         cmocka_unit_test(test_what_no_put_makes_is_refused),
         cmocka_unit_test(test_what_no_put_makes_is_not_taken),
+        cmocka_unit_test(test_many_go_in_slices),
+        cmocka_unit_test(test_others_in_its_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,10 +174,10 @@ void mc_group_head(struct mc_groups *groups, struct mc_object *object)
 
 static void stripe_joined(struct mc_groups *groups, struct mc_group *group, const struct mc_object *object)
 {
-    if (!mc_key_is_piece(mc_object_key(object)))
-        return;
-    group->pieces++;
-    stripe_open(groups, group);
+    bool is_piece = mc_key_is_piece(mc_object_key(object));
+    group->pieces += is_piece;
+    if (group->pieces > 0 || group->head != NULL) /* also when something joins that is no part of the value */
+        stripe_open(groups, group);
 }
 
 static void stripe_left(struct mc_groups *groups, struct mc_group *group, const struct mc_object *object)

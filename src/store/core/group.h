@@ -46,7 +46,7 @@ struct mc_groups {
     uint64_t mask, split;
     uint64_t count;
     struct mc_group *going;
-    struct mc_link stripes, stripes_turn; /* those that ticks look at; and, while they do, how far this time */
+    struct mc_link stripes, stripes_turn; /* those that ticks look at; and, during a round of these, where it ends */
     struct mc_slab slab;
 };
 

@@ -311,7 +311,7 @@ static int32_t hint_one(struct mc_core *core, const struct mc_connection *connec
         return MC_ERR_OBJECT_NOT_FOUND;
     if (!object->visible)
         return MC_ERR_REPLICA_IS_NOT_READY;
-    if (!is_fetch && !mc_object_stored(core, object))
+    if ((!is_fetch && !mc_object_stored(core, object)) || !mc_stripe_is_whole(core, object))
         return MC_ERR_OBJECT_NOT_FOUND; /* nobody that has it answers just now */
     int32_t code = hint_object(core, object, hint);
     return code >= 0 && mc_object_is_head(object) ? hint_pieces(core, object, hint, code) : code;

@@ -476,7 +476,7 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms)
     more |= mc_waits_tick(core);
     more |= work_busy_segment(core);
     more |= mc_evict_groups(core);
-    mc_stripes_tick(core);
+    more |= mc_stripes_tick(core);
     more |= mc_pins_expire(core);
     more |= mc_recover_tick(core);
     more |= flush(core);

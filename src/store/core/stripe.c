@@ -8,14 +8,16 @@
 #include "store/core/state.h"
 #include "store/core/tombstone.h"
 
-#define LOOKS_MAX 64u /* groups in a tick */
-#define DROPS_MAX 256u
+#define LOOKS_MAX 1024u /* groups and members that a tick looks at, and at most a group's more */
+#define DROPS_MAX MC_STRIPE_PIECES_MAX
 
 /* ---- what is there ---- */
 
+/* All pieces are there, and nothing else: a group with others in it, which would all be walked over, is no value. */
 static bool is_complete(const struct mc_group *group)
 {
-    return group->pieces == mc_stripe_count(group->id) && !group->is_over;
+    uint32_t heads = group->head != NULL ? 1 : 0;
+    return group->pieces == mc_stripe_count(group->id) && group->count == group->pieces + heads && !group->is_over;
 }
 
 bool mc_stripe_is_whole(const struct mc_core *core, const struct mc_object *object)
@@ -124,11 +126,11 @@ static void drop(struct mc_core *core, struct mc_object *object)
         mc_object_drop(core, object, NULL);
 }
 
-/* The last to leave frees the group. */
-static void drop_pieces(struct mc_core *core, struct mc_group *group)
+/* The last to leave frees the group. How many were looked at. */
+static uint32_t drop_pieces(struct mc_core *core, struct mc_group *group)
 {
-    uint32_t left = group->count < DROPS_MAX ? group->count : DROPS_MAX;
-    for (; left > 0; left--) {
+    uint32_t count = group->count < DROPS_MAX ? group->count : DROPS_MAX;
+    for (uint32_t left = count; left > 0; left--) {
         struct mc_object *object = group->first;
         bool is_last = group->count == 1;
         mc_group_turn(group);
@@ -136,54 +138,63 @@ static void drop_pieces(struct mc_core *core, struct mc_group *group)
             continue;
         drop(core, object);
         if (is_last)
-            return;
+            break;
     }
+    return count;
 }
 
+/* Of a group that is larger than a value's nobody asks. */
 static bool are_all_visible(const struct mc_group *group)
 {
+    if (group->count > MC_STRIPE_PIECES_MAX)
+        return true;
     for (const struct mc_object *at = group->first; at != NULL; at = mc_object_membership(at)->next)
         if (!at->visible)
             return false;
     return true;
 }
 
-/* It may free the group. */
-static void group_look(struct mc_core *core, struct mc_group *group)
+/* It may free the group. How much was looked at. */
+static uint32_t group_look(struct mc_core *core, struct mc_group *group)
 {
+    uint32_t looks = 1;
     if (group->head == NULL && group->pieces == 0) {
         mc_link_remove(&group->open);
-        return;
-    }
-    if (group->is_over) {
-        drop_pieces(core, group);
-        return;
-    }
-    if (group->head != NULL && is_complete(group)) {
+    } else if (group->is_over) {
+        looks += drop_pieces(core, group);
+    } else if (group->head != NULL && is_complete(group)) {
         mc_link_remove(&group->open);
-    } else if (group->head != NULL) {
-        if (is_settled(core))
-            drop(core, group->head);
-    } else if (!is_settled(core) || !are_all_visible(group)) {
+    } else if (!is_settled(core)) {
         group->headless_ms = 0;
+    } else if (group->head != NULL) {
+        drop(core, group->head);
     } else if (group->headless_ms == 0) {
-        group->headless_ms = core->now_ms == 0 ? 1 : core->now_ms;
+        looks += group->count < MC_STRIPE_PIECES_MAX ? group->count : MC_STRIPE_PIECES_MAX;
+        if (are_all_visible(group))
+            group->headless_ms = core->now_ms == 0 ? 1 : core->now_ms;
     } else if (core->now_ms - group->headless_ms >= MC_STRIPE_HEADLESS_MS) {
         group->is_over = true;
     }
+    return looks;
 }
 
-void mc_stripes_tick(struct mc_core *core)
+bool mc_stripes_tick(struct mc_core *core)
 {
     struct mc_link *stripes = &core->groups.stripes, *turn = &core->groups.stripes_turn;
+    uint32_t left = LOOKS_MAX;
     if (mc_link_alone(stripes))
-        return;
-    mc_link_append(stripes, turn); /* each is looked at once */
-    for (uint32_t budget = LOOKS_MAX; stripes->next != turn && budget > 0; budget--) {
+        return false;
+    if (mc_link_alone(turn))
+        mc_link_append(stripes, turn); /* a round begins, in which each is looked at once */
+    while (stripes->next != turn && left > 0) {
         struct mc_group *group = mc_link_of(stripes->next, struct mc_group, open);
         mc_link_remove(&group->open);
         mc_link_append(stripes, &group->open);
-        group_look(core, group);
+        uint32_t looks = group_look(core, group);
+        left -= looks < left ? looks : left;
     }
-    mc_link_remove(turn);
+    if (stripes->next != turn)
+        return true;
+    mc_link_remove(turn); /* what is still to go is asked for at the next tick */
+    return false;
 }

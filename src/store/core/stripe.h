@@ -89,7 +89,7 @@ static inline void mc_stripe_shown(const struct mc_object *object)
 }
 /* The object has the successor's value from now on. */
 void mc_stripe_succeeded(struct mc_core *core, struct mc_object *object, const struct mc_object *successor);
-/* Looks at what may not belong together any more, a slice. */
-void mc_stripes_tick(struct mc_core *core);
+/* Looks at what may not belong together any more, a slice. True: there is more to look at now. */
+bool mc_stripes_tick(struct mc_core *core);
 
 #endif
