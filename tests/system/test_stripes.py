@@ -2,6 +2,7 @@
 import contextlib
 import ctypes
 import json
+import threading
 
 import pytest
 
@@ -188,3 +189,28 @@ def test_tenants_have_their_own(monkeypatch):
         assert blue.remove_all(True) == 1
         assert store.get("key") == value[::-1] and blue.get("key") == b""
         assert blue.close() == 0
+
+
+def test_who_comes_too_late_leaves_nothing(monkeypatch):
+    """Two put, or upsert, the same keys at a time: of each key one value stays, and no pieces of the other."""
+    keys_put, size = [f"key{number}" for number in range(8)], 2 * STRIPE
+    with pool(monkeypatch) as (master, _, store):
+        other = joined(master, 0)
+        assert store.put("first", b"small") == 0 and store.remove("first", True) == 0  # the master is no beginner any more
+        for call in ("put", "upsert"):
+            gate, results = threading.Barrier(2), []
+
+            def write(writer, fill):
+                for key in keys_put:
+                    gate.wait()
+                    results.append(getattr(writer, call)(key, bytes([fill]) * size))
+
+            threads = [threading.Thread(target=write, args=one) for one in ((store, 1), (other, 2))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert results == [0] * (2 * len(keys_put))
+            assert all(store.get(key) in (bytes([1]) * size, bytes([2]) * size) for key in keys_put)
+            wait_until(lambda: sum(held(master)) == 3 * len(keys_put), 20)
+        assert other.close() == 0

@@ -23,9 +23,10 @@ void mc_call_look(struct mc_store *store, const struct mc_bytes *keys, size_t co
 /* Pieces that nobody needs, at most MC_BATCH_MAX; if there is time, and the master has it. */
 void mc_call_remove_parts(struct mc_store *store, const struct mc_bytes *keys, size_t count, uint64_t deadline_ns);
 /* Puts items of one value in pieces (stripes.h), at most MC_BATCH_MAX good ones, in these groups; their results are
- * set. They are not counted as objects. */
+ * set. They are not counted as objects. was_granted[i]: bytes of it may have been written; else nothing of that item is
+ * or will be there, also where its result is 0, as another value is there. */
 void mc_put_parts(struct mc_store *store, struct mc_put_item *items, const uint64_t *groups, size_t count,
-                  const struct mc_replicate_config *config, bool replace, uint64_t deadline_ns);
+                  const struct mc_replicate_config *config, bool replace, uint64_t deadline_ns, bool *was_granted);
 /* 0 when there is a segment of that name, else MC_ERR_SEGMENT_NOT_FOUND. */
 int mc_call_segment_named(struct mc_store *store, const char *name, uint64_t deadline_ns);
 /* Replaces the value of that version, and no other: MC_ERR_STALE when the key has another value by then, or none. */

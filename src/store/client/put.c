@@ -53,7 +53,7 @@ struct put_work {
     uint8_t replica_count;
     bool replace;      /* a value that is there already */
     uint64_t expected; /* only the value of this version; 0 = any */
-    bool is_part;      /* pieces of a value, or its head */
+    bool is_part;      /* they are pieces of a value, or heads */
     size_t count;
     struct put_one *ones;
     struct put_one **open; /* asked for in this round */
@@ -536,10 +536,11 @@ static bool release_twins(struct put_work *work)
     return any;
 }
 
-/* Up to MC_BATCH_MAX items that have a good key and a length. */
+/* Up to MC_BATCH_MAX items that have a good key and a length. was_granted: they are parts of values in pieces, and may
+ * be there even if their results say otherwise; else NULL. */
 static void put_slice(struct mc_store *store, struct mc_put_item **items, const uint64_t *groups, size_t count,
                       const struct mc_replicate_config *config, bool replace, uint64_t expected, uint64_t deadline_ns,
-                      bool is_part)
+                      bool *was_granted)
 {
     uint32_t replicas = config == NULL || config->replica_count == 0 ? 1 : config->replica_count;
     struct put_work work = {.store = store,
@@ -548,7 +549,7 @@ static void put_slice(struct mc_store *store, struct mc_put_item **items, const 
                             .expected = expected,
                             .count = count,
                             .deadline_ns = deadline_ns,
-                            .is_part = is_part,
+                            .is_part = was_granted != NULL,
                             .replica_count =
                                 (uint8_t)(replicas < MC_REPLICA_COUNT_MAX ? replicas : MC_REPLICA_COUNT_MAX)};
     work.transfer_capacity = count * work.replica_count;
@@ -574,7 +575,9 @@ static void put_slice(struct mc_store *store, struct mc_put_item **items, const 
         items[i]->result = whole ? one->code : MC_ERR_NO_MEMORY;
         if (replace)
             mc_locations_drop(&store->locations, mc_hash(items[i]->key.data, items[i]->key.length));
-        if (items[i]->result == 0 && !is_part) {
+        if (was_granted != NULL)
+            was_granted[i] = whole && work.ones[i].unsure != 0;
+        if (items[i]->result == 0 && was_granted == NULL) {
             atomic_fetch_add_explicit(&store->put_objects, 1, memory_order_relaxed);
             atomic_fetch_add_explicit(&store->put_bytes, work.ones[i].length, memory_order_relaxed);
         }
@@ -586,13 +589,13 @@ static void put_slice(struct mc_store *store, struct mc_put_item **items, const 
 }
 
 void mc_put_parts(struct mc_store *store, struct mc_put_item *items, const uint64_t *groups, size_t count,
-                  const struct mc_replicate_config *config, bool replace, uint64_t deadline_ns)
+                  const struct mc_replicate_config *config, bool replace, uint64_t deadline_ns, bool *was_granted)
 {
     struct mc_put_item *slice[MC_BATCH_MAX];
     mc_assert(count <= MC_BATCH_MAX);
     for (size_t i = 0; i < count; i++)
         slice[i] = &items[i];
-    put_slice(store, slice, groups, count, config, replace, 0, deadline_ns, true);
+    put_slice(store, slice, groups, count, config, replace, 0, deadline_ns, was_granted);
 }
 
 static int check_item(const struct mc_store *store, const struct mc_put_item *item, uint64_t *length)
@@ -656,7 +659,7 @@ static void slice_end(struct mc_store *store, struct put_slice *slice, const str
         put_large(store, slice, config, replace);
     if (slice->count > 0)
         put_slice(store, slice->items, slice->groups, slice->count, config, replace, expected,
-                  slice->until_ns != 0 ? slice->until_ns : mc_store_deadline(store, slice->bytes), false);
+                  slice->until_ns != 0 ? slice->until_ns : mc_store_deadline(store, slice->bytes), NULL);
     slice->count = 0;
     slice->bytes = 0;
 }

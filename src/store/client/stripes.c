@@ -18,6 +18,7 @@
 #include <string.h>
 
 #define HEAD_MAGIC "MCSTRIP1"
+#define REST_GRACE_MS 20u /* a put may end so late after its deadline, for what is to be removed */
 
 struct stripe_head { /* as it is stored; all numbers little-endian */
     uint8_t magic[8];
@@ -124,14 +125,16 @@ static size_t walk_take(struct walk *walk, uint64_t length, struct iovec *parts)
 struct cut_value { /* that is put */
     struct mc_put_item *item;
     struct stripe_head head;
-    size_t first; /* of its pieces */
+    size_t first;     /* of its pieces */
+    bool is_headless; /* nothing of its head is there, or will be */
 };
 
 struct writing { /* values whose pieces go together */
     struct cut_value *values;
     size_t count, piece_count;
     struct mc_put_item *pieces, *heads;
-    uint64_t *groups; /* of pieces, then of heads */
+    uint64_t *groups;  /* of pieces, then of heads */
+    bool *was_granted; /* the same */
     struct iovec *parts;
     uint8_t *names;
 };
@@ -140,6 +143,7 @@ static void writing_free(struct writing *writing)
 {
     free(writing->names);
     free(writing->parts);
+    free(writing->was_granted);
     free(writing->groups);
     free(writing->heads);
     free(writing->pieces);
@@ -157,10 +161,11 @@ static bool writing_reserve(struct mc_store *store, struct writing *writing)
     writing->pieces = calloc(writing->piece_count, sizeof(*writing->pieces));
     writing->heads = calloc(count, sizeof(*writing->heads));
     writing->groups = calloc(all, sizeof(*writing->groups));
+    writing->was_granted = calloc(all, sizeof(*writing->was_granted));
     writing->parts = malloc(parts * sizeof(*writing->parts));
     writing->names = malloc(names);
-    return writing->pieces != NULL && writing->heads != NULL && writing->groups != NULL && writing->parts != NULL &&
-           writing->names != NULL;
+    return writing->pieces != NULL && writing->heads != NULL && writing->groups != NULL &&
+           writing->was_granted != NULL && writing->parts != NULL && writing->names != NULL;
 }
 
 /* Its pieces; where parts and names of the next one go. */
@@ -208,6 +213,12 @@ static int pieces_result(const struct writing *writing, const struct cut_value *
     return 0;
 }
 
+/* Such as leave nothing, and say so. After others the head may be there. */
+static bool is_refusal(int rc)
+{
+    return rc == MC_ERR_NOT_SUPPORTED || rc == MC_ERR_NO_AVAILABLE_HANDLE || rc == MC_ERR_INVALID_PARAMS;
+}
+
 /* Of the values that have all their pieces. */
 static void put_heads(struct mc_store *store, struct writing *writing, const struct mc_replicate_config *config,
                       bool replace, uint64_t deadline_ns)
@@ -215,45 +226,44 @@ static void put_heads(struct mc_store *store, struct writing *writing, const str
     const struct mc_replicate_config wish = {.replica_count = config == NULL ? 0 : config->replica_count,
                                              .drop_soft_pin = true};
     uint64_t *groups = writing->groups + writing->piece_count;
+    bool *was_granted = writing->was_granted + writing->piece_count;
     size_t count = 0;
     for (size_t i = 0; i < writing->count; i++) {
         struct cut_value *value = &writing->values[i];
         value->item->result = pieces_result(writing, value);
-        if (value->item->result < 0)
+        value->is_headless = value->item->result < 0;
+        if (value->is_headless)
             continue;
         groups[count] = mc_stripe_group(value->head.number, value->head.count);
         writing->heads[count++] = writing->heads[i];
     }
     if (count > 0)
-        mc_put_parts(store, writing->heads, groups, count, &wish, replace, deadline_ns);
+        mc_put_parts(store, writing->heads, groups, count, &wish, replace, deadline_ns, was_granted);
     for (size_t i = 0, at = 0; i < writing->count; i++) {
         struct cut_value *value = &writing->values[i];
-        if (value->item->result == 0)
+        if (!value->is_headless) {
+            value->is_headless = !was_granted[at] || is_refusal(writing->heads[at].result);
             value->item->result = writing->heads[at++].result;
+        }
         if (replace)
             mc_locations_drop(&store->locations, mc_hash(value->item->key.data, value->item->key.length));
     }
 }
 
-/* Such as leave nothing, and say so. After others the head may be there. */
-static bool is_refusal(int rc)
-{
-    return rc == MC_ERR_NOT_SUPPORTED || rc == MC_ERR_NO_AVAILABLE_HANDLE || rc == MC_ERR_INVALID_PARAMS;
-}
-
-/* Pieces that no head names are of no use to anybody. The master would let them go by itself, later. */
+/* Pieces that no head names are of no use to anybody: those of who came too late for the key, or had no time left. The
+ * master would let them go by itself, later. */
 static void remove_rest(struct mc_store *store, const struct writing *writing, uint64_t deadline_ns)
 {
+    uint64_t least_ns = mc_clock_ns() + REST_GRACE_MS * 1000000ull;
     struct mc_bytes keys[MC_BATCH_MAX];
     size_t count = 0;
     for (size_t i = 0; i < writing->count; i++) {
         const struct cut_value *value = &writing->values[i];
-        bool is_left = pieces_result(writing, value) < 0 || is_refusal(value->item->result);
-        for (uint32_t k = 0; k < value->head.count && is_left; k++)
+        for (uint32_t k = 0; k < value->head.count && value->is_headless; k++)
             if (writing->pieces[value->first + k].result == 0)
                 keys[count++] = writing->pieces[value->first + k].key;
     }
-    mc_call_remove_parts(store, keys, count, deadline_ns);
+    mc_call_remove_parts(store, keys, count, deadline_ns > least_ns ? deadline_ns : least_ns);
 }
 
 static void put_together(struct mc_store *store, struct cut_value *values, size_t count, size_t piece_count,
@@ -263,7 +273,8 @@ static void put_together(struct mc_store *store, struct cut_value *values, size_
     const struct mc_replicate_config wish = {.replica_count = config == NULL ? 0 : config->replica_count};
     if (writing_reserve(store, &writing)) {
         writing_fill(store, &writing);
-        mc_put_parts(store, writing.pieces, writing.groups, piece_count, &wish, false, deadline_ns);
+        mc_put_parts(store, writing.pieces, writing.groups, piece_count, &wish, false, deadline_ns,
+                     writing.was_granted);
         put_heads(store, &writing, config, replace, deadline_ns);
         remove_rest(store, &writing, deadline_ns);
     } else {
@@ -323,7 +334,7 @@ void mc_stripes_put(struct mc_store *store, struct mc_put_item **items, size_t c
             put_together(store, values, open, pieces, config, replace, deadline_ns);
             open = pieces = 0;
         }
-        values[open++] = (struct cut_value){items[i], head, pieces};
+        values[open++] = (struct cut_value){.item = items[i], .head = head, .first = pieces};
         pieces += head.count;
     }
     if (open > 0)
