@@ -7,6 +7,7 @@
 #include "kept.h"
 #include "members.h"
 #include "oracle.h"
+#include "parts.h"
 #include "placed.h"
 #include "quotas.h"
 #include "states.h"
@@ -87,6 +88,7 @@ uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms)
     if (core->statistics.recovery_in_doubt > 0)
         oracle_told();
     oracle_core_rests(core);
+    oracle_parts_rest(core);
     sim_drains_apply(core);
     sim_told_rests(core);
     if (sim_plan->standbys > 0 || !sim_plan->has_notes || !mc_core_asks_to_depart(core))

@@ -9,6 +9,7 @@
 #include "disk.h"
 #include "members.h"
 #include "oracle.h"
+#include "parts.h"
 #include "placed.h"
 
 #include "store/disk/inside.h"
@@ -194,7 +195,7 @@ int sim_disk_store(struct mc_disk *disk, uint32_t slot, const struct mc_disk_ent
                           .answer.stored = done,
                           .context = context};
     uint32_t put = oracle_put_of(entry->hash.low, entry->hash.high, entry->length, entry->crc);
-    if (put == UINT32_MAX && !sim_plan->has_stripes) /* a piece, or a head: their bytes are judged as the value's */
+    if (put == UINT32_MAX && !oracle_is_part(&entry->hash, entry->length, entry->crc))
         sim_fail("content: what is stored on a disk as generation %llx nobody put",
                  (unsigned long long)entry->generation);
     struct kept *told = find(call->disk, call->place); /* a master that has no answer tells it again */

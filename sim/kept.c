@@ -3,12 +3,14 @@
 #include "held.h"
 #include "kept.h"
 #include "oracle.h"
+#include "parts.h"
 #include "placed.h"
 #include "quotas.h"
 #include "worker.h"
 
 #include "store/core/group.h"
 #include "store/core/hint.h"
+#include "store/core/limits.h"
 #include "store/core/pin.h"
 #include "store/core/recover.h"
 #include "store/core/replica.h"
@@ -160,6 +162,21 @@ static bool is_on(const struct mc_core *core, const struct mc_object *object, co
     return false;
 }
 
+/* Pieces that are kept may be more than one step of eviction passes over, where a policy comes to each of them twice,
+ * and then it goes on with soft pins. Whole values are never so many here. */
+static bool is_full_of_kept_pieces(const struct mc_core *core, const struct mc_segment *segment)
+{
+    uint32_t count = 0;
+    for (uint32_t slot = 0; sim_plan->has_stripes && slot < segment->space.node_fresh; slot++) {
+        const struct mc_node *node = mc_segment_node(segment, slot);
+        const struct mc_object *object = node->state == MC_NODE_LIVE ? mc_node_object(node) : NULL;
+        const struct mc_group *group = object != NULL ? mc_object_group(object) : NULL;
+        bool is_in_use = group != NULL && group->readers > 0 && core->now_ms < group->lease_until_ms;
+        count += group != NULL && (is_in_use || (node->base == 0 && mc_recover_hides(core)));
+    }
+    return count >= MC_EVICT_SKIPS_MAX / 2;
+}
+
 /* A soft pin goes only when nothing else can: is there something else in that segment? */
 static void check_soft(const struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment)
 {
@@ -170,7 +187,7 @@ static void check_soft(const struct mc_core *core, const struct mc_object *objec
     for (uint32_t key = 0; key < sim_plan->keys; key++) {
         const struct mc_object *other = object_of(core, key);
         if (other != NULL && mc_object_group(other) == NULL && may_go(core, other) && !is_read(core, other) &&
-            is_on(core, other, segment))
+            is_on(core, other, segment) && !is_full_of_kept_pieces(core, segment))
             sim_fail("evicted: one that is softly pinned, and key %u, which is not, was there", key);
     }
 }
@@ -253,11 +270,14 @@ void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_w
 void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait)
 {
     uint32_t key;
-    if (is_eviction(core) && sim_key_of(object, &key)) {
+    bool is_evicted = is_eviction(core);
+    if (is_evicted && sim_key_of(object, &key)) {
         oracle_placements_evict(key, 0);
         on_evicted(core, object, NULL, 0);
         oracle_quota_evicts(core, object, UINT32_MAX);
     }
+    if (!is_evicted)
+        oracle_part_goes(core, object, wait != NULL);
     mc_object_drop(core, object, wait);
 }
 
@@ -386,7 +406,9 @@ void oracle_check_wishes(const struct mc_core *core)
         if (put != UINT32_MAX && sim_plan->has_pins)
             check_pin(core, object, key, put);
         uint64_t group = mc_object_group_id(object);
-        if (group != 0 && group != sim_group_full(key) && !mc_object_is_head(object))
+        bool is_head = mc_object_is_head(object); /* then it is in the group of its pieces, as its puts name none */
+        if (is_head ? !sim_plan->has_stripes || sim_group(key) != 0 || !mc_stripe_can_be(group)
+                    : group != 0 && group != sim_group_full(key))
             sim_fail("groups: key %u is in another group than its puts have named", key);
         /* A cell that is held has no room for a group, and takes what an owner tells. */
         if (group == 0 && sim_group(key) != 0 && held[key] != core->epoch)

@@ -273,10 +273,11 @@ MUTATIONS = [
      "    if (slot == MC_NODE_NONE)\n        slot = oldest(core, segment, &soft_policy, segment->soft.count, passing);\n    if (slot == MC_NODE_NONE)\n        slot = oldest(core, segment, core->config.policy, "),
     ("groups_leave_in_part", CORE + "evict.c", "    units += evict_members(core, group, segment, count);", "    group->going_left = 0;"),
     ("a_read_protects_one_member", CORE + "evict.c", "        return group->readers > 0 && core->now_ms < group->lease_until_ms;", "        return object->readers > 0 && core->now_ms < group->lease_until_ms;"),
-    ("a_head_needs_no_pieces", CORE + "stripe.c", "    return group != NULL && group->head == NULL && is_complete(group);", "    return group != NULL && group->head == NULL;"),
-    ("heads_without_pieces_are_there", CORE + "stripe.c", "    if (!is_complete(group))\n        return false;\n    for", "    return true;\n    for"),
-    ("heads_without_pieces_are_not_replaced", CORE + "put.c", " || !mc_stripe_is_whole(core, object);", ";"),
+    ("a_head_without_pieces_is_there", CORE + "stripe.c", "    if (!is_complete(group))\n        return false;\n    for", "    return true;\n    for"),
     ("pieces_stay_without_their_head", CORE + "group.c", "        group->is_over = group->is_shown; /* else it was never there, and may be put again */", ""),
+    ("pieces_without_a_head_stay", CORE + "stripe.c", "        group->is_over = true;", ""),
+    ("pieces_go_before_all_is_told", CORE + "stripe.c", "    } else if (!is_settled(core)) {", "    } else if (false && !is_settled(core)) {"),
+    ("pieces_go_though_their_head_is_there", STORE + "stripes.c", "value->is_headless = !was_granted[at] ||", "value->is_headless = was_granted[at] ||"),
     ("pins_are_not_told", CORE + "recover.c", "item->length, item->flags, item->group);", "item->length, 0, item->group);"),
     ("pins_begin_anew_under_each_master", CORE + "recover.c", "    if (left_ms == 0)\n        mc_pin_wish", "    if (true)\n        mc_pin_wish"),
     ("a_use_moves_the_end_of_a_pin", CORE + "replica.c", "    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {\n        if (object->hard) /* it ages not, and may have been loaded for a hint */\n            mc_hint_end(at.segment, at.slot);\n        if (!mc_replica_ages(at.segment, object))\n            continue;\n        struct mc_node *node", "    object->soft_until += object->soft ? 10 : 0;\n    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {\n        if (object->hard) /* it ages not, and may have been loaded for a hint */\n            mc_hint_end(at.segment, at.slot);\n        if (!mc_replica_ages(at.segment, object))\n            continue;\n        struct mc_node *node"),
@@ -497,13 +498,15 @@ def judge(build, mutation, seeds):
         with_disks = ([*lists["disks"], "--disks"], ["--disks"])
         is_of_quotas = any("quota" in word or "guarantee" in word or word.endswith("account.c") for word in (name, *mutation[1::3]))
         is_of_threads, is_of_proofs = "data_thread" in name, "proof" in name
+        is_of_stripes = "_head" in name.removeprefix("disk_header") or any(word.endswith(("stripe.c", "stripes.c")) for word in mutation[1::3])
         is_of_disks = any("disk" in word or "offload" in word for word in (name, *mutation[1::3]))
         others = ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], [*lists["hard"], "--narrow"],
                   [*lists["hard_notes"], "--narrow"], [*lists["all_hard"], "--hard", "--narrow"], [*lists["hard_disks"], "--hard"], [*lists["lease"], "--hard", "--lease"], [*lists["wide"], "--wide", "--diskless"],
                   lists["whole"], [*lists["quotas"], "--quotas"], [*lists["dozes"], "--dozes", "--diskless"],
                   [], ["--narrow", "--noteless"], ["--wide"], ["--mild", "--noteless"], ["--plain", "--noteless"])
         for options in (["--quotas"], ["--quotas", "--wide"]) if is_of_quotas else (["--data-threads", "--hard"], ["--data-threads"]) if is_of_threads else \
-                (["--proofs", "--hard"], ["--proofs", "--disks"], ["--proofs"]) if is_of_proofs else with_disks if is_of_disks else (*others, *with_disks):
+                (["--proofs", "--hard"], ["--proofs", "--disks"], ["--proofs"]) if is_of_proofs else \
+                (["--stripes"], ["--stripes", "--hard"], ["--stripes", "--quotas"]) if is_of_stripes else with_disks if is_of_disks else (*others, *with_disks):
             text, code = catch(build, program, options, seeds)
             if code != 0:
                 break

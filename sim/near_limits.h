@@ -27,6 +27,9 @@ extern uint32_t sim_clearing_max; /* replicas that hold a key which its object c
 #undef MC_SEGMENTS_MAX
 #define MC_SEGMENTS_MAX 1024u
 
+/* A writer of a value in pieces may be too late with its head. */
+#define MC_STRIPE_HEADLESS_MS 4000u
+
 /* A removal of all looks at one value in each turn of the loop. */
 #undef MC_SLICE_STEPS
 #define MC_SLICE_STEPS 1u

@@ -7,6 +7,7 @@
 #include "kept.h"
 #include "members.h"
 #include "oracle.h"
+#include "parts.h"
 #include "placed.h"
 #include "states.h"
 #include "told.h"
@@ -183,6 +184,7 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
     sim_limits_start();
     oracle_reset(sim_plan);
     oracle_placed_reset(sim_plan);
+    oracle_parts_reset();
     oracle_held_reset(sim_plan);
     oracle_kept_reset();
     oracle_watch_reset();

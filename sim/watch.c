@@ -9,6 +9,7 @@
 #include "disk_watch.h"
 #include "members.h"
 #include "oracle.h"
+#include "parts.h"
 #include "placed.h"
 #include "worker.h"
 
@@ -100,14 +101,17 @@ int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_
     uint32_t put = oracle_put_of(commit->hash_low, commit->hash_high, commit->length, commit->crc);
     if (commit->replica == MC_REPLICA_LOADED) {
         oracle_disk_loads++;
-        if (put == UINT32_MAX && !sim_plan->has_stripes)
-            sim_fail("content: slot %u takes from a disk what nobody put", commit->slot);
-        else if (put != UINT32_MAX)
+        const struct mc_hash hash = {commit->hash_low, commit->hash_high};
+        if (put != UINT32_MAX)
             oracle_placed_move(account->segment, commit->slot, commit->generation, put, oracle_put_key(put), false);
+        else if (!oracle_is_part(&hash, commit->length, commit->crc))
+            sim_fail("content: slot %u takes from a disk what nobody put", commit->slot);
     } else if (put != UINT32_MAX) {
         oracle_placed(account->segment, commit->slot, commit->generation, put, oracle_put_key(put),
                       oracle_put_runs_since(put));
         oracle_put_live(put);
+    } else {
+        oracle_part_took(commit);
     }
     check_top(account, memory, commit->slot);
     return rc;

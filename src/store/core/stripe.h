@@ -17,7 +17,9 @@
 struct mc_core;
 struct mc_connection;
 
+#ifndef MC_STRIPE_HEADLESS_MS
 #define MC_STRIPE_HEADLESS_MS 60000u /* between the last piece and the head */
+#endif
 
 static inline bool mc_object_is_head(const struct mc_object *object)
 {
