@@ -6,6 +6,7 @@
 #include "worker.h"
 
 #include "store/core/account.h"
+#include "store/core/blank.h"
 #include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
@@ -200,7 +201,8 @@ void oracle_check_usage(const struct mc_core *core)
         for (uint32_t i = 0; segment != NULL && segment->kind == MC_SEGMENT_MEMORY && i < segment->space.node_fresh;
              i++) {
             const struct mc_node *node = mc_segment_node(segment, i);
-            bool is_counted = node->state == MC_NODE_LIVE || node->state == MC_NODE_GRANTED;
+            bool is_counted =
+                node->state == MC_NODE_LIVE || (node->state == MC_NODE_GRANTED && !mc_node_is_blank(node));
             uint32_t tenant = is_counted ? tenant_of(mc_object_key(mc_node_object(node))) : SIM_TENANTS_MAX;
             if (tenant < SIM_TENANTS_MAX)
                 count(&usages[tenant], mc_node_object(node));

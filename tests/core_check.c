@@ -1,6 +1,7 @@
 #include "core_check.h"
 
 #include "store/core/account.h"
+#include "store/core/blank.h"
 #include "store/core/hint.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
@@ -12,7 +13,7 @@
 #include "store/core/tombstone.h"
 
 struct sums {
-    uint64_t used, clearing, quarantine, hard;
+    uint64_t used, blank, clearing, quarantine, hard;
     uint32_t granted, live, aged, clears, cuts, late, refused, moves, sent;
 };
 
@@ -78,6 +79,14 @@ static const char *check_grant(const struct mc_core *core, const struct mc_segme
     return grant->slot == slot && grant->segment == segment->index ? NULL : "a grant of another node";
 }
 
+static const char *check_blank(const struct mc_core *core, const struct mc_segment *segment, uint32_t slot)
+{
+    const struct mc_put *put = mc_table_get(&core->puts, mc_segment_node(segment, slot)->list_previous);
+    if (!put->is_blank || put->open != 1 || put->grant_count != 1)
+        return "a blank that is none";
+    return put->connection == NULL || put->dying || put->connection->blank == put ? NULL : "a blank that nobody knows";
+}
+
 static const char *check_move(const struct mc_core *core, const struct mc_segment *segment, uint32_t slot)
 {
     const struct mc_node *node = mc_segment_node(segment, slot);
@@ -106,9 +115,13 @@ static const char *check_node(const struct mc_core *core, const struct mc_segmen
     }
     switch (node->state) {
     case MC_NODE_GRANTED:
-        sums->used += node->size;
         sums->granted++;
         wrong = check_grant(core, segment, slot);
+        if (mc_node_is_blank(node)) {
+            sums->blank += node->size;
+            return wrong != NULL ? wrong : check_blank(core, segment, slot);
+        }
+        sums->used += node->size;
         return wrong != NULL ? wrong : check_object(core, mc_node_object(node), segment, slot);
     case MC_NODE_LIVE:
         sums->used += node->size;
@@ -223,7 +236,7 @@ static const char *check_segment(const struct mc_core *core, const struct mc_seg
     if (wrong != NULL)
         return wrong;
     if (sums.used != segment->used || sums.clearing != segment->clearing || sums.quarantine != segment->quarantine ||
-        sums.hard != segment->hard)
+        sums.hard != segment->hard || sums.blank != segment->blank)
         return "sums of a segment";
     if (sums.granted != segment->granted || sums.live != segment->live ||
         (segment->state != MC_SEGMENT_GONE && (sums.late != segment->late || sums.refused != segment->refused)))
@@ -428,7 +441,7 @@ static const char *check_sums(const struct mc_core *core)
             bool is_fetching = node->state == MC_NODE_MOVING && mc_node_is_fetched(node);
             fetches += is_fetching;
             fetching += is_fetching ? mc_node_object(node)->length : 0;
-            if (node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED)
+            if ((node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED) || mc_node_is_blank(node))
                 continue;
             const struct mc_object *object = mc_node_object(node);
             in_memory += segment->kind == MC_SEGMENT_MEMORY;

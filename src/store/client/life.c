@@ -1,4 +1,5 @@
 /* The life of a store: what it is made of begins and ends here; fork. */
+#include "store/client/blank.h"
 #include "store/client/life.h"
 
 #include "base/address.h"
@@ -464,6 +465,7 @@ int mc_life_begin(const struct mc_store_config *config, const struct mc_numa_nod
     store->maps_memory = (allowed & MC_PATH_SHM) != 0;
     const struct mc_hot_limits limits = mc_hot_limits_set();
     store->stripe_bytes = mc_stripe_bytes_set();
+    store->has_blanks = mc_blanks_are_wanted();
     store->hot = limits.bytes == 0 ? NULL : mc_hot_create(&limits);
     rc = store->paths == NULL || (limits.bytes > 0 && store->hot == NULL) ? MC_ERR_NO_MEMORY : 0;
     if (rc < 0)

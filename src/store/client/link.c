@@ -7,6 +7,7 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "store/client/avoid.h"
+#include "store/client/blank.h"
 #include "store/client/endpoints.h"
 #include "store/client/hello.h"
 #include "store/client/master.h"
@@ -61,6 +62,13 @@ static struct mc_master_link *link_new(struct mc_store *store, int fd)
     return link;
 }
 
+static void agree(struct mc_master_link *link, const struct mc_wire_hello_reply *reply)
+{
+    (void)mc_wire_agree(&link->agreed, reply->version_min, reply->version_max, reply->features);
+    atomic_store_explicit(&link->store->master_has_blanks, mc_wire_can(&link->agreed, MC_FEATURE_BLANKS),
+                          memory_order_relaxed);
+}
+
 static int link_connect(struct mc_store *store, uint64_t deadline_ns, struct mc_master_link **made)
 {
     struct mc_wire_hello_reply reply = {0};
@@ -75,7 +83,7 @@ static int link_connect(struct mc_store *store, uint64_t deadline_ns, struct mc_
     link->epoch = reply.epoch;
     if (!mc_tcp_peer(fd, &link->peer))
         link->peer.length = 0;
-    (void)mc_wire_agree(&link->agreed, reply.version_min, reply.version_max, reply.features); /* greet has looked */
+    agree(link, &reply); /* greet has looked */
     *made = link;
     return 0;
 }
@@ -120,7 +128,7 @@ static bool is_ended(const struct mc_master_link *link, uint64_t now_ns)
 }
 
 /* Lock held. An idle link, or NULL; there are none of an older epoch, mc_hello_met sees to it. */
-static struct mc_master_link *idle_take(struct mc_store *store)
+struct mc_master_link *mc_link_pop(struct mc_store *store)
 {
     struct mc_master_link **at = &store->idle;
     uint64_t now_ns = mc_clock_ns();
@@ -149,7 +157,7 @@ static struct mc_master_link *idle_take(struct mc_store *store)
 int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_master_link **link)
 {
     pthread_mutex_lock(&store->lock);
-    *link = idle_take(store);
+    *link = mc_link_pop(store);
     pthread_mutex_unlock(&store->lock);
     if (*link != NULL)
         return 0;
@@ -249,7 +257,7 @@ static int read_failed(struct mc_master_link *link, struct mc_reader *reader)
 /* The answer to a nudge, or to a question that nobody waits for any more. */
 static bool is_nobodys(const struct mc_master_link *link, const struct mc_frame *frame)
 {
-    return (frame->type == MC_MESSAGE_PONG && frame->request_id == 0) ||
+    return ((frame->type == MC_MESSAGE_PONG || frame->type == MC_MESSAGE_PUT_BLANKS) && frame->request_id == 0) ||
            (link->owed != 0 && frame->request_id <= link->owed);
 }
 
@@ -272,6 +280,8 @@ static int receive_one(struct mc_master_link *link, enum mc_message type, uint64
         bool acts = frame.type == MC_MESSAGE_PUT_DONE || frame.type == MC_MESSAGE_REMOVE_REPLY ||
                     frame.type == MC_MESSAGE_COUNT_REPLY;
         mc_master_heard(link->store, link->epoch, acts, frame.time);
+        if (frame.type == MC_MESSAGE_PUT_BLANKS)
+            mc_blank_take(link, frame.body);
     } while (is_nobodys(link, &frame));
     link->owed = 0;
     *reader = mc_reader(frame.body.data, frame.body.length);
@@ -449,7 +459,7 @@ static void race_widen(struct race *race)
     }
     race->turn++;
     pthread_mutex_lock(&store->lock);
-    struct mc_master_link *link = race->count + 1 < RACE_LINKS_MAX ? idle_take(store) : NULL;
+    struct mc_master_link *link = race->count + 1 < RACE_LINKS_MAX ? mc_link_pop(store) : NULL;
     pthread_mutex_unlock(&store->lock);
     if (link != NULL) {
         id = ++link->request_id;
@@ -536,8 +546,7 @@ static int link_step(struct race *race, struct mc_master_link *link)
         rc = mc_hello_met(race->store, race->store->master.configured, &reply, &said);
     if (rc < 0)
         return MC_ERR_RPC_FAIL;
-    (void)mc_wire_agree(&link->agreed, reply.version_min, reply.version_max,
-                        reply.features); /* mc_hello_read has looked */
+    agree(link, &reply); /* mc_hello_read has looked */
     pthread_mutex_lock(&race->store->lock);
     link->epoch = reply.epoch;
     bool current = link->epoch == atomic_load(&race->store->epoch);

@@ -21,6 +21,12 @@
 
 struct mc_store;
 
+struct mc_blank { /* a place that was granted ahead, see blank.h; generation 0 = none */
+    uint32_t segment, slot;
+    uint64_t generation, offset, size; /* bytes */
+    uint64_t since_ns;
+};
+
 struct mc_master_link {
     struct mc_store *store;
     int fd;
@@ -40,6 +46,7 @@ struct mc_master_link {
     uint64_t asked_ms;                  /* the hello, while greeting; by the clock of the boot */
     bool repeated;           /* an earlier try of this request may have reached the master, its answer was lost */
     uint32_t retry_after_ms; /* the master's wish in the FAILED just received */
+    struct mc_blank blank;
     struct mc_master_link *next;
     struct mc_master_link *next_borrowed, **borrowed_at;
 };
@@ -51,6 +58,8 @@ int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64
 
 /* An idle link or a new one. */
 int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_master_link **link);
+/* An idle one, or NULL; store->lock held. */
+struct mc_master_link *mc_link_pop(struct mc_store *store);
 /* Gives it back; a broken one is closed. */
 void mc_link_return(struct mc_store *store, struct mc_master_link *link);
 void mc_link_free(struct mc_master_link *link);

@@ -8,12 +8,14 @@
 #include "env/log.h"
 #include "env/spans.h"
 #include "store/client/avoid.h"
+#include "store/client/blank.h"
 #include "store/client/calls.h"
 #include "store/client/link.h"
 #include "store/client/master.h"
 #include "store/client/move.h"
 #include "store/client/scope.h"
 #include "store/client/stripes.h"
+#include "store/wire/trace.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -27,6 +29,7 @@
 #define WAIT_FIRST_US 100u /* between rounds in which nothing was granted; doubling */
 #define WAIT_MAX_US 10000u
 #define REVOKED_GRACE_MS 7u
+#define AHEAD_BYTES_MAX (60u << 10) /* of what a place is asked for ahead */
 #define LATE_MAX 16u
 #define LATE_DOUBLE_MAX 6u          /* times that the patience doubles */
 #define COMMIT_WAIT_MAX_MS 5000u    /* and so long it is at most */
@@ -43,6 +46,7 @@ struct put_one {
     int last;        /* why it was not placed in the last round */
     uint32_t again;  /* failed transfers so far */
     uint64_t unsure; /* version of its last grant: it may have happened, or be found by a later master; 0 = none */
+    uint32_t blank_segment, blank_slot;    /* where that was, if it was granted ahead; segment 0: it was not */
     size_t first_transfer, transfer_count; /* of this round */
 };
 
@@ -66,6 +70,7 @@ struct put_work {
     uint32_t late[LATE_MAX]; /* those that did not confirm in the last round: the next goes elsewhere, if it can */
     size_t late_count;
     unsigned late_rounds;          /* in which something was not confirmed in time */
+    bool asks_ahead, is_ahead;     /* for a place for the next put; this round went into such a one */
     bool troubled;                 /* the round failed for trouble of our own */
     uint64_t granted_bytes, epoch; /* of this round's link */
 };
@@ -99,7 +104,8 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
                                      .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u) |
                                               (config == NULL || !config->drop_soft_pin ? MC_PUT_KEEP_PIN : 0u) |
                                               (is_firm_or_not(work) ? MC_PUT_OR_NOT : 0u) |
-                                              (is_new_pin(work) ? MC_PUT_NEW_PIN : 0u),
+                                              (is_new_pin(work) ? MC_PUT_NEW_PIN : 0u) |
+                                              (work->asks_ahead ? MC_PUT_BLANK : 0u),
                                      .expected = work->expected,
                                      .pin_ms = config == NULL            ? 0
                                                : config->firm_pin_ms > 0 ? config->firm_pin_ms
@@ -113,7 +119,9 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
         struct mc_wire_put_start_item item = {.length = work->open[i]->length,
                                               .unsure = work->open[i]->unsure,
                                               .key = mc_span(key->data, key->length),
-                                              .group = work->open[i]->group};
+                                              .group = work->open[i]->group,
+                                              .blank_segment = work->open[i]->blank_segment,
+                                              .blank_slot = work->open[i]->blank_slot};
         mc_wire_put_start_item_write(out, &item);
     }
     mc_list_end(out, list, work->open_count);
@@ -198,6 +206,7 @@ static int read_granted(struct put_work *work, struct mc_reader *reader)
             mc_wire_place_read(reader, &place);
             add_transfer(work, work->open[i], &place, &granted[i]);
             work->open[i]->unsure = place.generation - place.replica;
+            work->open[i]->blank_segment = 0;
         }
     }
     return reader->bad ? MC_ERR_PROTOCOL : 0;
@@ -277,6 +286,8 @@ static int read_done(struct put_work *work, struct mc_reader *reader, struct mc_
             one->last = code.code; /* whole, but the value before it is not cleared yet: asking again finds out */
             continue;
         }
+        if (code.code == MC_ERR_STALE && work->is_ahead)
+            mc_blank_refused(work->store);
         /* What failed may be live with an owner that the master could not reach, and a master after it may find it: the
          * version is named as long as we ask. */
         if (one->code == PENDING && code.code == MC_ERR_STALE && work->expected != 0)
@@ -387,35 +398,96 @@ static int wait_done(struct put_work *work, struct mc_master_link *link, uint64_
     return rc;
 }
 
+/* ---- places that were granted ahead ---- */
+
+/* Is it a put for which one may be there? */
+static bool may_be_ahead(const struct put_work *work)
+{
+    const struct mc_replicate_config *config = work->config;
+    const struct put_one *one = work->open[0];
+    return work->store->has_blanks && !work->is_part && work->count == 1 && work->replica_count == 1 &&
+           !work->replace && work->expected == 0 && one->group == 0 && one->length <= AHEAD_BYTES_MAX &&
+           pins(config) == 0 && (config == NULL || (config->preferred_segment_count == 0 && !config->prefer_same_node));
+}
+
+/* The link that has a place for it, and the transfer into that; NULL: it is to be asked for one. What the master is
+ * told of it waits in link->out. */
+static struct mc_master_link *begin_ahead(struct put_work *work)
+{
+    struct put_one *one = work->open[0];
+    const struct mc_bytes *key = &one->item->key;
+    struct mc_master_link *link =
+        one->unsure != 0 ? NULL
+                         : mc_blank_borrow(work->store, one->length, key->length, work->avoid, work->avoid_count);
+    if (link == NULL)
+        return NULL;
+    struct mc_blank blank = link->blank;
+    struct mc_wire_place place = {
+        .segment = blank.segment, .slot = blank.slot, .generation = blank.generation, .offset = blank.offset};
+    link->blank = (struct mc_blank){0};
+    add_transfer(work, one, &place, &(struct mc_wire_granted){.replica_count = 1});
+    one->first_transfer = 0;
+    one->transfer_count = 1;
+    one->unsure = blank.generation;
+    one->blank_segment = blank.segment;
+    one->blank_slot = blank.slot;
+    uint64_t request_id = ++link->request_id;
+    mc_wire_trace_tell(&link->out, request_id, &link->agreed);
+    struct mc_wire_put_bind head = {
+        .segment = blank.segment, .slot = blank.slot, .generation = blank.generation, .flags = MC_PUT_BLANK};
+    struct mc_wire_put_start_item item = {.length = one->length, .key = mc_span(key->data, key->length)};
+    size_t frame = mc_frame_begin(&link->out, MC_MESSAGE_PUT_BIND, request_id);
+    size_t list = mc_wire_put_bind_head(&link->out, &head);
+    mc_wire_put_start_item_write(&link->out, &item);
+    mc_frame_end_list(&link->out, frame, list, 1);
+    return link;
+}
+
+/* Asks for places. 0 and the link; or negative: then there is none. */
+static int ask(struct put_work *work, struct mc_master_link **link)
+{
+    struct mc_reader reader;
+    struct mc_traced *span = mc_traced_begin("mooncake.put.ask");
+    int feature = work->is_part                              ? MC_FEATURE_STRIPES
+                  : is_firm_or_not(work) || is_new_pin(work) ? MC_FEATURE_FIRM_PINS
+                                                             : -1;
+    int rc = mc_link_call_if(work->store, feature, work->deadline_ns, build_put_start, work, MC_MESSAGE_PUT_GRANTED,
+                             link, &reader);
+    mc_traced_end(span, rc);
+    if (rc < 0)
+        return rc;
+    rc = read_granted(work, &reader);
+    if (rc < 0) {
+        (*link)->broken = true;
+        mc_link_return(work->store, *link);
+    }
+    return rc;
+}
+
 /* One round over what is pending. Returns how many were granted, or negative: then nothing is known of the round's
  * items. */
 static int put_round(struct put_work *work)
 {
     struct mc_store *store = work->store;
-    struct mc_master_link *link;
-    struct mc_reader reader;
+    struct mc_master_link *link = NULL;
     work->open_count = work->transfer_count = 0;
     work->granted_bytes = 0;
     for (size_t i = 0; i < work->count; i++) {
         if (work->ones[i].code == PENDING)
             work->open[work->open_count++] = &work->ones[i];
     }
-    struct mc_traced *span = mc_traced_begin("mooncake.put.ask");
-    int feature = work->is_part                              ? MC_FEATURE_STRIPES
-                  : is_firm_or_not(work) || is_new_pin(work) ? MC_FEATURE_FIRM_PINS
-                                                             : -1;
-    int rc = mc_link_call_if(store, feature, work->deadline_ns, build_put_start, work, MC_MESSAGE_PUT_GRANTED, &link,
-                             &reader);
-    mc_traced_end(span, rc);
+    int rc = 0;
+    bool may_ahead = may_be_ahead(work) && mc_blank_may_ask(store);
+    work->asks_ahead = may_ahead && atomic_load_explicit(&store->master_has_blanks, memory_order_relaxed);
+    if (may_ahead)
+        link = begin_ahead(work);
+    work->is_ahead = link != NULL;
+    if (link == NULL)
+        rc = ask(work, &link);
     if (rc < 0)
         return rc;
     uint64_t request_id = link->request_id;
     work->epoch = link->epoch;
-    rc = read_granted(work, &reader);
-    if (rc < 0) {
-        link->broken = true;
-        goto done;
-    }
     if (work->transfer_count == 0)
         goto done;
     struct mc_run run = {.deadline_ns = work->deadline_ns};
@@ -427,7 +499,7 @@ static int put_round(struct put_work *work)
         goto done;
     }
     write_revokes(work, &link->out, false);
-    span = mc_traced_begin("mooncake.put.confirm");
+    struct mc_traced *span = mc_traced_begin("mooncake.put.confirm");
     rc = mc_link_send(link, work->deadline_ns);
     if (rc == 0)
         rc = wait_done(work, link, request_id);

@@ -99,6 +99,9 @@ struct mc_store {
     struct mc_pace master_pace;                   /* how long the master takes to answer what only reads, */
     struct mc_pace change_pace;                   /* and PUT_START; */
     struct mc_pace commit_paces[MC_COMMIT_PACES]; /* and owners, to confirm */
+    _Atomic uint32_t blank_rest;                  /* puts that are not to use places granted ahead */
+    _Atomic bool master_has_blanks;               /* it grants places ahead, as that of the last link did */
+    bool has_blanks;                              /* they are used: as the process began */
     _Atomic unsigned hello_slow;                  /* a try to say hello may take twice as long, so many times */
     _Atomic bool link_coming;              /* a call opens links because its answer is late: one call at a time */
     struct mc_cached_endpoint **endpoints; /* hash table, NULL = free; endpoints.c */

@@ -1,5 +1,6 @@
 /* The core's life, the way of a frame to its handler, and the clockwork of ticks. */
 #include "store/core/account.h"
+#include "store/core/blank.h"
 #include "store/core/hint.h"
 #include "store/core/job.h"
 #include "store/core/limits.h"
@@ -55,6 +56,7 @@ static void free_tables(struct mc_core *core)
     mc_set_destroy(&core->ok);
     mc_set_destroy(&core->roomy);
     free(core->ended_well);
+    free(core->keys_left);
     free(core->gone_bits);
     mc_groups_destroy(&core->groups);
     mc_pins_destroy(&core->pins);
@@ -106,6 +108,7 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
     mc_link_init(&core->members);
     mc_link_init(&core->puts_by_age);
     mc_link_init(&core->puts_dying);
+    mc_link_init(&core->blanks);
     mc_link_init(&core->jobs);
     mc_link_init(&core->dirty);
     mc_link_init(&core->busy);
@@ -396,6 +399,7 @@ static const struct handler handlers[] = {
     [MC_MESSAGE_SEGMENT_KEYS] = {mc_segment_tell_keys, CALL, false, false},
     [MC_MESSAGE_PUT_START] = {mc_put_start, CALL, false, false},
     [MC_MESSAGE_PUT_REVOKE] = {mc_put_revoke, CALL, true, false},
+    [MC_MESSAGE_PUT_BIND] = {mc_put_bind, CALL, false, false},
     [MC_MESSAGE_GET] = {mc_request_get, CALL, false, false},
     [MC_MESSAGE_RENEW] = {mc_request_renew, CALL, true, false},
     [MC_MESSAGE_EXIST] = {mc_request_exist, CALL, false, true},

@@ -10,6 +10,7 @@
 #include "store/wire/version.h"
 
 struct mc_object;
+struct mc_put;
 
 struct mc_writer { /* who may still write into a quarantined extent; counted, outlives its member */
     struct mc_id id;
@@ -74,6 +75,8 @@ struct mc_connection {
     struct mc_id cluster;      /* of the contents that its hello speaks of; zero = there are none, or it does not say */
     struct mc_evidence said;   /* in its hello; counts from its next frame on. epoch 0: nothing */
     uint64_t said_of;          /* of which master, as far as that is known; 0 = it is not */
+    struct mc_put *blank;      /* that was granted to it ahead, or NULL */
+    uint32_t drawn;            /* see blank.c; 0: nowhere */
     bool closing;              /* nothing of it is listened to any more */
     uint32_t reading_count, reading_capacity;
     struct mc_reading *reading;

@@ -1,4 +1,5 @@
 /* Memory that is stored on disks as a whole: see offload_sweep.h. */
+#include "store/core/blank.h"
 #include "store/core/offload_sweep.h"
 
 #include "store/core/job.h"
@@ -100,7 +101,7 @@ static void note_left(struct mc_sweep *sweep, uint64_t bytes, uint64_t moving_un
 static bool node_visit(struct mc_core *core, struct mc_segment *segment, const struct mc_node *node)
 {
     struct mc_sweep *sweep = &segment->flush;
-    if (node->state == MC_NODE_GRANTED)
+    if (node->state == MC_NODE_GRANTED && !mc_node_is_blank(node))
         note_left(sweep, 0, node->size); /* a put that is not over */
     if (node->state != MC_NODE_LIVE)
         return false;

@@ -5,6 +5,7 @@
  * when no other one will do, and one that got more than twice its share of what was placed lately only when nobody
  * else has or can make room: a node that comes empty is not to be where everything new is. The machine of another
  * replica of the object is used only when no other one has or can make room. */
+#include "store/core/blank.h"
 #include "store/core/limits.h"
 #include "store/core/place.h"
 #include "store/core/replica.h"
@@ -78,7 +79,7 @@ static bool within_share(struct mc_core *core, const struct place_wish *wish, st
     return (double)(segment->recent + wish->units) <= most;
 }
 
-static void count_placed(struct mc_core *core, struct mc_segment *segment, uint64_t units)
+void mc_place_count(struct mc_core *core, struct mc_segment *segment, uint64_t units)
 {
     decay(&segment->recent, &segment->recent_s, core->now_ms / 1000);
     decay(&core->recent, &core->recent_s, core->now_ms / 1000);
@@ -143,7 +144,7 @@ static uint32_t node_allocate(struct mc_core *core, const struct place_wish *wis
     segment->pick_stamp = wish->pick_stamp;
     segment->used += mc_segment_node(segment, slot)->size;
     segment->granted++;
-    count_placed(core, segment, wish->units);
+    mc_place_count(core, segment, wish->units);
     note_host(wish->placement, segment);
     if (wish->units >= segment->want_size)
         segment->want = segment->want_size = 0;
@@ -186,7 +187,9 @@ static struct mc_segment *draw(struct mc_core *core, struct place_wish *wish, co
         *slot = node_allocate(core, wish, segment);
         if (*slot != MC_NODE_NONE)
             return segment;
-        if (evict && wish->evictions_left > 0) {
+        if (evict && mc_blank_reclaim(core, segment)) {
+            wish->placement->hopeful = true;
+        } else if (evict && wish->evictions_left > 0) {
             wish->evictions_left--;
             wish->placement->hopeful |= mc_evict_for(core, segment, wish->units, MC_CORE_EVICTION_PUT);
         } else {

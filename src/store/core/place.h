@@ -38,6 +38,8 @@ void mc_placement_keep_near(struct mc_core *core, struct mc_placement *placement
 struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement, uint32_t pick_stamp, uint64_t units,
                             uint32_t *slot);
 
+/* So much was placed there. */
+void mc_place_count(struct mc_core *core, struct mc_segment *segment, uint64_t units);
 /* After an allocation: keeps the segment below its watermark. */
 void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t units);
 /* After an allocation failed: makes room. True when it makes sense to try again later. */

@@ -2,6 +2,7 @@
  * grant has ended, one way or the other: live, cleared (the writer or the owner said that it failed) or cut (nobody can
  * say where the writer is); and of an upsert, until the value before is cleared. */
 #include "store/core/account.h"
+#include "store/core/blank.h"
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
@@ -22,8 +23,8 @@
 
 #include <stdlib.h>
 
-static struct mc_put *put_create(struct mc_core *core, struct mc_connection *connection, uint64_t request_id,
-                                 uint32_t item_count, uint32_t grant_capacity)
+struct mc_put *mc_put_create(struct mc_core *core, struct mc_connection *connection, uint64_t request_id,
+                             uint32_t item_count, uint32_t grant_capacity)
 {
     size_t head = sizeof(struct mc_put) + (item_count * sizeof(int32_t) + 7) / 8 * 8;
     struct mc_put *put = malloc(head + grant_capacity * sizeof(struct mc_grant));
@@ -78,6 +79,7 @@ static void put_finish(struct mc_core *core, struct mc_put *put)
         count_time(core, mc_core_life_ms(core) - put->started_ms);
     if (out != NULL) {
         struct mc_wire_none none = {0};
+        mc_blank_tell(core, put, out);
         size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_DONE, put->request_id);
         size_t list = mc_wire_none_head(out, &none);
         for (uint32_t i = 0; i < put->item_count; i++) {
@@ -232,6 +234,13 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
     struct mc_node *node = mc_segment_node(segment, slot);
     struct mc_object *object = mc_node_object(node);
     struct mc_put *put = mc_table_get(&core->puts, node->list_previous);
+    if (mc_node_is_blank(node)) {
+        if (how == GRANT_LIVE)
+            mc_blank_filled(put);
+        else
+            mc_blank_end(core, segment, slot, how == GRANT_CUT);
+        return;
+    }
     struct mc_grant *grant = &put->grants[node->list_next];
     mc_assert(node->state == MC_NODE_GRANTED && grant->slot == slot && grant->segment == segment->index);
     uint64_t counter = ((uint64_t)node->generation_high << 32 | node->generation_low) - node->replica;
@@ -576,6 +585,8 @@ static int32_t item_code(struct mc_core *core, const struct start *start, const 
         return MC_ERR_INVALID_PARAMS;
     if (item->length > MC_OBJECT_LENGTH_MAX)
         return MC_ERR_NO_AVAILABLE_HANDLE;
+    if (item->unsure != 0 && item->blank_segment != 0)
+        mc_blank_name(core, start->connection, item);
     *object = mc_objects_find(&core->objects, item->key);
     if (*object != NULL && given_up(core, *object)) {
         mc_object_drop(core, *object, NULL);
@@ -762,6 +773,15 @@ static void take_key(const struct mc_connection *connection, uint64_t expected, 
         item->group = mc_scope_group(&connection->scope, item->group);
 }
 
+/* Of blank_units, 0 for none, a place is to be granted ahead with the answer. */
+static void start_goes_on(struct mc_core *core, const struct start *start, uint64_t blank_units)
+{
+    if (mc_link_alone(&start->put->by_age)) /* nothing was open for a moment */
+        mc_link_append(&core->puts_by_age, &start->put->by_age);
+    if (blank_units > 0)
+        mc_blank_plan(core, start->put, blank_units);
+}
+
 void mc_put_start(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
@@ -810,10 +830,15 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
         return;
     }
-    start.put = put_create(core, connection, frame->request_id, count, capacity);
+    start.put = mc_put_create(core, connection, frame->request_id, count, capacity);
     if (start.put == NULL) {
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
         return;
+    }
+    bool wants_blank = (head.flags & MC_PUT_BLANK) != 0 && count == 1;
+    if (wants_blank) {
+        mc_blank_drop(core, connection);
+        start.placement.first = mc_blank_drawn(core, connection);
     }
     start.put->expected = head.expected;
     start.put->waiting++; /* what makes room for one item may end another one, by which it was to be replaced */
@@ -823,8 +848,8 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
         mc_put_destroy(core, start.put);
     else if (start.put->open == 0)
         put_settle(core, start.put);
-    else if (mc_link_alone(&start.put->by_age)) /* nothing was open for a moment */
-        mc_link_append(&core->puts_by_age, &start.put->by_age);
+    else
+        start_goes_on(core, &start, wants_blank ? mc_extent_units(items[0].length, items[0].key.length) : 0);
 }
 
 /* ---- LIVE, PUT_REVOKE ---- */
@@ -898,7 +923,7 @@ void mc_put_revoke(struct mc_core *core, struct mc_connection *connection, const
 
 /* ---- the dead and the late ---- */
 
-static void put_dies(struct mc_core *core, struct mc_put *put)
+void mc_put_dies(struct mc_core *core, struct mc_put *put)
 {
     if (put->dying || put->open == 0)
         return;
@@ -913,7 +938,7 @@ void mc_puts_abandon(struct mc_core *core, struct mc_connection *connection, boo
     while (link != &connection->puts) {
         struct mc_put *put = mc_link_of(link, struct mc_put, of_connection);
         link = link->next;
-        put_dies(core, put);
+        mc_put_dies(core, put);
         if (keep)
             continue;
         connection->grants -= put->open;
@@ -925,11 +950,12 @@ void mc_puts_abandon(struct mc_core *core, struct mc_connection *connection, boo
 bool mc_puts_tick(struct mc_core *core)
 {
     uint64_t now = mc_core_life_ms(core);
+    mc_blanks_tick(core);
     while (!mc_link_alone(&core->puts_by_age)) {
         struct mc_put *put = mc_link_of(core->puts_by_age.next, struct mc_put, by_age);
         if (now - put->started_ms < core->config.put_discard_ms)
             break;
-        put_dies(core, put);
+        mc_put_dies(core, put);
     }
     for (uint32_t budget = MC_SLICE_GRANTS; budget > 0 && !mc_link_alone(&core->puts_dying); budget--) {
         struct mc_put *put = mc_link_of(core->puts_dying.next, struct mc_put, by_age);

@@ -17,13 +17,19 @@ struct mc_grant {
     uint16_t segment, item;
 };
 enum { MC_PUT_OPEN = 1, MC_PUT_WAITS = 2 }; /* codes of items that are not decided; those on the wire are not above 0 */
-struct mc_put {                             /* one PUT_START with at least one grant */
+struct mc_ahead {                           /* where a place was granted ahead; generation 0: nowhere */
+    uint32_t segment, slot;
+    uint64_t generation;
+};
+struct mc_put { /* one PUT_START with at least one grant; or a blank, see blank.h */
     uint32_t index;
     struct mc_connection *connection; /* NULL: nobody wants to hear the end */
     struct mc_writer *writer;
     uint64_t request_id, started_ms, expected; /* version that is to be replaced, 0 = any */
-    struct mc_link of_connection, by_age;      /* by_age: in core->puts_by_age or core->puts_dying */
+    struct mc_link of_connection, by_age;      /* by_age: in core->puts_by_age, puts_dying or blanks */
     bool dying;
+    bool is_blank, is_filled; /* filled: its slot is live already */
+    struct mc_ahead ahead;    /* for the writer's next put: PUT_DONE tells of it */
     uint32_t open, grant_count, item_count;
     uint32_t waiting; /* items that are whole and wait for the value before them to be cleared */
     uint32_t cursor;  /* of the dying: grants before this one are closed */
@@ -41,6 +47,11 @@ void mc_puts_abandon(struct mc_core *core, struct mc_connection *connection, boo
 void mc_grant_fail(struct mc_core *core, struct mc_segment *segment, uint32_t slot);
 /* Cuts old grants and those of the dead, a slice; true when more is left. */
 bool mc_puts_tick(struct mc_core *core);
+/* Without a grant yet. NULL: too many, or memory is out. */
+struct mc_put *mc_put_create(struct mc_core *core, struct mc_connection *connection, uint64_t request_id,
+                             uint32_t item_count, uint32_t grant_capacity);
+/* What is open of it is to be cut. */
+void mc_put_dies(struct mc_core *core, struct mc_put *put);
 void mc_put_destroy(struct mc_core *core, struct mc_put *put);
 /* Nothing remains of the value before that of the object, which waits: it is offered and its writer answered. */
 void mc_put_replaced(struct mc_core *core, struct mc_object *object);

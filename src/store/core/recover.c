@@ -10,6 +10,7 @@
  * silence, so a segment is stale if that master is known to have lived so long after the segment's last contact with
  * it. Unless it is known to have acted on nobody's absence.
  */
+#include "store/core/blank.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/member.h"
@@ -605,6 +606,8 @@ static bool compare(struct mc_core *core, struct mc_segment *segment, const stru
         mc_put_found_live(core, segment, item->slot);
     if (node->state == MC_NODE_MOVING)
         mc_offload_moved(core, segment, item->slot, true);
+    if (mc_node_is_blank(node)) /* its key will be told */
+        return true;
     if (node->state != MC_NODE_LIVE)
         return node->state == MC_NODE_CLEARING || node->state == MC_NODE_QUARANTINE; /* told since the mount */
     node->seen = segment->round;

@@ -48,6 +48,7 @@ struct mc_core {
     struct mc_core_output output;
     struct mc_id node;
     uint64_t epoch, counter, counter_end; /* counter: of generations, below its end */
+    uint64_t *keys_left;                  /* see blank.c; NULL until there is a blank */
     uint64_t *ended_well; /* a bit for each of the last placements: the put of that version was answered 0 */
     uint64_t base_ms,
         now_ms; /* now_ms: since base_ms, which is when the core was made; every other time in here is of this kind */
@@ -62,7 +63,7 @@ struct mc_core {
     struct mc_link members;                             /* by seen_ms, oldest first */
     uint64_t members_ticked_ms;                         /* the last look at them, by mc_core_life_ms */
     struct mc_object *successors[MC_SUCCESSOR_BUCKETS]; /* see successor.h */
-    struct mc_link puts_by_age, puts_dying, jobs, dirty, busy, watched, recovering;
+    struct mc_link puts_by_age, puts_dying, blanks, jobs, dirty, busy, watched, recovering;
     uint32_t job_count; /* REMOVE jobs */
     struct mc_removal removals[MC_REMOVALS_MAX];
     uint64_t removal_count; /* ever begun */

@@ -3,6 +3,7 @@
  * cleared. If the master ended now, the one after it would meet that value again; so whoever removes the key waits, and
  * a key that had a value takes no new one. A cell is a tombstone in the list while nothing holds it, else it is held.
  */
+#include "store/core/blank.h"
 #include "store/core/job.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
@@ -80,6 +81,7 @@ static void vacate(struct mc_core *core, struct mc_object *object, uint64_t boun
 
 static void forget(struct mc_core *core, struct mc_object *object)
 {
+    mc_blank_key_left(core, mc_object_key(object));
     mc_objects_remove(&core->objects, object);
     mc_object_free(&core->objects, object);
 }

@@ -235,6 +235,7 @@ unsigned mc_right_needed(unsigned type)
         return MC_RIGHT_NODE;
     case MC_MESSAGE_PUT_START:
     case MC_MESSAGE_PUT_REVOKE:
+    case MC_MESSAGE_PUT_BIND:
     case MC_MESSAGE_REMOVE:
     case MC_MESSAGE_REMOVE_REGEX:
     case MC_MESSAGE_REMOVE_ALL:

@@ -24,6 +24,7 @@
     X(TRACES, 7, "who makes spans of requests, while it does: TRACE")                                                  \
     X(HINTS, 8, "masters that take hints: HINT")                                                                       \
     X(STRIPES, 9, "masters that know heads and pieces, and who may be told of heads: whole in GET_FOUND")              \
+    X(BLANKS, 10, "masters that grant places ahead: BLANK in flags of PUT_START, PUT_BIND, PUT_BLANKS")                \
     X(KEPT_HINTS, 11, "owners that keep beside a value what a hint says of it: HINTED")
 
 enum mc_feature {

@@ -50,6 +50,7 @@ enum mc_put_flags {
     MC_PUT_FIRM_PIN = 32, /* with SOFT_PIN: until its deadline it is not evicted; an earlier release sees a soft pin */
     MC_PUT_OR_NOT = 64,   /* with FIRM_PIN: else the item's code is FIRM_PIN_REFUSED. Only with feature FIRM_PINS */
     MC_PUT_NEW_PIN = 128, /* with `expected`: of these flags, or none, not that of the value. Only with that feature */
+    MC_PUT_BLANK = 256,   /* a place of that size is wanted ahead for the next put of this link, which has none */
 };
 #define MC_PUT_PINS (MC_PUT_HARD_PIN | MC_PUT_SOFT_PIN | MC_PUT_FIRM_PIN)
 #define MC_FOUND_LEASED 8u /* beside the pins of what is found without a lease: somebody has one */

@@ -1,0 +1,429 @@
+/* Places that are granted ahead: B1 to B5 of the ordering page, at the master. */
+#include "core_world.h"
+
+#include "store/core/blank.h"
+#include "store/core/put.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+static const struct world_wish wants_blank = {.flags = MC_PUT_BLANK};
+
+/* A client of the machine of the segments, which knows blanks. */
+static uint64_t near_client(struct world *world, uint64_t node, uint64_t features)
+{
+    uint64_t connection = world_connect(world);
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, node, FIRST_LIFE);
+    hello.host = (struct mc_id){9, 9};
+    hello.features = features;
+    assert_int_equal(world_greet(world, connection, &hello).code, 0);
+    return connection;
+}
+
+static uint64_t blank_client(struct world *world, uint64_t node)
+{
+    return near_client(world, node, UINT64_C(1) << MC_FEATURE_BLANKS);
+}
+
+/* What has come before a PUT_DONE; generation 0: none has. */
+static struct mc_wire_blank read_blank(struct mc_frame frame)
+{
+    struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+    struct mc_wire_none none;
+    struct mc_wire_blank blank = {0};
+    assert_int_equal(frame.type, MC_MESSAGE_PUT_BLANKS);
+    assert_int_equal(frame.request_id, 0);
+    mc_wire_none_read(&reader, &none);
+    assert_int_equal(mc_list_read(&reader), 1);
+    mc_wire_blank_read(&reader, &blank);
+    assert_false(reader.bad);
+    return blank;
+}
+
+/* A put that asks for one. */
+static struct mc_wire_blank put_wanting(struct world *world, uint64_t client, uint64_t owner, const char *key)
+{
+    struct mc_wire_place place;
+    assert_int_equal(world_grant(world, client, PUT_1, key, SMALL, &wants_blank, &place), 0);
+    world_live(world, owner, &place);
+    struct mc_wire_blank blank = read_blank(world_receive(world, client));
+    assert_int_equal(world_put_done(world, client, PUT_1), 0);
+    world_check(world);
+    return blank;
+}
+
+static void bind_send(struct world *world, uint64_t client, uint64_t id, const char *key, uint64_t length,
+                      const struct mc_wire_blank *blank, uint32_t flags)
+{
+    struct mc_wire_put_bind head = {
+        .segment = blank->segment, .slot = blank->slot, .generation = blank->generation, .flags = flags};
+    struct mc_wire_put_start_item item = {.length = length, .key = mc_span_string(key)};
+    size_t frame = world_begin(world, MC_MESSAGE_PUT_BIND, id);
+    mc_wire_put_bind_write(&world->frame, &head);
+    size_t list = mc_list_begin(&world->frame);
+    mc_wire_put_start_item_write(&world->frame, &item);
+    mc_list_end(&world->frame, list, 1);
+    world_send(world, client, frame);
+}
+
+static struct mc_wire_place place_of(const struct mc_wire_blank *blank)
+{
+    return (struct mc_wire_place){
+        .segment = blank->segment, .slot = blank->slot, .generation = blank->generation, .offset = blank->offset};
+}
+
+static void fill(struct world *world, uint64_t owner, const struct mc_wire_blank *blank)
+{
+    struct mc_wire_place place = place_of(blank);
+    world_live(world, owner, &place);
+}
+
+static uint64_t used_units(const struct world *world, uint32_t segment)
+{
+    return mc_segment_find(world->core, segment)->used;
+}
+
+static void ordering_B4_key_and_live_in_either_order(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    assert_true(blank.size >= SMALL);
+    bind_send(&world, client, PUT_2, "a", SMALL, &blank, MC_PUT_BLANK);
+    assert_int_equal(world_receive(&world, client).type, 0);
+    assert_int_equal(world_exist(&world, store.call, "a"), 0);
+    fill(&world, store.owner, &blank);
+    struct mc_wire_blank next = read_blank(world_receive(&world, client));
+    assert_int_equal(world_put_done(&world, client, PUT_2), 0);
+    assert_int_equal(world_exist(&world, store.call, "a"), 1);
+    fill(&world, store.owner, &next);
+    fill(&world, store.owner, &next); /* said twice */
+    assert_int_equal(world_exist(&world, store.call, "b"), 0);
+    bind_send(&world, client, PUT_3, "b", SMALL, &next, 0);
+    assert_int_equal(world_put_done(&world, client, PUT_3), 0);
+    assert_int_equal(world_exist(&world, store.call, "b"), 1);
+    assert_int_equal(world.core->statistics.put_end_items, 3);
+    assert_int_equal(world.core->statistics.put_start_items, 3);
+    world_close_all(&world);
+}
+
+static void ordering_B4_what_is_refused_is_cleared_and_holds_its_key(void **state)
+{
+    struct world world;
+    struct world_told told;
+    struct mc_wire_place place;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    assert_int_equal(world_put(&world, store.call, store.owner, "there", SMALL), 0);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    fill(&world, store.owner, &blank);
+    bind_send(&world, client, PUT_2, "there", SMALL, &blank, MC_PUT_BLANK);
+    assert_int_equal(world_put_done(&world, client, PUT_2), MC_ERR_STALE);
+    world_owner_told(&world, store.owner, &told);
+    assert_int_equal(told.type, MC_MESSAGE_CLEAR);
+    assert_true(told.slots[0].generation == blank.generation);
+    /* "exists" would be too early: a next master could still find the value that was refused. */
+    struct world_wish again = {.unsure = blank.generation};
+    assert_int_equal(world_grant(&world, client, PUT_3, "there", SMALL, &again, &place), MC_ERR_PUT_IN_PROGRESS);
+    const char *key = "there";
+    int32_t code;
+    world_remove_send(&world, store.call, &key, 1, true);
+    assert_false(world_remove_answer(&world, store.call, &code, 1));
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
+    (void)world_owner_obeys(&world, store.owner);
+    assert_true(world_remove_answer(&world, store.call, &code, 1));
+    assert_int_equal(code, 0);
+    world_check(&world);
+    world_close_all(&world);
+}
+
+/* What says no, and what the put that follows is told. */
+static void ordering_B4_refusals(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT), other = blank_client(&world, SECOND_CLIENT);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    /* Of another connection. */
+    bind_send(&world, other, PUT_2, "x", SMALL, &blank, 0);
+    assert_int_equal(world_put_done(&world, other, PUT_2), MC_ERR_STALE);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 0);
+    /* Another writer has the key. */
+    assert_int_equal(world_grant(&world, other, PUT_3, "x", SMALL, NULL, &place), 0);
+    bind_send(&world, client, PUT_4, "x", SMALL, &blank, 0);
+    assert_int_equal(world_put_done(&world, client, PUT_4), MC_ERR_STALE);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+    /* Larger than the place; of no length; nothing of the kind. */
+    blank = put_wanting(&world, client, store.owner, "second");
+    bind_send(&world, client, PUT_5, "large", blank.size, &blank, 0);
+    assert_int_equal(world_put_done(&world, client, PUT_5), MC_ERR_STALE);
+    blank = put_wanting(&world, client, store.owner, "third");
+    bind_send(&world, client, PUT_6, "empty", 0, &blank, 0);
+    assert_int_equal(world_put_done(&world, client, PUT_6), MC_ERR_STALE);
+    blank.slot = 4000000;
+    bind_send(&world, client, PUT_7, "stranger", SMALL, &blank, 0);
+    assert_int_equal(world_put_done(&world, client, PUT_7), MC_ERR_STALE);
+    blank.segment = 77777;
+    bind_send(&world, client, PUT_8, "stranger", SMALL, &blank, 0);
+    assert_int_equal(world_put_done(&world, client, PUT_8), MC_ERR_STALE);
+    assert_int_equal(world_exist(&world, store.call, "large"), 0);
+    world_check(&world);
+    world_close_all(&world);
+}
+
+static void ordering_B5_a_key_that_has_left_since_takes_no_older_place(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    world.core->recovery_over = world.core->disks_over = true; /* no tombstones: nothing but its number is left */
+    uint64_t client = blank_client(&world, CLIENT);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    assert_int_equal(world_grant(&world, store.call, PUT_2, "k", SMALL, NULL, &place), 0);
+    world_revoke(&world, store.call, &place);
+    assert_int_equal(world_put_done(&world, store.call, PUT_2), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+    assert_null(mc_objects_find(&world.core->objects, mc_span_string("k")));
+    bind_send(&world, client, PUT_3, "k", SMALL, &blank, 0);
+    assert_int_equal(world_put_done(&world, client, PUT_3), MC_ERR_STALE);
+    (void)world_owner_obeys(&world, store.owner);
+    /* A later place is as good as any. */
+    blank = put_wanting(&world, client, store.owner, "second");
+    bind_send(&world, client, PUT_4, "k", SMALL, &blank, 0);
+    fill(&world, store.owner, &blank);
+    assert_int_equal(world_put_done(&world, client, PUT_4), 0);
+    world_close_all(&world);
+}
+
+static void ordering_B1_a_link_that_ends_is_cut(void **state)
+{
+    struct world world;
+    struct world_told told;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    uint64_t used = used_units(&world, store.segment);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    assert_true(used_units(&world, store.segment) > used);
+    used = used_units(&world, store.segment);
+    world_disconnect(&world, client);
+    world_owner_told_to_cut(&world, store.owner, &told);
+    assert_true(told.count == 1 && told.slots[0].generation == blank.generation && told.writer.low == CLIENT);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CUT_DONE, &told);
+    assert_int_equal(used_units(&world, store.segment), used);
+    assert_true(mc_link_alone(&world.core->blanks));
+    world_check(&world);
+    world_close_all(&world);
+}
+
+static void ordering_B1_one_that_is_not_used_is_cut(void **state)
+{
+    struct world world;
+    struct world_told told;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    world_pass_beating(&world, MC_BLANK_MS + SECOND_MS, store.heartbeat);
+    world_owner_told_to_cut(&world, store.owner, &told);
+    bind_send(&world, client, PUT_2, "late", SMALL, &blank, 0);
+    assert_int_equal(world_put_done(&world, client, PUT_2), MC_ERR_STALE);
+    assert_int_equal(world_exist(&world, store.call, "late"), 0);
+    world_check(&world);
+    world_close_all(&world);
+}
+
+static void ordering_B2_who_lost_its_link_names_the_place(void **state)
+{
+    struct world world;
+    struct world_told told;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    fill(&world, store.owner, &blank);
+    world_disconnect(&world, client); /* with what it had to say */
+    uint64_t anew = blank_client(&world, CLIENT);
+    struct mc_wire_put_start head = {.replica_count = 1};
+    struct mc_wire_put_start_item item = {.length = SMALL,
+                                          .key = mc_span_string("k"),
+                                          .unsure = blank.generation,
+                                          .blank_segment = blank.segment,
+                                          .blank_slot = blank.slot};
+    size_t frame = world_begin(&world, MC_MESSAGE_PUT_START, PUT_2);
+    mc_wire_put_start_write(&world.frame, &head);
+    size_t list = mc_list_begin(&world.frame);
+    mc_wire_put_start_item_write(&world.frame, &item);
+    mc_list_end(&world.frame, list, 1);
+    mc_list_end(&world.frame, mc_list_begin(&world.frame), 0);
+    mc_list_end(&world.frame, mc_list_begin(&world.frame), 0);
+    world_send(&world, anew, frame);
+    static struct world_grants grants;
+    world_put_granted(&world, anew, PUT_2, 1, &grants);
+    assert_int_equal(grants.items[0].code, 0);
+    assert_true(grants.places[0].generation > blank.generation);
+    world_live(&world, store.owner, &grants.places[0]);
+    assert_int_equal(world_put_done(&world, anew, PUT_2), 0);
+    /* Nobody hears that the key is gone while the first place may show it. */
+    const char *key = "k";
+    int32_t code;
+    world_owner_told(&world, store.owner, &told);
+    assert_true(told.type == MC_MESSAGE_CLEAR && told.slots[0].generation == blank.generation);
+    world_remove_send(&world, store.call, &key, 1, true);
+    struct world_told second;
+    world_owner_told(&world, store.owner, &second);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &second);
+    assert_false(world_remove_answer(&world, store.call, &code, 1));
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
+    assert_true(world_remove_answer(&world, store.call, &code, 1));
+    world_check(&world);
+    world_close_all(&world);
+}
+
+static void ordering_B3_the_inventory_of_an_owner_that_is_back(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    struct mc_segment *segment = mc_segment_find(world.core, store.segment);
+    mc_put_found_live(world.core, segment, blank.slot); /* as compare() of recover.c does */
+    assert_true(mc_node_is_blank(mc_segment_node(segment, blank.slot)));
+    bind_send(&world, client, PUT_2, "k", SMALL, &blank, 0);
+    assert_int_equal(world_put_done(&world, client, PUT_2), 0);
+    world_check(&world);
+    world_close_all(&world);
+}
+
+static void an_owner_that_is_gone_takes_them_along(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    struct mc_wire_segment head = {.segment = store.segment};
+    size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 5);
+    mc_wire_unmount_write(&world.frame, &(struct mc_wire_unmount){.segment = head.segment});
+    world_send(&world, store.owner, frame);
+    world_pass(&world, SECOND_MS);
+    bind_send(&world, client, PUT_2, "k", SMALL, &blank, 0);
+    assert_int_equal(world_put_done(&world, client, PUT_2), MC_ERR_STALE);
+    assert_true(mc_link_alone(&world.core->blanks));
+    world_check(&world);
+    world_close_all(&world);
+}
+
+static void they_go_before_anything_is_evicted(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct world_store store = world_open_lru(&world);
+    uint64_t clients[16], blanks = 0;
+    for (unsigned i = 0; i < 16; i++) {
+        char key[32];
+        clients[i] = blank_client(&world, CLIENT);
+        (void)put_wanting(&world, clients[i], store.owner, world_name(key, "first", i));
+    }
+    struct mc_segment *segment = mc_segment_find(world.core, store.segment);
+    blanks = segment->blank;
+    assert_true(blanks > 0);
+    assert_true(blanks * MC_EXTENT_UNIT <= segment->capacity / MC_BLANK_PART);
+    /* All that is free but for these. */
+    uint64_t evictions = world.core->statistics.evicted_objects;
+    struct world_wish wish = {0};
+    uint64_t largest = mc_space_largest(&segment->space) * MC_EXTENT_UNIT;
+    int32_t code = world_grant(&world, store.call, PUT_2, "large", largest + 1024, &wish, &place);
+    assert_int_equal(code, MC_ERR_SPACE_SOON);
+    assert_int_equal(segment->blank, 0);
+    (void)world_owner_obeys(&world, store.owner);
+    assert_int_equal(world.core->statistics.evicted_objects, evictions);
+    world_check(&world);
+    world_close_all(&world);
+}
+
+static void who_does_not_know_them_gets_none(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = near_client(&world, CLIENT, UINT64_C(1) << MC_FEATURE_FIRM_PINS);
+    uint64_t far = world_join(&world, MC_ROLE_CALL, SECOND_CLIENT, FIRST_LIFE); /* of a machine that it does not say */
+    const uint64_t without[] = {client, far};
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(world_grant(&world, without[i], PUT_1, i == 0 ? "a" : "b", SMALL, &wants_blank, &place), 0);
+        world_live(&world, store.owner, &place);
+        assert_int_equal(world_put_done(&world, without[i], PUT_1), 0);
+        assert_int_equal(world_receive(&world, without[i]).type, 0);
+    }
+    /* Nor who asks for much. */
+    uint64_t near = blank_client(&world, THIRD_CLIENT);
+    assert_int_equal(world_grant(&world, near, PUT_1, "c", MC_BLANK_BYTES_MAX + 1, &wants_blank, &place), 0);
+    world_live(&world, store.owner, &place);
+    assert_int_equal(world_put_done(&world, near, PUT_1), 0);
+    assert_true(mc_link_alone(&world.core->blanks));
+    world_close_all(&world);
+}
+
+static void one_that_asks_again_gives_back_what_it_has(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    (void)put_wanting(&world, client, store.owner, "first");
+    (void)put_wanting(&world, client, store.owner, "second");
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1); /* CLEAR alone: nobody writes there */
+    assert_int_equal(world.core->statistics.cuts, 0);
+    world_check(&world);
+    world_close_all(&world);
+}
+
+static void a_revoked_bind_fails_as_any_put(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    struct mc_wire_place place = place_of(&blank);
+    bind_send(&world, client, PUT_2, "k", SMALL, &blank, 0);
+    world_revoke(&world, client, &place);
+    assert_int_equal(world_put_done(&world, client, PUT_2), MC_ERR_TRANSFER_FAIL);
+    fill(&world, store.owner, &blank); /* late */
+    assert_int_equal(world_exist(&world, store.call, "k"), 0);
+    assert_true(world_owner_obeys(&world, store.owner) >= 1);
+    world_check(&world);
+    world_close_all(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ordering_B4_key_and_live_in_either_order),
+        cmocka_unit_test(ordering_B4_what_is_refused_is_cleared_and_holds_its_key),
+        cmocka_unit_test(ordering_B4_refusals),
+        cmocka_unit_test(ordering_B5_a_key_that_has_left_since_takes_no_older_place),
+        cmocka_unit_test(ordering_B1_a_link_that_ends_is_cut),
+        cmocka_unit_test(ordering_B1_one_that_is_not_used_is_cut),
+        cmocka_unit_test(ordering_B2_who_lost_its_link_names_the_place),
+        cmocka_unit_test(ordering_B3_the_inventory_of_an_owner_that_is_back),
+        cmocka_unit_test(an_owner_that_is_gone_takes_them_along),
+        cmocka_unit_test(they_go_before_anything_is_evicted),
+        cmocka_unit_test(who_does_not_know_them_gets_none),
+        cmocka_unit_test(one_that_asks_again_gives_back_what_it_has),
+        cmocka_unit_test(a_revoked_bind_fails_as_any_put),
+    };
+    return cmocka_run_group_tests_name("core blank", tests, NULL, NULL);
+}
