@@ -36,6 +36,7 @@ struct mc_core *sim_core_create(const struct mc_core_config *config, const struc
                                 struct mc_id node, uint64_t epoch, uint64_t seed, uint64_t now_ms);
 
 uint32_t sim_depart_ms;
+bool sim_blanks;
 void (*sim_on_heartbeat)(void);
 static uint64_t aged_epoch; /* of the last one that may come of age */
 /* What an election holds beside the claim (store/master/election.c): the epoch of the last master, and of the last one
@@ -56,6 +57,8 @@ struct mc_core *sim_core_create(const struct mc_core_config *config, const struc
             sim_notes.departed_epoch < sim_notes.last_epoch && epoch > sim_notes.last_epoch ? sim_notes.last_epoch : 0;
         sim_notes.last_epoch = epoch;
     }
+    noted.blanks_anywhere = sim_plan->blanks; /* few clients are on the machine of an owner, and segments are small */
+    noted.blank_part = sim_plan->blanks ? 4 : noted.blank_part;
     struct mc_core *core = mc_core_create(&noted, output, node, epoch, seed, now_ms);
     if (core == NULL)
         return NULL;

@@ -76,6 +76,8 @@ bool sim_key_of(const struct mc_object *object, uint32_t *key)
 uint32_t sim_length_draw(enum sim_stream stream)
 {
     uint32_t kind = sim_below(stream, 8);
+    if (sim_plan->blanks && kind < 7) /* one, that fits where the one before it did */
+        return 1 + sim_plan->value_max / 2;
     if (kind < 5) /* few lengths: what lies in the place of another may then pass for it */
         return 1 + sim_plan->value_max / (1 + sim_below(stream, 3));
     return kind == 5 ? 1 + sim_below(stream, 16) : 1 + sim_below(stream, sim_plan->value_max);

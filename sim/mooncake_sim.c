@@ -25,7 +25,7 @@ struct options {
     uint64_t skipped[256];
     size_t skipped_count;
     bool plain, mild, narrow, wide, hard, noteless, lease, tenants, proofs, quotas, dozes, stripes, disks, diskless,
-        data_threads, forgets, trace, keep_going, no_shrink, check_hash, fails, is_single;
+        data_threads, blanks, forgets, trace, keep_going, no_shrink, check_hash, fails, is_single;
     uint32_t only, has_only;
 };
 
@@ -86,6 +86,9 @@ static void plan_make(const struct options *options, uint64_t seed, struct sim_p
     plan->proves_epochs = options->proofs;
     plan->dozes = options->dozes;
     plan->has_stripes = options->stripes;
+    plan->blanks = options->blanks;
+    plan->batch_max = plan->blanks && seed % 4 != 1 ? 1 : plan->batch_max;
+    plan->has_groups = plan->has_groups && (!plan->blanks || seed % 4 == 0); /* what has one goes into no blank */
     if (options->data_threads && plan->data_threads == 0)
         plan->data_threads = 1 + (uint32_t)(seed % 3);
     plan->all_forget = plan->all_forget && !options->noteless; /* without a note nobody can know of that master */
@@ -130,13 +133,13 @@ static void print_replay(const struct options *options, uint64_t seed)
         printf(" --only none");
     print_faults("--only", options->only);
     print_faults("--without", options->without);
-    printf("%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "",
+    printf("%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "",
            options->mild ? " --mild" : "", options->narrow ? " --narrow" : "", options->wide ? " --wide" : "",
            options->hard ? " --hard" : "", options->noteless ? " --noteless" : "", options->lease ? " --lease" : "",
            options->tenants ? " --tenants" : "", options->proofs ? " --proofs" : "", options->quotas ? " --quotas" : "",
            options->dozes ? " --dozes" : "", options->stripes ? " --stripes" : "", options->disks ? " --disks" : "",
            options->diskless ? " --diskless" : "", options->data_threads ? " --data-threads" : "",
-           options->forgets ? " --forgets" : "");
+           options->blanks ? " --blanks" : "", options->forgets ? " --forgets" : "");
 }
 
 /* Does it fail so? In a process of its own: a failure may be a crash. kind: the word before the colon. */
@@ -273,6 +276,8 @@ static bool parse(int argc, char **argv, struct options *options)
             options->diskless = true;
         } else if (strcmp(name, "--data-threads") == 0) { /* in each seed owners have data threads */
             options->data_threads = true;
+        } else if (strcmp(name, "--blanks") == 0) { /* clients use places that are granted ahead */
+            options->blanks = true;
         } else if (strcmp(name, "--check-hash") == 0) {
             options->check_hash = true;
         } else if (strcmp(name, "--fails") == 0) { /* each seed counts as failed: what is said of those is tested so */
@@ -388,7 +393,7 @@ int main(int argc, char **argv)
                 "[--keep-going] "
                 "[--no-shrink] [--check-hash] [--fails] [--forgets] [--plain] [--mild] [--narrow] [--wide] [--hard] "
                 "[--noteless] [--lease] [--tenants] [--quotas] [--proofs] [--dozes] [--stripes] [--disks | --diskless] "
-                "[--data-threads]\n"
+                "[--data-threads] [--blanks]\n"
                 "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
                 "--only FAULT|none]...\nfaults:");
         for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++)

@@ -583,12 +583,15 @@ char *sim_getenv(const char *name)
 {
     static char host[] = "10.0.0.15", port[] = "443"; /* of an API server */
     static char threads[2], stripe[] = "1";           /* the least there is */
+    static char blanks_on[] = "1", blanks_off[] = "0";
     if (strcmp(name, "MC_SERVE_THREADS") == 0) {
         threads[0] = (char)('0' + sim_plan->data_threads);
         return threads;
     }
     if (sim_plan->has_stripes && strcmp(name, "MC_STORE_STRIPE_SIZE") == 0)
         return stripe;
+    if (strcmp(name, "MC_STORE_BLANK_PLACES") == 0)
+        return sim_plan->blanks ? blanks_on : blanks_off;
     return strcmp(name, "KUBERNETES_SERVICE_HOST") == 0   ? host
            : strcmp(name, "KUBERNETES_SERVICE_PORT") == 0 ? port
                                                           : NULL;

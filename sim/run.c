@@ -170,6 +170,7 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
 {
     sim_plan = wanted;
     sim_depart_ms = (uint32_t)sim_plan->depart_ms;
+    sim_blanks = sim_plan->blanks;
     world_reset();
     /* The drawing of the plan is behind us: what follows is its own. */
     for (unsigned i = 0; i < 64; i++)

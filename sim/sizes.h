@@ -27,8 +27,9 @@
 #define MC_RESOLVE_BUCKETS 4u
 
 /* There are no keys here; places have tags all the same, which every connection is to repeat. */
+extern bool sim_blanks; /* a tag names its key: no place has one in a run with places that are granted ahead */
 #undef MC_SERVE_TAGS_ALWAYS
-#define MC_SERVE_TAGS_ALWAYS true
+#define MC_SERVE_TAGS_ALWAYS (!sim_blanks)
 #undef MC_TICKET_PERIOD_S
 #define MC_TICKET_PERIOD_S 1u
 
@@ -77,6 +78,11 @@
 #define MC_DISK_CLEARS_LEAST 32u
 #undef MC_DISK_COMPACT_LEAST
 #define MC_DISK_COMPACT_LEAST 4u
+
+/* Keys are few: many that are put are there. */
+#include "store/client/blank.h"
+#undef MC_BLANK_REST
+#define MC_BLANK_REST 1u
 
 /* Clients know as a constant how long a master lets an owner be silent; here some masters are quicker. */
 extern uint32_t sim_depart_ms;

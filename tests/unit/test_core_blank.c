@@ -338,7 +338,7 @@ static void they_go_before_anything_is_evicted(void **state)
     struct mc_segment *segment = mc_segment_find(world.core, store.segment);
     blanks = segment->blank;
     assert_true(blanks > 0);
-    assert_true(blanks * MC_EXTENT_UNIT <= segment->capacity / MC_BLANK_PART);
+    assert_true(blanks * MC_EXTENT_UNIT <= segment->capacity / world.core->config.blank_part);
     /* All that is free but for these. */
     uint64_t evictions = world.core->statistics.evicted_objects;
     struct world_wish wish = {0};

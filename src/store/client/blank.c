@@ -53,6 +53,11 @@ struct mc_master_link *mc_blank_borrow(struct mc_store *store, uint64_t length, 
                    fits(&first->blank, mc_extent_size(length, key_length), avoid, avoid_count);
     struct mc_master_link *link = has_one ? mc_link_pop(store) : NULL;
     pthread_mutex_unlock(&store->lock);
+    if (link != NULL && link == first && mc_socket_has_ended(link->fd)) {
+        link->broken = true;
+        mc_link_return(store, link);
+        return NULL;
+    }
     if (link != NULL && link != first) { /* that one was of no use: what has taken its place may have no blank */
         mc_link_return(store, link);
         return NULL;

@@ -142,12 +142,13 @@ static struct mc_segment *draw(struct mc_core *core, struct mc_connection *conne
         return NULL;
     struct mc_segment *segment = core->ok.items[mc_set_draw(&core->ok, mc_core_random(core))];
     struct mc_id host = connection->member->host;
-    bool is_near = !mc_id_is_zero(host) && mc_id_equal(segment->host, host);
+    bool is_near = core->config.blanks_anywhere || (!mc_id_is_zero(host) && mc_id_equal(segment->host, host));
     if (!is_near)
         connection->drawn = segment->number;
     bool may = is_near && segment->state == MC_SEGMENT_OK && segment->kind == MC_SEGMENT_MEMORY && !segment->leaving &&
                !segment->drain && !segment->has_tag_key; /* a tag names the key */
-    return may && (segment->blank + units) * MC_BLANK_PART * MC_EXTENT_UNIT <= segment->capacity ? segment : NULL;
+    return may && (segment->blank + units) * core->config.blank_part * MC_EXTENT_UNIT <= segment->capacity ? segment
+                                                                                                           : NULL;
 }
 
 void mc_blank_plan(struct mc_core *core, struct mc_put *put, uint64_t units)

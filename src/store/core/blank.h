@@ -9,7 +9,6 @@
 
 #define MC_BLANK_BYTES_MAX (64u << 10) /* of a place: what is larger is copied for longer than its grant takes */
 #define MC_BLANK_MS 2000u              /* one that is not used for so long is cut */
-#define MC_BLANK_PART 64u              /* of a segment, that its blanks may take */
 #define MC_BLANK_LEFT 65536u           /* numbers for the keys that have left, by their hash */
 
 struct mc_put;

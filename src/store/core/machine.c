@@ -40,6 +40,7 @@ struct mc_core_config mc_core_config_default(void)
         .spread_reads_per_s = 0.8,
         .spread_replicas_max = 2,
         .put_discard_ms = 30000,
+        .blank_part = 16,
         .depart_ms = MC_DEPART_MS,
         .recovery_grace_ms = 1000,
         .recovery_window_ms = 60000,

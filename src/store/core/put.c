@@ -103,8 +103,10 @@ static uint64_t *ended_well_word(const struct mc_core *core, uint64_t counter)
 
 /* 0: it did not happen, or is still open. OBJECT_ALREADY_EXISTS: it did. PUT_IN_PROGRESS: we may know later. RPC_FAIL:
  * nobody will ever know. */
-static int32_t unsure_code(const struct mc_core *core, const struct mc_object *object, uint64_t version)
+static int32_t unsure_code(const struct mc_core *core, const struct mc_object *object,
+                           const struct mc_wire_put_start_item *item)
 {
+    uint64_t version = item->unsure;
     uint64_t counter = version - mc_base(core, 0);
     if (version > mc_base(core, 0) && counter <= core->counter && core->counter - counter < MC_ENDED_WELL_MAX)
         return (*ended_well_word(core, counter) >> counter % 64 & 1) != 0 ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;
@@ -112,7 +114,12 @@ static int32_t unsure_code(const struct mc_core *core, const struct mc_object *o
      * what replaced the writer's. */
     if (object != NULL && object->visible && mc_object_stored(core, object)) {
         uint64_t put = mc_object_version_put(core, object);
-        return put == 0 ? MC_ERR_RPC_FAIL : put >= version ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;
+        /* What went into a blank beside a value that was there may be live with an owner that we have not met. */
+        bool may_come = put != 0 && put < version && item->blank_segment != 0 && mc_recover_unsettled(core);
+        return put == 0         ? MC_ERR_RPC_FAIL
+               : put >= version ? MC_ERR_OBJECT_ALREADY_EXISTS
+               : may_come       ? MC_ERR_PUT_IN_PROGRESS
+                                : 0;
     }
     if (object != NULL && object->tombstone == 0)
         return 0; /* somebody's value is on its way, or may be back: it is waited for */
@@ -592,7 +599,7 @@ static int32_t item_code(struct mc_core *core, const struct start *start, const 
         mc_object_drop(core, *object, NULL);
         *object = mc_objects_find(&core->objects, item->key); /* its tombstone, if it left one */
     }
-    int32_t code = item->unsure == 0 ? 0 : unsure_code(core, *object, item->unsure);
+    int32_t code = item->unsure == 0 ? 0 : unsure_code(core, *object, item);
     if (code == 0 && *object != NULL)
         code = known_code(core, start, *object, item->unsure != 0);
     if (code == 0)
