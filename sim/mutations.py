@@ -28,10 +28,17 @@ READ_AGAIN = "#endif\n    return state_read(slot) == MC_SLOT_LIVE && generation_
 READ_HASH = "seen.length != transfer->object_length ||\n        seen.hash_low != transfer->hash_low || seen.hash_high != transfer->hash_high"
 PUTS_NEVER_DIE = (
     CORE + "put.c", "        if (now - put->started_ms < core->config.put_discard_ms)\n            break;", "        (void)now;\n        break;",
-    CORE + "put.c", "        put_dies(core, put);\n        if (keep)", "        if (keep)",
+    CORE + "put.c", "        mc_put_dies(core, put);\n        if (keep)", "        if (keep)",
 )
 
 MUTATIONS = [
+    # Places that are granted ahead (runs with --blanks; the others pass these by)
+    ("a_blank_takes_a_key_that_is_there", CORE + "blank.c", "    if (mc_objects_find(&core->objects, item->key) != NULL || *left_of", "    if (*left_of",
+     CORE + "blank.c", "return mc_objects_find(&core->objects, item->key) == NULL && *left_of", "return *left_of"),
+    ("a_blank_takes_a_key_that_has_left_since", CORE + "blank.c", "        *left_of(core, key) = core->counter;", "        (void)key;"),
+    ("a_blank_of_a_link_that_ended_is_not_cut", CORE + "blank.c", "    if (cuts && node->state == MC_NODE_CLEARING) {", "    if (false && cuts) {"),
+    ("what_a_blank_shows_holds_no_key", CORE + "blank.c", "        mc_key_hold_entry(core, node, item->key);", "        (void)core;"),
+    ("exists_is_said_before_the_blank_can_come_no_more", CORE + "put.c", "item->blank_segment != 0 && mc_recover_unsettled(core);", "false;"),
     # What a slot says, and who may write it
     ("commit_takes_any_generation", SEGMENT + "memory.c", "if (commit->generation <= seen_by(memory, commit->slot) || !is_of_our_master", "if (!is_of_our_master"),
     ("commit_skips_the_floor", SEGMENT + "memory.c", "if (commit->generation <= seen_by(memory, commit->slot) || !is_of_our_master(memory, commit->generation))", "if (commit->generation <= generation_read(slot))"),
@@ -204,7 +211,7 @@ MUTATIONS = [
     ("stale_owner_keeps_its_memory", OWNER + "master.c", "    int rc = memory_renew(owner);\n    struct mc_id cluster;", "    int rc = 0;\n    struct mc_id cluster;"),
     ("cleared_is_said_before_it_is_done", OWNER + "master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot == UINT32_MAX) {"),
     ("a_directory_is_waited_for_beyond_the_deadline", STORE + "life.c", "part_until_ns(deadline_ns, DATA_DIR_WAIT_NS)", "mc_clock_ns() + DATA_DIR_WAIT_NS"),
-    ("a_put_whose_answer_was_lost_happens_twice", CORE + "put.c", "int32_t code = item->unsure == 0 ? 0 : unsure_code(core, *object, item->unsure);", "int32_t code = 0;\n    (void)unsure_code;"),
+    ("a_put_whose_answer_was_lost_happens_twice", CORE + "put.c", "int32_t code = item->unsure == 0 ? 0 : unsure_code(core, *object, item);", "int32_t code = 0;\n    (void)unsure_code;"),
     ("a_put_that_failed_is_forgotten_under_the_next_master", STORE + "put.c", "        if (one->code == PENDING && code.code == MC_ERR_STALE && work", "        if (one->transfer_count > 0)\n            one->unsure = 0;\n        if (one->code == PENDING && code.code == MC_ERR_STALE && work"),
     ("memory_of_no_epoch_is_taken_for_empty", CORE + "segment.c", "    if (mounting->past.epoch == 0 && mounting->wire.slot_top > 0)", "    if (false)"),
     # Told what is not so
@@ -214,7 +221,7 @@ MUTATIONS = [
     ("nothing_exists_under_half_of_the_names", CORE + "request.c", "        results[i] = objects[i] != NULL &&\n", "        results[i] = objects[i] != NULL && objects[i]->length % 2 == 0 &&\n"),
     ("every_put_hears_exists", CORE + "put.c", "return put->connection == start->connection ? MC_ERR_OBJECT_ALREADY_EXISTS : MC_ERR_PUT_IN_PROGRESS;", "return put != NULL ? MC_ERR_OBJECT_ALREADY_EXISTS : MC_ERR_PUT_IN_PROGRESS;"),
     ("writers_name_no_version", STORE + "put.c", "            work->open[i]->unsure = place.generation - place.replica;", ""),
-    ("the_value_itself_is_no_proof", CORE + "put.c", "put >= version ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;", "0;"),
+    ("the_value_itself_is_no_proof", CORE + "put.c", ": put >= version ? MC_ERR_OBJECT_ALREADY_EXISTS", ": put >= version && false ? 0"),
     # Removals
     ("what_is_evicted_is_gone_for_good", CORE + "replica.c", "    uint64_t bound = object->met ? mc_node_version(core, mc_segment_node(segment, slot)) : 0;", "    uint64_t bound = UINT64_MAX;"),
     ("remove_takes_one_replica", CORE + "replica.c", "        last = object->live == 1;", "        last = true;"),

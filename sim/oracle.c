@@ -351,8 +351,8 @@ void oracle_put_live(uint32_t number)
 {
     const struct oracle_put *put = &all_puts[number];
     judge_again(number);
-    if (oracle_is_strict() && !sim_plan->blanks && !put->is_upsert && put->length >= AMBIGUOUS_BYTES && oracle_is_sure(put->key) &&
-        key_states[put->key].sure_ns < put->start_ns)
+    if (oracle_is_strict() && !sim_plan->blanks && !put->is_upsert && put->length >= AMBIGUOUS_BYTES &&
+        oracle_is_sure(put->key) && key_states[put->key].sure_ns < put->start_ns)
         sim_fail("replaced: put %u of key %u was stored, and the key was there before it began", number, put->key);
     if (oracle_on_live != NULL)
         oracle_on_live(put->process);

@@ -11,7 +11,7 @@
 bool mc_blanks_are_wanted(void)
 {
     const char *text = mc_variable(MC_STORE_BLANK_PLACES);
-    return text == NULL || strcmp(text, "0") != 0;
+    return text != NULL && text[0] != 0 && strcmp(text, "0") != 0;
 }
 
 void mc_blank_take(struct mc_master_link *link, struct mc_span body)

@@ -1,5 +1,6 @@
 /* Places that are granted ahead: a blank is a put's one grant that has no key yet. It belongs to a connection, which
- * has one at most, and becomes a put as any other when its client says what it has put there (docs/ordering.md, B1 to B5).
+ * has one at most, and becomes a put as any other when its client says what it has put there (docs/ordering.md, B1 to
+ * B5).
  *
  * A blank's node is GRANTED, of no object; it is counted in `blank` of its segment and not in `used`. */
 #ifndef MC_CORE_BLANK_H
