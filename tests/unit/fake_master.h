@@ -54,6 +54,8 @@ struct fake_master {
     unsigned lose_done;     /* so many PUT_DONE come only when the grants were revoked */
     bool is_quiet;          /* says that it has not acted */
     bool takes_mounts;      /* which are not answered otherwise; UNMOUNT never is */
+    uint64_t features;      /* that it says it has */
+    bool gives_blank;       /* before the next PUT_GRANTED; who binds it hears STALE */
     /* What it saw. */
     unsigned mounts, unmounts;
     unsigned pings; /* on connections for calls */
@@ -64,6 +66,7 @@ struct fake_master {
     uint32_t seen_age_ms;
     uint64_t put_request, done_due_ns; /* done_due_ns: when its PUT_DONE goes out; 0: it waits for something else */
     uint64_t unsure;                   /* in the last PUT_START */
+    uint32_t put_flags, put_item_bytes, binds;
     struct fake_connection connections[FAKE_CONNECTIONS];
 };
 
@@ -85,7 +88,8 @@ static inline void fake_hello(struct fake_master *fake, struct fake_connection *
                                         .client_ttl_ms = 10000,
                                         .text = mc_span_string("fake"),
                                         .leader = mc_span_string(fake->leader),
-                                        .quiet = fake->is_quiet};
+                                        .quiet = fake->is_quiet,
+                                        .features = fake->features};
     size_t frame = mc_frame_begin(&connection->peer.out, MC_MESSAGE_HELLO_REPLY, id);
     mc_wire_hello_reply_write(&connection->peer.out, &reply);
     mc_frame_end(&connection->peer.out, frame);
@@ -155,6 +159,17 @@ static inline void fake_get(struct fake_master *fake, struct mc_buffer *out, uin
     mc_frame_end(out, frame);
 }
 
+/* A place ahead, in a segment that there is not. */
+static inline void fake_blank(struct mc_buffer *out)
+{
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_BLANKS, 0);
+    mc_wire_none_write(out, &(struct mc_wire_none){0});
+    size_t list = mc_list_begin(out);
+    mc_wire_blank_write(out, &(struct mc_wire_blank){.segment = FAKE_PLACES, .slot = 7, .generation = 9, .size = 5120});
+    mc_list_end(out, list, 1);
+    mc_frame_end(out, frame);
+}
+
 /* Grants one item all places; what comes next says whether they were written. */
 static inline void fake_put(struct fake_master *fake, struct mc_buffer *out, struct mc_reader *reader, uint64_t id)
 {
@@ -162,8 +177,14 @@ static inline void fake_put(struct fake_master *fake, struct mc_buffer *out, str
     struct mc_wire_put_start_item item;
     mc_wire_put_start_read(reader, &head);
     mc_assert(mc_list_read(reader) == 1);
+    const uint8_t *start = reader->at;
     mc_wire_put_start_item_read(reader, &item);
+    fake->put_item_bytes = (uint32_t)(reader->at - start);
+    fake->put_flags = head.flags;
     fake->unsure = item.unsure;
+    if (fake->gives_blank)
+        fake_blank(out);
+    fake->gives_blank = false;
     fake->puts++;
     fake->put_request = id;
     size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_GRANTED, id);
@@ -258,6 +279,9 @@ static inline void fake_call(struct fake_master *fake, struct mc_buffer *out, co
             fake_mounted(fake, out, id);
     } else if (frame->type == MC_MESSAGE_UNMOUNT) {
         fake->unmounts++;
+    } else if (frame->type == MC_MESSAGE_PUT_BIND) {
+        fake->binds++;
+        fake_codes(out, MC_MESSAGE_PUT_DONE, id, MC_ERR_STALE);
     } else if (frame->type == MC_MESSAGE_EXIST) {
         fake_exist(fake, out, reader, id);
     } else if (frame->type == MC_MESSAGE_REMOVE) {

@@ -96,16 +96,35 @@ static bool is_new_pin(const struct put_work *work)
     return work->expected != 0 && work->config != NULL && work->config->drop_soft_pin;
 }
 
+static void write_item(struct mc_buffer *out, const struct put_one *one)
+{
+    const struct mc_bytes *key = &one->item->key;
+    if (one->blank_segment == 0) {
+        struct mc_wire_put_plain_item plain = {
+            .length = one->length, .unsure = one->unsure, .key = mc_span(key->data, key->length), .group = one->group};
+        mc_wire_put_plain_item_write(out, &plain);
+        return;
+    }
+    struct mc_wire_put_start_item item = {.length = one->length,
+                                          .unsure = one->unsure,
+                                          .key = mc_span(key->data, key->length),
+                                          .group = one->group,
+                                          .blank_segment = one->blank_segment,
+                                          .blank_slot = one->blank_slot};
+    mc_wire_put_start_item_write(out, &item);
+}
+
 static void build_put_start(struct mc_buffer *out, uint64_t request_id, const void *context)
 {
     const struct put_work *work = context;
     const struct mc_replicate_config *config = work->config;
+    bool asks_ahead = work->asks_ahead && atomic_load_explicit(&work->store->master_has_blanks, memory_order_relaxed);
     struct mc_wire_put_start head = {.replica_count = work->replica_count,
                                      .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u) |
                                               (config == NULL || !config->drop_soft_pin ? MC_PUT_KEEP_PIN : 0u) |
                                               (is_firm_or_not(work) ? MC_PUT_OR_NOT : 0u) |
                                               (is_new_pin(work) ? MC_PUT_NEW_PIN : 0u) |
-                                              (work->asks_ahead ? MC_PUT_BLANK : 0u),
+                                              (asks_ahead ? MC_PUT_BLANK : 0u),
                                      .expected = work->expected,
                                      .pin_ms = config == NULL            ? 0
                                                : config->firm_pin_ms > 0 ? config->firm_pin_ms
@@ -114,16 +133,8 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
         head.host = work->store->host;
     size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_START, request_id);
     size_t list = mc_wire_put_start_head(out, &head);
-    for (size_t i = 0; i < work->open_count; i++) {
-        const struct mc_bytes *key = &work->open[i]->item->key;
-        struct mc_wire_put_start_item item = {.length = work->open[i]->length,
-                                              .unsure = work->open[i]->unsure,
-                                              .key = mc_span(key->data, key->length),
-                                              .group = work->open[i]->group,
-                                              .blank_segment = work->open[i]->blank_segment,
-                                              .blank_slot = work->open[i]->blank_slot};
-        mc_wire_put_start_item_write(out, &item);
-    }
+    for (size_t i = 0; i < work->open_count; i++)
+        write_item(out, work->open[i]);
     mc_list_end(out, list, work->open_count);
     list = mc_list_begin(out);
     size_t names = config == NULL                                           ? 0
@@ -435,10 +446,10 @@ static struct mc_master_link *begin_ahead(struct put_work *work)
     mc_wire_trace_tell(&link->out, request_id, &link->agreed);
     struct mc_wire_put_bind head = {
         .segment = blank.segment, .slot = blank.slot, .generation = blank.generation, .flags = MC_PUT_BLANK};
-    struct mc_wire_put_start_item item = {.length = one->length, .key = mc_span(key->data, key->length)};
+    struct mc_wire_put_plain_item item = {.length = one->length, .key = mc_span(key->data, key->length)};
     size_t frame = mc_frame_begin(&link->out, MC_MESSAGE_PUT_BIND, request_id);
     size_t list = mc_wire_put_bind_head(&link->out, &head);
-    mc_wire_put_start_item_write(&link->out, &item);
+    mc_wire_put_plain_item_write(&link->out, &item);
     mc_frame_end_list(&link->out, frame, list, 1);
     return link;
 }
@@ -478,7 +489,7 @@ static int put_round(struct put_work *work)
     }
     int rc = 0;
     bool may_ahead = may_be_ahead(work) && mc_blank_may_ask(store);
-    work->asks_ahead = may_ahead && atomic_load_explicit(&store->master_has_blanks, memory_order_relaxed);
+    work->asks_ahead = may_ahead;
     if (may_ahead)
         link = begin_ahead(work);
     work->is_ahead = link != NULL;
