@@ -188,6 +188,7 @@ void mc_blank_plan(struct mc_core *core, struct mc_put *put, uint64_t units)
     mc_segment_update_room(core, segment);
     mc_place_count(core, segment, node->size);
     put->ahead = (struct mc_ahead){segment->number, slot, mc_node_generation(core, node)};
+    core->statistics.blanks_granted++;
 }
 
 void mc_blank_tell(struct mc_core *core, const struct mc_put *put, struct mc_buffer *out)
@@ -266,6 +267,7 @@ static void count_put(struct mc_core *core, const struct mc_wire_put_start_item 
 {
     struct mc_object *found = NULL;
     struct mc_picks picks;
+    core->statistics.blanks_bound++;
     core->statistics.put_start_requests++;
     core->statistics.put_start_items++;
     mc_miss_picks(core, &picks);
@@ -298,6 +300,7 @@ void mc_put_bind(struct mc_core *core, struct mc_connection *connection, const s
     if (mc_core_counts(core))
         mc_account_puts(core, mc_span(NULL, 0));
     if (!is_bound) {
+        core->statistics.blanks_refused++;
         if (is_ours) /* its path to it has ended */
             mc_blank_end(core, segment, head.slot, false);
         item.unsure = head.generation;

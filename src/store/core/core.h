@@ -284,7 +284,8 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(put_start_none) X(put_start_some) X(put_answers) X(put_end_failures) X(put_revoke_requests)                      \
     X(put_revoke_failures) X(copy_starts) X(copy_start_failures) X(copy_ends) X(copy_end_failures) X(copy_revokes)     \
     X(cuts_done) X(remove_regex_failures) X(remove_all_failures) X(remounts) X(remount_failures) X(unmount_failures)   \
-    X(promotion_bytes) X(promotion_cancelled) X(promotion_no_room) X(hints_kept) X(hints_not_kept) X(hints_recovered)
+    X(promotion_bytes) X(promotion_cancelled) X(promotion_no_room) X(hints_kept) X(hints_not_kept) X(hints_recovered)           \
+    X(blanks_granted) X(blanks_bound) X(blanks_refused)
 /* clang-format on */
 /* For what objects left memory; the names are those of metrics and answers. */
 #define MC_CORE_EVICTIONS(X)                                                                                           \
