@@ -3,6 +3,7 @@
 
 #include "store/core/blank.h"
 #include "store/core/put.h"
+#include "store/core/recover.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -241,6 +242,25 @@ static void ordering_B1_one_that_is_not_used_is_cut(void **state)
     world_close_all(&world);
 }
 
+/* A put of "k" that may have gone into that blank already. */
+static void ask_by_name(struct world *world, uint64_t client, uint64_t id, const struct mc_wire_blank *blank)
+{
+    struct mc_wire_put_start head = {.replica_count = 1};
+    struct mc_wire_put_start_item item = {.length = SMALL,
+                                          .key = mc_span_string("k"),
+                                          .unsure = blank->generation,
+                                          .blank_segment = blank->segment,
+                                          .blank_slot = blank->slot};
+    size_t frame = world_begin(world, MC_MESSAGE_PUT_START, id);
+    mc_wire_put_start_write(&world->frame, &head);
+    size_t list = mc_list_begin(&world->frame);
+    mc_wire_put_start_item_write(&world->frame, &item);
+    mc_list_end(&world->frame, list, 1);
+    mc_list_end(&world->frame, mc_list_begin(&world->frame), 0);
+    mc_list_end(&world->frame, mc_list_begin(&world->frame), 0);
+    world_send(world, client, frame);
+}
+
 static void ordering_B2_who_lost_its_link_names_the_place(void **state)
 {
     struct world world;
@@ -252,20 +272,7 @@ static void ordering_B2_who_lost_its_link_names_the_place(void **state)
     fill(&world, store.owner, &blank);
     world_disconnect(&world, client); /* with what it had to say */
     uint64_t anew = blank_client(&world, CLIENT);
-    struct mc_wire_put_start head = {.replica_count = 1};
-    struct mc_wire_put_start_item item = {.length = SMALL,
-                                          .key = mc_span_string("k"),
-                                          .unsure = blank.generation,
-                                          .blank_segment = blank.segment,
-                                          .blank_slot = blank.slot};
-    size_t frame = world_begin(&world, MC_MESSAGE_PUT_START, PUT_2);
-    mc_wire_put_start_write(&world.frame, &head);
-    size_t list = mc_list_begin(&world.frame);
-    mc_wire_put_start_item_write(&world.frame, &item);
-    mc_list_end(&world.frame, list, 1);
-    mc_list_end(&world.frame, mc_list_begin(&world.frame), 0);
-    mc_list_end(&world.frame, mc_list_begin(&world.frame), 0);
-    world_send(&world, anew, frame);
+    ask_by_name(&world, anew, PUT_2, &blank);
     static struct world_grants grants;
     world_put_granted(&world, anew, PUT_2, 1, &grants);
     assert_int_equal(grants.items[0].code, 0);
@@ -285,6 +292,29 @@ static void ordering_B2_who_lost_its_link_names_the_place(void **state)
     world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
     assert_true(world_remove_answer(&world, store.call, &code, 1));
     world_check(&world);
+    world_close_all(&world);
+}
+
+/* What lies in a blank of the master before is later than the value that is there: its owner may yet come. */
+static void ordering_B2_exists_waits_for_owners_that_may_come(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    struct mc_wire_blank blank = {.segment = 7, .slot = 3, .generation = (world.core->epoch + 1) << MC_EPOCH_SHIFT};
+    world.core->veiled = true; /* as while the contents of a segment wait for others */
+    assert_true(mc_recover_unsettled(world.core));
+    ask_by_name(&world, client, PUT_2, &blank);
+    world_put_granted(&world, client, PUT_2, 1, &grants);
+    assert_int_equal(grants.items[0].code, MC_ERR_PUT_IN_PROGRESS);
+    world.core->veiled = false;
+    assert_false(mc_recover_unsettled(world.core));
+    ask_by_name(&world, client, PUT_3, &blank);
+    world_put_granted(&world, client, PUT_3, 1, &grants);
+    assert_int_equal(grants.items[0].code, MC_ERR_OBJECT_ALREADY_EXISTS);
     world_close_all(&world);
 }
 
@@ -376,16 +406,25 @@ static void who_does_not_know_them_gets_none(void **state)
     world_close_all(&world);
 }
 
-static void one_that_asks_again_gives_back_what_it_has(void **state)
+/* It may not know that it has it no more, where no answer tells it of another, and would write into what is another's.
+ */
+static void one_that_asks_again_keeps_what_it_has(void **state)
 {
     struct world world;
+    struct mc_wire_place place;
     (void)state;
     struct world_store store = world_open_one(&world);
     uint64_t client = blank_client(&world, CLIENT);
-    (void)put_wanting(&world, client, store.owner, "first");
-    (void)put_wanting(&world, client, store.owner, "second");
-    assert_int_equal(world_owner_obeys(&world, store.owner), 1); /* CLEAR alone: nobody writes there */
-    assert_int_equal(world.core->statistics.cuts, 0);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    assert_int_equal(world_grant(&world, client, PUT_2, "first", SMALL, &wants_blank, &place),
+                     MC_ERR_OBJECT_ALREADY_EXISTS);
+    assert_int_equal(world_grant(&world, client, PUT_3, "second", SMALL, &wants_blank, &place), 0);
+    world_live(&world, store.owner, &place);
+    assert_int_equal(world_put_done(&world, client, PUT_3), 0); /* nothing before it */
+    assert_int_equal(world_owner_obeys(&world, store.owner), 0);
+    bind_send(&world, client, PUT_4, "third", SMALL, &blank, 0);
+    fill(&world, store.owner, &blank);
+    assert_int_equal(world_put_done(&world, client, PUT_4), 0);
     world_check(&world);
     world_close_all(&world);
 }
@@ -418,11 +457,12 @@ int main(void)
         cmocka_unit_test(ordering_B1_a_link_that_ends_is_cut),
         cmocka_unit_test(ordering_B1_one_that_is_not_used_is_cut),
         cmocka_unit_test(ordering_B2_who_lost_its_link_names_the_place),
+        cmocka_unit_test(ordering_B2_exists_waits_for_owners_that_may_come),
         cmocka_unit_test(ordering_B3_the_inventory_of_an_owner_that_is_back),
         cmocka_unit_test(an_owner_that_is_gone_takes_them_along),
         cmocka_unit_test(they_go_before_anything_is_evicted),
         cmocka_unit_test(who_does_not_know_them_gets_none),
-        cmocka_unit_test(one_that_asks_again_gives_back_what_it_has),
+        cmocka_unit_test(one_that_asks_again_keeps_what_it_has),
         cmocka_unit_test(a_revoked_bind_fails_as_any_put),
     };
     return cmocka_run_group_tests_name("core blank", tests, NULL, NULL);

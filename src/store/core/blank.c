@@ -75,13 +75,6 @@ void mc_blank_end(struct mc_core *core, struct mc_segment *segment, uint32_t slo
     mc_put_destroy(core, put);
 }
 
-void mc_blank_drop(struct mc_core *core, struct mc_connection *connection)
-{
-    struct mc_put *put = connection->blank;
-    if (put != NULL)
-        mc_blank_end(core, core->segments[put->grants[0].segment], put->grants[0].slot, false);
-}
-
 bool mc_blank_reclaim(struct mc_core *core, struct mc_segment *segment)
 {
     bool any = segment->blank > 0;
@@ -155,6 +148,7 @@ void mc_blank_plan(struct mc_core *core, struct mc_put *put, uint64_t units)
 {
     struct mc_connection *connection = put->connection;
     units = size_class(units);
+    /* One that it has stays, though it may not fit: its client may be about to write there. */
     if (connection == NULL || !mc_wire_can(&connection->peer, MC_FEATURE_BLANKS) || connection->blank != NULL ||
         units * MC_EXTENT_UNIT > MC_BLANK_BYTES_MAX || core->counter_end - core->counter < COUNTERS_LEFT)
         return;

@@ -20,14 +20,12 @@ static inline bool mc_node_is_blank(const struct mc_node *node)
 }
 
 /* The put's writer wants a place for its next one, of about so many units: its PUT_DONE will tell it of one, if there
- * is to be one. */
+ * is to be one and its connection has none. */
 void mc_blank_plan(struct mc_core *core, struct mc_put *put, uint64_t units);
 /* Tells it, before the PUT_DONE. */
 void mc_blank_tell(struct mc_core *core, const struct mc_put *put, struct mc_buffer *out);
 /* The segment where the connection's next put is to go, since it was drawn for a blank; NULL: anywhere. Asked once. */
 struct mc_segment *mc_blank_drawn(struct mc_core *core, struct mc_connection *connection);
-/* The connection has no use for the one that it has. */
-void mc_blank_drop(struct mc_core *core, struct mc_connection *connection);
 void mc_put_bind(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 /* The writer of the item may have put its value into a blank and could not say so: what is left of that holds the key.
  */

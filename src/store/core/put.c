@@ -843,10 +843,8 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
         return;
     }
     bool wants_blank = (head.flags & MC_PUT_BLANK) != 0 && count == 1;
-    if (wants_blank) {
-        mc_blank_drop(core, connection);
+    if (wants_blank)
         start.placement.first = mc_blank_drawn(core, connection);
-    }
     start.put->expected = head.expected;
     start.put->waiting++; /* what makes room for one item may end another one, by which it was to be replaced */
     start_items(core, &start, out, frame->request_id, items, count);
