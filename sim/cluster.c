@@ -57,7 +57,7 @@ struct mc_core *sim_core_create(const struct mc_core_config *config, const struc
             sim_notes.departed_epoch < sim_notes.last_epoch && epoch > sim_notes.last_epoch ? sim_notes.last_epoch : 0;
         sim_notes.last_epoch = epoch;
     }
-    noted.blanks_anywhere = sim_plan->blanks; /* few clients are on the machine of an owner, and segments are small */
+    noted.blanks_anywhere = sim_plan->blanks && !sim_plan->blanks_near; /* segments are small */
     noted.blank_part = sim_plan->blanks ? 4 : noted.blank_part;
     struct mc_core *core = mc_core_create(&noted, output, node, epoch, seed, now_ms);
     if (core == NULL)

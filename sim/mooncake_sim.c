@@ -87,6 +87,7 @@ static void plan_make(const struct options *options, uint64_t seed, struct sim_p
     plan->dozes = options->dozes;
     plan->has_stripes = options->stripes;
     plan->blanks = options->blanks;
+    plan->blanks_near = plan->blanks && seed % 8 >= 4;
     plan->batch_max = plan->blanks && seed % 4 != 1 ? 1 : plan->batch_max;
     plan->has_groups = plan->has_groups && (!plan->blanks || seed % 4 == 0); /* what has one goes into no blank */
     if (options->data_threads && plan->data_threads == 0)

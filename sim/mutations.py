@@ -32,7 +32,8 @@ PUTS_NEVER_DIE = (
 )
 
 MUTATIONS = [
-    # Places that are granted ahead (runs with --blanks; the others pass these by)
+    # Places that are granted ahead: what has "blank" in its name is tried with --blanks, for the others pass it by. The last
+    # three are rare: test_core_blank shows them (B1, a link that ends; B4, what is refused; B2, exists).
     ("a_blank_takes_a_key_that_is_there", CORE + "blank.c", "    if (mc_objects_find(&core->objects, item->key) != NULL || *left_of", "    if (*left_of",
      CORE + "blank.c", "return mc_objects_find(&core->objects, item->key) == NULL && *left_of", "return *left_of"),
     ("a_blank_takes_a_key_that_has_left_since", CORE + "blank.c", "        *left_of(core, key) = core->counter;", "        (void)key;"),
@@ -504,14 +505,16 @@ def judge(build, mutation, seeds):
         lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "all_hard", "hard_disks", "lease", "wide", "whole", "dozes", "disks", "quotas")}
         with_disks = ([*lists["disks"], "--disks"], ["--disks"])
         is_of_quotas = any("quota" in word or "guarantee" in word or word.endswith("account.c") for word in (name, *mutation[1::3]))
-        is_of_threads, is_of_proofs = "data_thread" in name, "proof" in name
+        is_of_threads, is_of_proofs, is_of_blanks = "data_thread" in name, "proof" in name, "blank" in name
         is_of_stripes = "_head" in name.removeprefix("disk_header") or any(word.endswith(("stripe.c", "stripes.c")) for word in mutation[1::3])
         is_of_disks = any("disk" in word or "offload" in word for word in (name, *mutation[1::3]))
         others = ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], [*lists["hard"], "--narrow"],
                   [*lists["hard_notes"], "--narrow"], [*lists["all_hard"], "--hard", "--narrow"], [*lists["hard_disks"], "--hard"], [*lists["lease"], "--hard", "--lease"], [*lists["wide"], "--wide", "--diskless"],
                   lists["whole"], [*lists["quotas"], "--quotas"], [*lists["dozes"], "--dozes", "--diskless"],
                   [], ["--narrow", "--noteless"], ["--wide"], ["--mild", "--noteless"], ["--plain", "--noteless"])
-        for options in (["--quotas"], ["--quotas", "--wide"]) if is_of_quotas else (["--data-threads", "--hard"], ["--data-threads"]) if is_of_threads else \
+        for options in (["--quotas"], ["--quotas", "--wide"]) if is_of_quotas else \
+                (["--list", "sim/seeds/blanks", "--blanks"], ["--blanks"], ["--blanks", "--hard"], ["--blanks", "--lease"]) if is_of_blanks else \
+                (["--data-threads", "--hard"], ["--data-threads"]) if is_of_threads else \
                 (["--proofs", "--hard"], ["--proofs", "--disks"], ["--proofs"]) if is_of_proofs else \
                 (["--stripes"], ["--stripes", "--hard"], ["--stripes", "--quotas"]) if is_of_stripes else with_disks if is_of_disks else (*others, *with_disks):
             text, code = catch(build, program, options, seeds)

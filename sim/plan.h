@@ -95,7 +95,8 @@ struct sim_plan {
     bool few_tombstones, few_generations; /* soon there are no more */
     uint32_t few_clearing;                /* replicas that an object counts while they are cleared; 0: all */
     uint32_t disks;                       /* of each owner; 0: none */
-    bool blanks;                          /* clients use places that are granted ahead */
+    bool blanks;                          /* clients use places that are granted ahead, */
+    bool blanks_near;                     /* on their own machine only */
     uint32_t data_threads;                /* of each owner; 0: one thread serves all */
     bool has_stripes;                     /* values of more than 512 bytes are put in pieces */
     bool dozes;                           /* masters stand still for seconds just before they are killed */
