@@ -207,6 +207,26 @@ def test_firm_pins(release, clients):
         assert user.firm_left("c") == 0  # that release does not know that an upsert may leave a pin
 
 
+def test_places_ahead(release, clients, monkeypatch):
+    """Asked for where the master grants them; a node of an earlier release takes what goes there as anything else."""
+    monkeypatch.setenv("MC_STORE_BLANK_PLACES", "1")
+    with cluster.Master(program=release["old"].build / "mooncake_master") as master:
+        node, old_user, user = clients(release["old"], master, 32 << 20), clients(release["old"], master), clients(release["new"], master)
+        with_room(user, node)
+        for turn, version in enumerate(("old", "new", "old", "new")):
+            if turn > 0:
+                master.kill()
+                master.program = release[version].build / "mooncake_master"
+                master.start()
+            keys = [f"{turn}-{number}" for number in range(20)]
+            for key in keys:
+                wait_until(lambda key=key: user.put(key, key, 5000) == 0, 20)
+            assert [user.put(key, "another", 5000) for key in keys] == [0] * 20
+            for key in keys:
+                assert old_user.same(key, key, 5000) is True
+            assert (master.metrics().get("mooncake_blanks_bound_total", 0) > 0) == (version == "new")
+
+
 @pytest.mark.parametrize("before,after", ways(*VERSIONS))
 def test_a_node_takes_up_the_data_of_the_other_version(release, clients, folder, before, after):
     """Killed, then the other version with the same data directory: what lay there is read as it was."""
