@@ -56,6 +56,7 @@ struct fake_master {
     bool takes_mounts;      /* which are not answered otherwise; UNMOUNT never is */
     uint64_t features;      /* that it says it has */
     bool gives_blank;       /* before the next PUT_GRANTED; who binds it hears STALE */
+    uint32_t blank_segment; /* where that lies; FAKE_PLACES: nowhere */
     /* What it saw. */
     unsigned mounts, unmounts;
     unsigned pings; /* on connections for calls */
@@ -67,6 +68,7 @@ struct fake_master {
     uint64_t put_request, done_due_ns; /* done_due_ns: when its PUT_DONE goes out; 0: it waits for something else */
     uint64_t unsure;                   /* in the last PUT_START */
     uint32_t put_flags, put_item_bytes, binds;
+    unsigned doubts_before_bind; /* suspects, when the last PUT_BIND came */
     struct fake_connection connections[FAKE_CONNECTIONS];
 };
 
@@ -159,13 +161,14 @@ static inline void fake_get(struct fake_master *fake, struct mc_buffer *out, uin
     mc_frame_end(out, frame);
 }
 
-/* A place ahead, in a segment that there is not. */
-static inline void fake_blank(struct mc_buffer *out)
+/* A place ahead. */
+static inline void fake_blank(const struct fake_master *fake, struct mc_buffer *out)
 {
     size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_BLANKS, 0);
     mc_wire_none_write(out, &(struct mc_wire_none){0});
     size_t list = mc_list_begin(out);
-    mc_wire_blank_write(out, &(struct mc_wire_blank){.segment = FAKE_PLACES, .slot = 7, .generation = 9, .size = 5120});
+    mc_wire_blank_write(
+        out, &(struct mc_wire_blank){.segment = fake->blank_segment, .slot = 7, .generation = 9, .size = 5120});
     mc_list_end(out, list, 1);
     mc_frame_end(out, frame);
 }
@@ -183,7 +186,7 @@ static inline void fake_put(struct fake_master *fake, struct mc_buffer *out, str
     fake->put_flags = head.flags;
     fake->unsure = item.unsure;
     if (fake->gives_blank)
-        fake_blank(out);
+        fake_blank(fake, out);
     fake->gives_blank = false;
     fake->puts++;
     fake->put_request = id;
@@ -281,6 +284,7 @@ static inline void fake_call(struct fake_master *fake, struct mc_buffer *out, co
         fake->unmounts++;
     } else if (frame->type == MC_MESSAGE_PUT_BIND) {
         fake->binds++;
+        fake->doubts_before_bind = fake->suspects;
         fake_codes(out, MC_MESSAGE_PUT_DONE, id, MC_ERR_STALE);
     } else if (frame->type == MC_MESSAGE_EXIST) {
         fake_exist(fake, out, reader, id);

@@ -10,16 +10,16 @@
 #define NAMING_ITEM_BYTES (PLAIN_ITEM_BYTES + 4u + 4u) /* and the blank's segment and slot */
 #define HAS_BLANKS (UINT64_C(1) << MC_FEATURE_BLANKS)
 
-static struct fake_master master = {.key_exists = true};
+static struct fake_master master = {.key_exists = true, .blank_segment = FAKE_PLACES};
 static struct mc_store *store;
 static uint8_t content[SIZE];
 
-static void open_store(const char *setting, uint64_t features)
+static void open_with(const char *setting, uint64_t features, const char *paths)
 {
     const struct mc_store_config config = {.local_hostname = "127.0.0.1",
                                            .master_server_addr = master.address,
                                            .local_buffer_size = 1,
-                                           .paths = "local",
+                                           .paths = paths,
                                            .call_timeout_ms = 3000};
     assert_int_equal(setting == NULL ? unsetenv("MC_STORE_BLANK_PLACES") : setenv("MC_STORE_BLANK_PLACES", setting, 1),
                      0);
@@ -27,6 +27,11 @@ static void open_store(const char *setting, uint64_t features)
     master.binds = 0;
     fake_start(&master, EPOCH);
     assert_int_equal(mc_store_open(&config, &store), 0);
+}
+
+static void open_store(const char *setting, uint64_t features)
+{
+    open_with(setting, features, "local");
 }
 
 static void close_store(void)
@@ -115,6 +120,28 @@ static void test_an_older_master_follows(void **state)
     close_store();
 }
 
+/* What is said of an owner while the bytes are on their way does not take the key along: the master, which might refuse
+ * it, would give the place to another while they still come. */
+static void test_the_key_is_named_when_the_write_has_ended(void **state)
+{
+    (void)state;
+    open_with("1", HAS_BLANKS, "tcp");
+    pthread_mutex_lock(&master.lock);
+    master.segments[1] = (struct mc_wire_segment_reply){
+        .segment = 1, .capacity = 1 << 20, .tcp_address = mc_span_string("255.255.255.255:1")}; /* nobody's */
+    master.blank_segment = 1;
+    master.gives_blank = true;
+    pthread_mutex_unlock(&master.lock);
+    put();
+    unsigned suspects = FAKE_GET(&master, suspects);
+    put();
+    assert_int_equal(FAKE_GET(&master, binds), 1);
+    assert_true(FAKE_GET(&master, doubts_before_bind) > suspects);
+    close_store();
+    master.blank_segment = FAKE_PLACES;
+    master.segments[1] = (struct mc_wire_segment_reply){0};
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -122,6 +149,7 @@ int main(void)
         cmocka_unit_test(test_older_master),
         cmocka_unit_test(test_on),
         cmocka_unit_test(test_an_older_master_follows),
+        cmocka_unit_test(test_the_key_is_named_when_the_write_has_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -421,8 +421,7 @@ static bool may_be_ahead(const struct put_work *work)
            pins(config) == 0 && (config == NULL || (config->preferred_segment_count == 0 && !config->prefer_same_node));
 }
 
-/* The link that has a place for it, and the transfer into that; NULL: it is to be asked for one. What the master is
- * told of it waits in link->out. */
+/* The link that has a place for it, and the transfer into that; NULL: it is to be asked for one. */
 static struct mc_master_link *begin_ahead(struct put_work *work)
 {
     struct put_one *one = work->open[0];
@@ -442,16 +441,25 @@ static struct mc_master_link *begin_ahead(struct put_work *work)
     one->unsure = blank.generation;
     one->blank_segment = blank.segment;
     one->blank_slot = blank.slot;
-    uint64_t request_id = ++link->request_id;
-    mc_wire_trace_tell(&link->out, request_id, &link->agreed);
-    struct mc_wire_put_bind head = {
-        .segment = blank.segment, .slot = blank.slot, .generation = blank.generation, .flags = MC_PUT_BLANK};
-    struct mc_wire_put_plain_item item = {.length = one->length, .key = mc_span(key->data, key->length)};
-    size_t frame = mc_frame_begin(&link->out, MC_MESSAGE_PUT_BIND, request_id);
-    size_t list = mc_wire_put_bind_head(&link->out, &head);
-    mc_wire_put_plain_item_write(&link->out, &item);
-    mc_frame_end_list(&link->out, frame, list, 1);
+    link->request_id++;
     return link;
+}
+
+/* The master is told whose place it is, which it may refuse, and then gives it to others: so only when the write has
+ * ended, and not before, with what is said of its owner meanwhile. */
+static void write_bind(const struct put_work *work, struct mc_master_link *link, uint64_t request_id)
+{
+    const struct put_one *one = work->open[0];
+    struct mc_buffer *out = &link->out;
+    mc_wire_trace_tell(out, request_id, &link->agreed);
+    struct mc_wire_put_bind head = {
+        .segment = one->blank_segment, .slot = one->blank_slot, .generation = one->unsure, .flags = MC_PUT_BLANK};
+    struct mc_wire_put_plain_item item = {.length = one->length,
+                                          .key = mc_span(one->item->key.data, one->item->key.length)};
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_BIND, request_id);
+    size_t list = mc_wire_put_bind_head(out, &head);
+    mc_wire_put_plain_item_write(out, &item);
+    mc_frame_end_list(out, frame, list, 1);
 }
 
 /* Asks for places. 0 and the link; or negative: then there is none. */
@@ -509,6 +517,8 @@ static int put_round(struct put_work *work)
         rc = MC_ERR_RPC_FAIL;
         goto done;
     }
+    if (work->is_ahead)
+        write_bind(work, link, request_id);
     write_revokes(work, &link->out, false);
     struct mc_traced *span = mc_traced_begin("mooncake.put.confirm");
     rc = mc_link_send(link, work->deadline_ns);
