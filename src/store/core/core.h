@@ -328,8 +328,8 @@ struct mc_core_statistics {
     uint64_t firm_pinned, firm_bytes, firm_budget;        /* objects; bytes that are, or are being put to be; may be */
     uint64_t hard_bytes;                                  /* the same of those that are pinned for ever */
     uint64_t objects, soft_pinned, members, segments, connections, recovering, tombstones, clusters_torn;
-    uint64_t capacity, populated, used, clearing_bytes,
-        quarantine_bytes;                                   /* bytes; used = of live and granted extents; of memory */
+    uint64_t capacity, populated, used, clearing_bytes, quarantine_bytes,
+        blank_bytes; /* used = of live and granted extents, blank: of those without a key; of memory */
     uint64_t disks_absent, promotions;                      /* of disks; objects that are being loaded from them */
     uint64_t disks, disk_capacity, disk_used, disk_objects; /* bytes; used: of what is live or being stored */
     uint64_t suspect, draining, drained;                    /* of the segments */

@@ -67,6 +67,7 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
         statistics->used += used < segment->capacity ? used : segment->capacity;
         statistics->clearing_bytes += segment->clearing * MC_EXTENT_UNIT;
         statistics->quarantine_bytes += segment->quarantine * MC_EXTENT_UNIT;
+        statistics->blank_bytes += segment->blank * MC_EXTENT_UNIT;
     }
     statistics->firm_budget = (uint64_t)((double)statistics->capacity * core->config.firm_pin_ratio);
 }

@@ -178,6 +178,7 @@ static const struct metric metrics[] = {
     {GAUGE, "mooncake_populated_bytes", FROM(populated), "Bytes of segments that are ready for objects."},
     {GAUGE, "mooncake_clearing_bytes", FROM(clearing_bytes), "Bytes that wait for their owner to clear them."},
     {GAUGE, "mooncake_quarantine_bytes", FROM(quarantine_bytes), "Bytes whose writer was cut and is not yet confirmed gone."},
+    {GAUGE, "mooncake_blank_bytes", FROM(blank_bytes), "Bytes that are granted to clients with MC_STORE_BLANK_PLACES, and have no key yet."},
     {COUNTER, "mooncake_cuts_total", FROM(cuts), "Grants whose writer was cut."},
     {COUNTER, "mooncake_blanks_granted_total", FROM(blanks_granted), "Places that were granted before a key was known, MC_STORE_BLANK_PLACES."},
     {COUNTER, "mooncake_blanks_bound_total", FROM(blanks_bound), "Of them those that a put went into."},
