@@ -38,7 +38,7 @@ MUTATIONS = [
      CORE + "blank.c", "return mc_objects_find(&core->objects, item->key) == NULL && *left_of", "return *left_of"),
     ("a_blank_takes_a_key_that_has_left_since", CORE + "blank.c", "        *left_of(core, key) = core->counter;", "        (void)key;"),
     ("a_blank_of_a_link_that_ended_is_not_cut", CORE + "blank.c", "    if (cuts && node->state == MC_NODE_CLEARING) {", "    if (false && cuts) {"),
-    ("what_a_blank_shows_holds_no_key", CORE + "blank.c", "        mc_key_hold_entry(core, node, item->key);", "        (void)core;"),
+    ("what_a_blank_shows_holds_no_key", CORE + "blank.c", "        mc_key_hold_failed(core, node, item->key);", "        (void)core;"),
     ("exists_is_said_before_the_blank_can_come_no_more", CORE + "put.c", "item->blank_segment != 0 && mc_recover_unsettled(core);", "false;"),
     # What a slot says, and who may write it
     ("commit_takes_any_generation", SEGMENT + "memory.c", "if (commit->generation <= seen_by(memory, commit->slot) || !is_of_our_master", "if (!is_of_our_master"),

@@ -109,7 +109,7 @@ void mc_blank_name(struct mc_core *core, const struct mc_connection *connection,
         mc_blank_end(core, segment, item->blank_slot, true);
     if (node != NULL && node->state == MC_NODE_CLEARING && mc_node_generation(core, node) == item->unsure &&
         node->base == 0 && node->pointer == 0 && !mc_segment_ask_departed(core, segment))
-        mc_key_hold_entry(core, node, item->key);
+        mc_key_hold_failed(core, node, item->key);
 }
 
 /* ---- giving one ---- */

@@ -176,8 +176,8 @@ void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t b
         mc_key_wait(core, object, wait);
 }
 
-/* A cell for a key that is not in the table; NULL when memory is out. */
-static struct mc_object *cell_add(struct mc_core *core, struct mc_span key)
+/* A cell for a key that is not in the table; NULL when memory is out. bound: as that of mc_object_vanish(). */
+static struct mc_object *cell_make(struct mc_core *core, struct mc_span key, uint64_t bound)
 {
     struct mc_object *object = mc_object_create(&core->objects, key);
     if (object == NULL)
@@ -186,8 +186,13 @@ static struct mc_object *cell_add(struct mc_core *core, struct mc_span key)
         mc_object_free(&core->objects, object);
         return NULL;
     }
-    vacate(core, object, UINT64_MAX);
+    vacate(core, object, bound);
     return object;
+}
+
+static struct mc_object *cell_add(struct mc_core *core, struct mc_span key)
+{
+    return cell_make(core, key, UINT64_MAX);
 }
 
 void mc_tombstone_add(struct mc_core *core, struct mc_span key, struct mc_object *cell)
@@ -355,18 +360,28 @@ void mc_key_hold(struct mc_core *core, struct mc_node *node, struct mc_object *o
     node->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
 }
 
-void mc_key_hold_entry(struct mc_core *core, struct mc_node *node, struct mc_span key)
+static void hold_key(struct mc_core *core, struct mc_node *node, struct mc_span key, uint64_t bound)
 {
     if (node->state != MC_NODE_CLEARING)
         return; /* the segment is gone */
     struct mc_object *object = mc_objects_find(&core->objects, key);
     if (object == NULL) {
-        object = cell_add(core, key);
+        object = cell_make(core, key, bound);
         if (object == NULL)
             return;
         list_add(core, object);
     }
     mc_key_hold(core, node, object);
+}
+
+void mc_key_hold_entry(struct mc_core *core, struct mc_node *node, struct mc_span key)
+{
+    hold_key(core, node, key, UINT64_MAX);
+}
+
+void mc_key_hold_failed(struct mc_core *core, struct mc_node *node, struct mc_span key)
+{
+    hold_key(core, node, key, 0);
 }
 
 void mc_key_release(struct mc_core *core, struct mc_node *node)

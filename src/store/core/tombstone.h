@@ -29,6 +29,8 @@ bool mc_tombstones_tick(struct mc_core *core);
 /* The node is CLEARING and held nothing: now it holds the key of the object, or of an entry that was refused. */
 void mc_key_hold(struct mc_core *core, struct mc_node *node, struct mc_object *object);
 void mc_key_hold_entry(struct mc_core *core, struct mc_node *node, struct mc_span key);
+/* The same, of a put that failed: what of its key comes back from before is none of its business. */
+void mc_key_hold_failed(struct mc_core *core, struct mc_node *node, struct mc_span key);
 /* How many nodes hold it. */
 uint64_t mc_key_holders(const struct mc_core *core, const struct mc_object *object);
 /* Of those, how many hold a value that somebody may have read. */
