@@ -3,6 +3,7 @@
 
 #include "store/core/blank.h"
 #include "store/core/put.h"
+#include "store/core/tombstone.h"
 #include "store/core/recover.h"
 
 #include <setjmp.h>
@@ -447,6 +448,242 @@ static void a_revoked_bind_fails_as_any_put(void **state)
     world_close_all(&world);
 }
 
+/* ---- room ---- */
+
+static void fill_up(struct world *world, struct world_store *store, uint64_t bytes)
+{
+    struct mc_segment *segment = mc_segment_find(world->core, store->segment);
+    for (unsigned i = 0; mc_space_largest(&segment->space) * MC_EXTENT_UNIT > bytes; i++) {
+        char key[32];
+        assert_int_equal(world_put(world, store->call, store->owner, world_name(key, "old", i), bytes - 1024), 0);
+    }
+}
+
+/* What is wanted is more than they give back: it is not put off for them, and no others are given meanwhile. */
+static void a_large_put_does_not_wait_for_them_alone(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct world_store store = world_open_lru(&world);
+    struct mc_segment *segment = mc_segment_find(world.core, store.segment);
+    uint64_t clients[8];
+    fill_up(&world, &store, 64 << 10);
+    for (unsigned i = 0; i < 8; i++) {
+        char key[32];
+        clients[i] = blank_client(&world, CLIENT);
+        (void)put_wanting(&world, clients[i], store.owner, world_name(key, "first", i));
+    }
+    assert_true(segment->blank > 0);
+    unsigned tries = 0;
+    int32_t code = MC_ERR_SPACE_SOON;
+    for (; code == MC_ERR_SPACE_SOON && tries < 6; tries++) {
+        uint64_t evictions = world.core->statistics.evicted_objects;
+        code = world_grant(&world, store.call, PUT_2, "large", MIB, &(struct world_wish){0}, &place);
+        assert_true(code == 0 || tries > 0 || world.core->statistics.evicted_objects > evictions);
+        (void)world_owner_obeys(&world, store.owner);
+        (void)world_owner_obeys(&world, store.owner);   /* of what was cut the writers, too */
+        for (unsigned i = 0; i < 8 && code != 0; i++) { /* the others go on */
+            char key[32];
+            uint64_t small = world_grant(&world, clients[i], PUT_3, world_name(key, "next", 8 * tries + i), SMALL,
+                                         &wants_blank, &place) == 0;
+            if (small == 0)
+                continue;
+            world_live(&world, store.owner, &place);
+            assert_int_equal(world_put_done(&world, clients[i], PUT_3), 0); /* and nothing before it */
+        }
+        assert_int_equal(segment->blank, 0);
+    }
+    assert_int_equal(code, 0);
+    /* When nobody has looked for room for a second they are given again. */
+    world_live(&world, store.owner, &place);
+    assert_int_equal(world_put_done(&world, store.call, PUT_2), 0);
+    world_pass_beating(&world, 2 * SECOND_MS, store.heartbeat);
+    (void)put_wanting(&world, clients[0], store.owner, "again");
+    world_check(&world);
+    world_close_all(&world);
+}
+
+static void none_of_a_segment_is_none(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    world.core->config.blank_part = 0;
+    uint64_t client = blank_client(&world, CLIENT);
+    assert_int_equal(world_grant(&world, client, PUT_1, "k", SMALL, &wants_blank, &place), 0);
+    world_live(&world, store.owner, &place);
+    assert_int_equal(world_put_done(&world, client, PUT_1), 0);
+    assert_true(mc_link_alone(&world.core->blanks));
+    world_close_all(&world);
+}
+
+static struct mc_connection *connection_of(struct world *world, uint64_t number)
+{
+    return mc_map_get(&world->core->connections, number);
+}
+
+/* A client of a machine without a segment gets none, and its puts go where they always went. */
+static void who_is_far_from_all_is_placed_as_ever(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t far = world_connect(&world);
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, CLIENT, FIRST_LIFE);
+    hello.host = (struct mc_id){7, 7};
+    hello.features = UINT64_C(1) << MC_FEATURE_BLANKS;
+    assert_int_equal(world_greet(&world, far, &hello).code, 0);
+    assert_int_equal(world_grant(&world, far, PUT_1, "k", SMALL, &wants_blank, &place), 0);
+    world_live(&world, store.owner, &place);
+    assert_int_equal(world_put_done(&world, far, PUT_1), 0);
+    assert_int_equal(connection_of(&world, far)->drawn, 0);
+    world_close_all(&world);
+}
+
+/* As long as another segment is below its watermark, one that is full is not drawn. */
+static void a_full_segment_gives_none(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_lru(&world);
+    (void)world_store(&world, NODE_B, 4 * MIB, "b");
+    struct mc_segment *segment = mc_segment_find(world.core, store.segment);
+    segment->full = true;
+    mc_set_remove(&world.core->roomy, segment);
+    for (unsigned i = 0; i < 32; i++) {
+        struct mc_wire_place place;
+        struct world_wish wish = wants_blank;
+        char key[32];
+        uint64_t client = blank_client(&world, CLIENT);
+        assert_int_equal(world_grant(&world, client, PUT_1, world_name(key, "k", i), SMALL, &wish, &place), 0);
+        assert_int_equal(segment->blank, 0);
+    }
+    world_close_all(&world);
+}
+
+static void they_are_on_the_metrics(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    struct mc_core_statistics statistics;
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.blank_bytes, blank.size);
+    bind_send(&world, client, PUT_2, "k", SMALL, &blank, 0);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.blank_bytes, 0);
+    fill(&world, store.owner, &blank);
+    assert_int_equal(world_put_done(&world, client, PUT_2), 0);
+    world_close_all(&world);
+}
+
+/* ---- what is said of keys and segments ---- */
+
+/* A value of that key may lie with an owner that has not come yet: that a put beside it failed takes nothing from it. */
+static void a_key_that_was_refused_may_come_back_from_before(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    assert_true(mc_recover_open(world.core));
+    uint64_t client = blank_client(&world, CLIENT);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    bind_send(&world, client, PUT_2, "k", blank.size, &blank, 0); /* more than there is room for */
+    assert_int_equal(world_put_done(&world, client, PUT_2), MC_ERR_STALE);
+    struct mc_object *held = mc_objects_find(&world.core->objects, mc_span_string("k"));
+    assert_non_null(held);
+    assert_true(mc_tombstone_lets(world.core, held, 0));
+    (void)world_owner_obeys(&world, store.owner);
+    assert_null(mc_objects_find(&world.core->objects, mc_span_string("k")));
+    world_check(&world);
+    world_close_all(&world);
+}
+
+static void a_segment_that_is_drained_takes_none(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    struct mc_segment *segment = mc_segment_find(world.core, store.segment);
+    segment->drain = true;
+    fill(&world, store.owner, &blank);
+    bind_send(&world, client, PUT_2, "k", SMALL, &blank, MC_PUT_BLANK);
+    assert_int_equal(world_put_done(&world, client, PUT_2), MC_ERR_STALE);
+    assert_true(world_owner_obeys(&world, store.owner) >= 1);
+    assert_int_equal(world_exist(&world, store.call, "k"), 0);
+    if (world_grant(&world, client, PUT_3, "k", SMALL, &wants_blank, &place) == 0) {
+        world_live(&world, store.owner, &place);
+        assert_int_equal(world_put_done(&world, client, PUT_3), 0);
+    }
+    assert_int_equal(segment->blank, 0);
+    world_check(&world);
+    world_close_all(&world);
+}
+
+static void a_bind_that_comes_twice_binds_once(void **state)
+{
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    bind_send(&world, client, PUT_2, "k", SMALL, &blank, 0);
+    bind_send(&world, client, PUT_3, "other", SMALL, &blank, 0);
+    assert_int_equal(world_put_done(&world, client, PUT_3), MC_ERR_STALE);
+    fill(&world, store.owner, &blank);
+    assert_int_equal(world_put_done(&world, client, PUT_2), 0);
+    bind_send(&world, client, PUT_4, "k", SMALL, &blank, 0); /* it is live */
+    assert_int_equal(world_put_done(&world, client, PUT_4), MC_ERR_STALE);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 0);
+    assert_int_equal(world_exist(&world, store.call, "k"), 1);
+    assert_int_equal(world_exist(&world, store.call, "other"), 0);
+    world_check(&world);
+    world_close_all(&world);
+}
+
+/* An upsert goes the ordinary way, and what it replaces is as ever; it is no reason to be given one. */
+static void an_upsert_asks_for_none(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    const struct world_wish others[] = {{.flags = MC_PUT_BLANK | MC_PUT_REPLACE},
+                                        {.flags = MC_PUT_BLANK | MC_PUT_HARD_PIN},
+                                        {.flags = MC_PUT_BLANK, .replica_count = 2}};
+    for (unsigned i = 0; i < 3; i++) {
+        char key[32];
+        assert_int_equal(
+            world_grant(&world, client, PUT_1, i == 0 ? "k" : world_name(key, "k", i), SMALL, &others[i], &place), 0);
+        world_live(&world, store.owner, &place);
+        (void)world_owner_obeys(&world, store.owner);
+        assert_int_equal(world_put_done(&world, client, PUT_1), 0);
+        assert_true(mc_link_alone(&world.core->blanks));
+    }
+    /* A key that has a value is not put into one; and one that is given up leaves that as it is. */
+    struct mc_wire_blank blank = put_wanting(&world, client, store.owner, "first");
+    struct world_wish upsert = {.flags = MC_PUT_REPLACE};
+    assert_int_equal(world_grant(&world, store.call, PUT_2, "k", SMALL, &upsert, &place), 0);
+    bind_send(&world, client, PUT_3, "k", SMALL, &blank, 0);
+    assert_int_equal(world_put_done(&world, client, PUT_3), MC_ERR_STALE);
+    world_live(&world, store.owner, &place);
+    (void)world_owner_obeys(&world, store.owner);
+    assert_int_equal(world_put_done(&world, store.call, PUT_2), 0);
+    assert_int_equal(world_exist(&world, store.call, "k"), 1);
+    world_check(&world);
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -464,6 +701,15 @@ int main(void)
         cmocka_unit_test(who_does_not_know_them_gets_none),
         cmocka_unit_test(one_that_asks_again_keeps_what_it_has),
         cmocka_unit_test(a_revoked_bind_fails_as_any_put),
+        cmocka_unit_test(a_large_put_does_not_wait_for_them_alone),
+        cmocka_unit_test(none_of_a_segment_is_none),
+        cmocka_unit_test(who_is_far_from_all_is_placed_as_ever),
+        cmocka_unit_test(a_full_segment_gives_none),
+        cmocka_unit_test(they_are_on_the_metrics),
+        cmocka_unit_test(a_key_that_was_refused_may_come_back_from_before),
+        cmocka_unit_test(a_segment_that_is_drained_takes_none),
+        cmocka_unit_test(a_bind_that_comes_twice_binds_once),
+        cmocka_unit_test(an_upsert_asks_for_none),
     };
     return cmocka_run_group_tests_name("core blank", tests, NULL, NULL);
 }

@@ -47,6 +47,7 @@ static void leave(struct mc_segment *segment, struct mc_put *put)
 {
     const struct mc_node *node = mc_segment_node(segment, put->grants[0].slot);
     put->is_blank = false;
+    mc_link_remove(&put->of_segment);
     segment->blank -= node->size;
     segment->used += node->size;
     if (put->connection != NULL && put->connection->blank == put)
@@ -75,17 +76,14 @@ void mc_blank_end(struct mc_core *core, struct mc_segment *segment, uint32_t slo
     mc_put_destroy(core, put);
 }
 
-bool mc_blank_reclaim(struct mc_core *core, struct mc_segment *segment)
+uint64_t mc_blank_reclaim(struct mc_core *core, struct mc_segment *segment)
 {
-    bool any = segment->blank > 0;
-    uint32_t budget = RECLAIM_MAX;
-    for (struct mc_link *link = core->blanks.next; link != &core->blanks && segment->blank > 0 && budget-- > 0;) {
-        const struct mc_grant *grant = &mc_link_of(link, struct mc_put, by_age)->grants[0];
-        link = link->next;
-        if (grant->segment == segment->index)
-            mc_blank_end(core, segment, grant->slot, true);
+    uint64_t before = segment->blank;
+    for (uint32_t budget = RECLAIM_MAX; budget > 0 && !mc_link_alone(&segment->blanks); budget--) {
+        const struct mc_put *put = mc_link_of(segment->blanks.next, struct mc_put, of_segment);
+        mc_blank_end(core, segment, put->grants[0].slot, true);
     }
-    return any;
+    return before - segment->blank;
 }
 
 void mc_blanks_tick(struct mc_core *core)
@@ -128,20 +126,30 @@ struct mc_segment *mc_blank_drawn(struct mc_core *core, struct mc_connection *co
     return segment != NULL && mc_set_has(&core->roomy, segment) ? segment : NULL;
 }
 
-/* Where the next put goes is drawn as for any other; NULL: there is no blank to be there. */
+/* May it have one more of that size? Not where somebody has just found no room: what is cut for that would come back. */
+static bool has_room(const struct mc_core *core, const struct mc_segment *segment, uint64_t units)
+{
+    uint64_t part = core->config.blank_part;
+    bool is_wanted = segment->demand > 0 && core->now_ms - segment->demand_ms < MC_BLANK_PAUSE_MS;
+    return part > 0 && !is_wanted && segment->blank + units <= segment->capacity / MC_EXTENT_UNIT / part;
+}
+
+/* Where the next put goes is drawn by capacity, of those below their watermarks if there are some; NULL: there is no
+ * blank to be there. A client with no segment beside it has its puts placed as ever. */
 static struct mc_segment *draw(struct mc_core *core, struct mc_connection *connection, uint64_t units)
 {
-    if (core->ok.count == 0)
-        return NULL;
-    struct mc_segment *segment = core->ok.items[mc_set_draw(&core->ok, mc_core_random(core))];
+    const struct mc_segment_set *set = core->roomy.count > 0 ? &core->roomy : &core->ok;
     struct mc_id host = connection->member->host;
-    bool is_near = core->config.blanks_anywhere || (!mc_id_is_zero(host) && mc_id_equal(segment->host, host));
+    bool is_beside = !mc_id_is_zero(host) && mc_segment_by_host(core, host) != NULL;
+    if (set->count == 0 || (!is_beside && !core->config.blanks_anywhere))
+        return NULL;
+    struct mc_segment *segment = set->items[mc_set_draw(set, mc_core_random(core))];
+    bool is_near = core->config.blanks_anywhere || mc_id_equal(segment->host, host);
     if (!is_near)
         connection->drawn = segment->number;
     bool may = is_near && segment->state == MC_SEGMENT_OK && segment->kind == MC_SEGMENT_MEMORY && !segment->leaving &&
                !segment->drain && !segment->has_tag_key; /* a tag names the key */
-    return may && (segment->blank + units) * core->config.blank_part * MC_EXTENT_UNIT <= segment->capacity ? segment
-                                                                                                           : NULL;
+    return may && has_room(core, segment, units) ? segment : NULL;
 }
 
 void mc_blank_plan(struct mc_core *core, struct mc_put *put, uint64_t units)
@@ -171,6 +179,7 @@ void mc_blank_plan(struct mc_core *core, struct mc_put *put, uint64_t units)
     node->list_next = 0;
     mc_link_remove(&blank->by_age);
     mc_link_append(&core->blanks, &blank->by_age);
+    mc_link_append(&segment->blanks, &blank->of_segment);
     blank->is_blank = true;
     blank->grants[blank->grant_count++] = (struct mc_grant){slot, segment->index, 0};
     blank->codes[0] = MC_PUT_OPEN;

@@ -10,6 +10,7 @@
 
 #define MC_BLANK_BYTES_MAX (64u << 10) /* of a place: what is larger is copied for longer than its grant takes */
 #define MC_BLANK_MS 2000u              /* one that is not used for so long is cut */
+#define MC_BLANK_PAUSE_MS 1000u        /* none is given where room was looked for in vain since */
 #define MC_BLANK_LEFT 65536u           /* numbers for the keys that have left, by their hash */
 
 struct mc_put;
@@ -35,8 +36,9 @@ void mc_blank_name(struct mc_core *core, const struct mc_connection *connection,
 void mc_blank_filled(struct mc_put *put);
 /* It ends without a key. The put is freed. cuts: its writer may still be at it. */
 void mc_blank_end(struct mc_core *core, struct mc_segment *segment, uint32_t slot, bool cuts);
-/* Cuts the blanks of that segment, for what finds no room there; false: it has none. */
-bool mc_blank_reclaim(struct mc_core *core, struct mc_segment *segment);
+/* Cuts blanks of that segment, for what finds no room there, some hundreds at once; how many units it has cut. None is
+ * given there as long as somebody looks for room, so a few calls end them all. */
+uint64_t mc_blank_reclaim(struct mc_core *core, struct mc_segment *segment);
 /* Those that are not used are to be cut. */
 void mc_blanks_tick(struct mc_core *core);
 /* The key leaves the table: no blank that was given before takes it. */

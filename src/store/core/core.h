@@ -84,7 +84,7 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     double spread_reads_per_s;        /* 0.8: from so many in the mean over it on an object is hot */
     uint32_t spread_replicas_max;     /* 2: in memory, which no copy is asked for beyond */
     uint64_t put_discard_ms;          /* 30000: a grant older than this is cut */
-    uint32_t blank_part;              /* 16: this part of a segment at most is granted ahead */
+    uint32_t blank_part;              /* 16: at most this part of a segment is granted ahead; 0: nothing is */
     bool blanks_anywhere;             /* false: on the client's machine only, where a wait less is a part that counts */
     uint64_t depart_ms; /* 3000: a segment that was silent so long may be acted upon: until then a remove of what lies
                            there waits, and no new value takes the key */

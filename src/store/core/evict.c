@@ -9,6 +9,7 @@
  * The members of a group have one age, that of the youngest, and go together. A use is told only of the member that
  * was used: the others are when they are to go, so a group costs its users nothing. */
 #include "store/core/account.h"
+#include "store/core/blank.h"
 #include "store/core/hint.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
@@ -471,6 +472,9 @@ bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t uni
         segment->demand = 0;
     }
     segment->demand += units;
+    /* Who comes again finds none of them here; if they were not enough, or not where the hole is, it evicts then. */
+    if (mc_blank_reclaim(core, segment) > 0 && segment->space.free + segment->clearing >= segment->demand)
+        return true;
     uint64_t goal = segment->demand, want = segment->want;
     if (segment->clearing == 0 && segment->debt == 0) {
         /* All that was evicted before is free, and still there is no hole. */

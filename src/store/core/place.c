@@ -187,9 +187,7 @@ static struct mc_segment *draw(struct mc_core *core, struct place_wish *wish, co
         *slot = node_allocate(core, wish, segment);
         if (*slot != MC_NODE_NONE)
             return segment;
-        if (evict && mc_blank_reclaim(core, segment)) {
-            wish->placement->hopeful = true;
-        } else if (evict && wish->evictions_left > 0) {
+        if (evict && wish->evictions_left > 0) {
             wish->evictions_left--;
             wish->placement->hopeful |= mc_evict_for(core, segment, wish->units, MC_CORE_EVICTION_PUT);
         } else {

@@ -46,6 +46,7 @@ struct mc_put *mc_put_create(struct mc_core *core, struct mc_connection *connect
     put->writer->references++;
     mc_link_init(&put->of_connection);
     mc_link_init(&put->by_age);
+    mc_link_init(&put->of_segment);
     mc_link_append(&connection->puts, &put->of_connection);
     mc_link_append(&core->puts_by_age, &put->by_age);
     return put;
@@ -55,6 +56,7 @@ void mc_put_destroy(struct mc_core *core, struct mc_put *put)
 {
     mc_link_remove(&put->of_connection);
     mc_link_remove(&put->by_age);
+    mc_link_remove(&put->of_segment);
     mc_table_remove(&core->puts, put->index);
     mc_writer_release(put->writer);
     free(put);
@@ -842,7 +844,10 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
         return;
     }
-    bool wants_blank = (head.flags & MC_PUT_BLANK) != 0 && count == 1;
+    /* Who wishes for anything else does not put into one, and its wish comes before where one was drawn. */
+    bool wants_blank = (head.flags & MC_PUT_BLANK) != 0 && count == 1 && start.replica_count == 1 &&
+                       head.expected == 0 && (head.flags & (MC_PUT_PINS | MC_PUT_REPLACE)) == 0 &&
+                       items[0].group == 0 && start.placement.preferred_count == 0 && mc_id_is_zero(head.host);
     if (wants_blank)
         start.placement.first = mc_blank_drawn(core, connection);
     start.put->expected = head.expected;

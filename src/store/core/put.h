@@ -27,6 +27,7 @@ struct mc_put { /* one PUT_START with at least one grant; or a blank, see blank.
     struct mc_writer *writer;
     uint64_t request_id, started_ms, expected; /* version that is to be replaced, 0 = any */
     struct mc_link of_connection, by_age;      /* by_age: in core->puts_by_age, puts_dying or blanks */
+    struct mc_link of_segment;                 /* of a blank: in its segment's */
     bool dying;
     bool is_blank, is_filled; /* filled: its slot is live already */
     struct mc_ahead ahead;    /* for the writer's next put: PUT_DONE tells of it */

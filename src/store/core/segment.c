@@ -343,6 +343,7 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     mc_link_init(&segment->busy);
     mc_link_init(&segment->watched);
     mc_link_init(&segment->recovery);
+    mc_link_init(&segment->blanks);
     segment->job = mc_job_create(segment);
     if (segment->job == NULL || !mc_space_init(&segment->space, mount->slot_count)) {
         free(segment->job);
