@@ -42,8 +42,8 @@ void oracle_pin_end(const struct oracle_call *call, uint32_t key, uint32_t numbe
 /* Whoever put it, its soft pin may end from now on. */
 void oracle_dropped(uint32_t key);
 uint32_t oracle_put_length(uint32_t put);
-/* An owner has made it live: may it be, at that time? */
-void oracle_put_live(uint32_t put);
+/* An owner has made it live, is_ahead: where a place was granted before its key was known. May it be, at that time? */
+void oracle_put_live(uint32_t put, bool is_ahead);
 /* That process' value has just become live; its put is not answered yet. */
 extern void (*oracle_on_live)(const struct sim_process *process);
 uint32_t oracle_put_key(uint32_t put);

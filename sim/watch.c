@@ -13,6 +13,7 @@
 #include "placed.h"
 #include "worker.h"
 
+#include "store/client/blank.h"
 #include "store/segment/memory_inside.h"
 #include "store/segment/pin.h"
 #include "store/core/hint_kept.h"
@@ -25,11 +26,13 @@
 
 #define SLOTS_MAX 512u /* higher ones are not looked at; few runs use them */
 #define INDEXES_MAX 128u
+#define BLANKS_MAX 4096u /* the last that clients heard of: one is used within seconds */
 
 int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_wire_commit_item *commit);
 int sim_segment_memory_may_write(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset,
                                  uint64_t length);
 int sim_segment_memory_clear(struct mc_segment_memory *memory, uint32_t number, uint64_t generation);
+void sim_blank_take(struct mc_master_link *link, struct mc_span body);
 void sim_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epoch);
 
 static struct account {
@@ -39,6 +42,7 @@ static struct account {
     uint64_t clear[SLOTS_MAX]; /* highest that a clear was begun with */
 } accounts[INDEXES_MAX];
 static uint32_t account_count;
+static uint64_t blanks[BLANKS_MAX], blank_count; /* generations */
 static struct last_offer {
     uint64_t epoch, version;
 } last_offers[SIM_KEY_NAMES_MAX];
@@ -46,6 +50,7 @@ static struct last_offer {
 void oracle_watch_reset(void)
 {
     account_count = 0;
+    blank_count = 0;
     memset(last_offers, 0, sizeof(last_offers));
 }
 
@@ -83,6 +88,21 @@ static void check_top(const struct account *account, const struct mc_segment_mem
                  (unsigned long long)generation_of(memory, slot));
 }
 
+void sim_blank_take(struct mc_master_link *link, struct mc_span body)
+{
+    mc_blank_take(link, body);
+    blanks[blank_count++ % BLANKS_MAX] = link->blank.generation;
+}
+
+/* Was that place granted ahead? */
+static bool is_blank(uint64_t generation)
+{
+    for (uint64_t i = 0; i < blank_count && i < BLANKS_MAX; i++)
+        if (blanks[i] == generation)
+            return true;
+    return false;
+}
+
 int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_wire_commit_item *commit)
 {
     struct account *account = account_of(memory);
@@ -109,7 +129,7 @@ int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_
     } else if (put != UINT32_MAX) {
         oracle_placed(account->segment, commit->slot, commit->generation, put, oracle_put_key(put),
                       oracle_put_runs_since(put));
-        oracle_put_live(put);
+        oracle_put_live(put, is_blank(commit->generation));
     } else {
         oracle_part_took(commit);
     }

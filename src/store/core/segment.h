@@ -85,7 +85,7 @@ struct mc_segment {
     struct mc_space space;
     uint64_t used, clearing, quarantine; /* units; used = granted and live */
     uint64_t blank;                      /* units of what is granted without a key; not in `used` */
-    struct mc_link blanks;               /* their puts, by `copying`, oldest first */
+    struct mc_link blanks;               /* their puts, by `of_segment`, oldest first */
     uint64_t hard;                       /* units of those that are never evicted */
     uint64_t firm_bytes;                 /* see firm.h */
     uint32_t granted, live;              /* nodes */
