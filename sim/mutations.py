@@ -39,6 +39,9 @@ MUTATIONS = [
     ("a_blank_takes_a_key_that_has_left_since", CORE + "blank.c", "        *left_of(core, key) = core->counter;", "        (void)key;"),
     ("a_blank_of_a_link_that_ended_is_not_cut", CORE + "blank.c", "    if (cuts && node->state == MC_NODE_CLEARING) {", "    if (false && cuts) {"),
     ("what_a_blank_shows_holds_no_key", CORE + "blank.c", "        mc_key_hold_failed(core, node, item->key);", "        (void)core;"),
+    ("a_blank_that_was_refused_makes_its_key_final", CORE + "tombstone.c", "    hold_key(core, node, key, 0);", "    hold_key(core, node, key, UINT64_MAX);"),
+    ("a_blank_is_named_before_it_is_written", STORE + "put.c", "    if (work->is_ahead)\n        write_bind(work, link, request_id);\n    write_revokes", "    write_revokes",
+     STORE + "put.c", "    struct mc_run run = {.deadline_ns = work->deadline_ns};\n    (void)mc_store_move(store, link", "    if (work->is_ahead)\n        write_bind(work, link, request_id);\n    if (work->is_ahead)\n        (void)mc_link_send(link, work->deadline_ns);\n    struct mc_run run = {.deadline_ns = work->deadline_ns};\n    (void)mc_store_move(store, link"),
     ("exists_is_said_before_the_blank_can_come_no_more", CORE + "put.c", "item->blank_segment != 0 && mc_recover_unsettled(core);", "false;"),
     # What a slot says, and who may write it
     ("commit_takes_any_generation", SEGMENT + "memory.c", "if (commit->generation <= seen_by(memory, commit->slot) || !is_of_our_master", "if (!is_of_our_master"),
