@@ -584,7 +584,7 @@ static void they_are_on_the_metrics(void **state)
 
 /* ---- what is said of keys and segments ---- */
 
-/* A value of that key may lie with an owner that has not come yet: that a put beside it failed takes nothing from it. */
+/* A value of that key may lie with an owner that has not come yet: that a put beside it failed is nothing to it. */
 static void a_key_that_was_refused_may_come_back_from_before(void **state)
 {
     struct world world;

@@ -126,7 +126,7 @@ struct mc_segment *mc_blank_drawn(struct mc_core *core, struct mc_connection *co
     return segment != NULL && mc_set_has(&core->roomy, segment) ? segment : NULL;
 }
 
-/* May it have one more of that size? Not where somebody has just found no room: what is cut for that would come back. */
+/* May it have one more of that size? Not where somebody has just found no room: what is cut for it would come back. */
 static bool has_room(const struct mc_core *core, const struct mc_segment *segment, uint64_t units)
 {
     uint64_t part = core->config.blank_part;

@@ -791,6 +791,15 @@ static void start_goes_on(struct mc_core *core, const struct start *start, uint6
         mc_blank_plan(core, start->put, blank_units);
 }
 
+/* Who wishes for anything else does not put into one, and its wish comes before where one was drawn. */
+static bool wants_place_ahead(const struct start *start, const struct mc_wire_put_start *head,
+                              const struct mc_wire_put_start_item *item)
+{
+    return (head->flags & MC_PUT_BLANK) != 0 && (head->flags & (MC_PUT_PINS | MC_PUT_REPLACE)) == 0 &&
+           start->replica_count == 1 && head->expected == 0 && item->group == 0 &&
+           start->placement.preferred_count == 0 && mc_id_is_zero(head->host);
+}
+
 void mc_put_start(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
@@ -844,10 +853,7 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
         return;
     }
-    /* Who wishes for anything else does not put into one, and its wish comes before where one was drawn. */
-    bool wants_blank = (head.flags & MC_PUT_BLANK) != 0 && count == 1 && start.replica_count == 1 &&
-                       head.expected == 0 && (head.flags & (MC_PUT_PINS | MC_PUT_REPLACE)) == 0 &&
-                       items[0].group == 0 && start.placement.preferred_count == 0 && mc_id_is_zero(head.host);
+    bool wants_blank = count == 1 && wants_place_ahead(&start, &head, &items[0]);
     if (wants_blank)
         start.placement.first = mc_blank_drawn(core, connection);
     start.put->expected = head.expected;
