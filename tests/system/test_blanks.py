@@ -98,6 +98,40 @@ def test_a_master_that_is_killed(scene):
     whole(store, keys)
 
 
+def test_what_was_not_used_yet_is_free_after_a_master(scene):
+    """A writer, stopped, has a place that the next master knows nothing of; nor does the node, as nothing lies there."""
+    master, store = scene
+    writer = Writer(master, "unused")
+    keys = writer.keys(50)
+    writer.process.send_signal(signal.SIGSTOP)
+    master.kill()
+    master.start()
+    wait_until(lambda: store.is_exist(keys[0]) == 1, 10)
+    assert master.metrics()["mooncake_blank_bytes"] == 0
+    writer.process.send_signal(signal.SIGCONT)
+    keys += writer.keys(20)
+    keys += writer.end()
+    whole(store, keys)
+    time.sleep(0.5)
+    assert store.remove_all() >= 0
+    names = ("master_allocated_bytes", "mooncake_blank_bytes", "mooncake_clearing_bytes", "mooncake_quarantine_bytes")
+    wait_until(lambda: not any(master.metrics()[name] for name in names), 10)
+    assert store.put("large", bytes(4 << 20)) == 0
+
+
+def test_places_that_nobody_uses_end(scene):
+    master, store = scene
+    writer = Writer(master, "idle")
+    keys = writer.keys(50)
+    writer.process.send_signal(signal.SIGSTOP)
+    time.sleep(0.2)
+    wait_until(lambda: master.metrics()["mooncake_blank_bytes"] == 0, 10)
+    writer.process.send_signal(signal.SIGCONT)
+    keys += writer.keys(10) + writer.end()
+    whole(store, keys)
+    assert master.metrics()["mooncake_blanks_bound_total"] > 0
+
+
 def test_a_node_that_is_killed(scene):
     master, store = scene
     node = Writer(master, "node", LENT=str(64 << 20))
