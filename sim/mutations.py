@@ -32,8 +32,8 @@ PUTS_NEVER_DIE = (
 )
 
 MUTATIONS = [
-    # Places that are granted ahead: what has "blank" in its name is tried with --blanks, for the others pass it by. The last
-    # three are rare: test_core_blank shows them (B1, a link that ends; B4, what is refused; B2, exists).
+    # Places that are granted ahead: what has "blank" in its name is tried with --blanks, for the others pass it by. Some
+    # are rare: test_core_blank shows them (B1, a link that ends; B4, what is refused, twice; B2, exists).
     ("a_blank_takes_a_key_that_is_there", CORE + "blank.c", "    if (mc_objects_find(&core->objects, item->key) != NULL || *left_of", "    if (*left_of",
      CORE + "blank.c", "return mc_objects_find(&core->objects, item->key) == NULL && *left_of", "return *left_of"),
     ("a_blank_takes_a_key_that_has_left_since", CORE + "blank.c", "        *left_of(core, key) = core->counter;", "        (void)key;"),
