@@ -5,6 +5,7 @@
 #include "store/core/put.h"
 #include "store/core/tombstone.h"
 #include "store/core/recover.h"
+#include "store/wire/stripe.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,18 +57,24 @@ static struct mc_wire_blank put_wanting(struct world *world, uint64_t client, ui
     return blank;
 }
 
-static void bind_send(struct world *world, uint64_t client, uint64_t id, const char *key, uint64_t length,
-                      const struct mc_wire_blank *blank, uint32_t flags)
+static void bind_send_key(struct world *world, uint64_t client, uint64_t id, struct mc_span key, uint64_t length,
+                          const struct mc_wire_blank *blank, uint32_t flags)
 {
     struct mc_wire_put_bind head = {
         .segment = blank->segment, .slot = blank->slot, .generation = blank->generation, .flags = flags};
-    struct mc_wire_put_start_item item = {.length = length, .key = mc_span_string(key)};
+    struct mc_wire_put_start_item item = {.length = length, .key = key};
     size_t frame = world_begin(world, MC_MESSAGE_PUT_BIND, id);
     mc_wire_put_bind_write(&world->frame, &head);
     size_t list = mc_list_begin(&world->frame);
     mc_wire_put_start_item_write(&world->frame, &item);
     mc_list_end(&world->frame, list, 1);
     world_send(world, client, frame);
+}
+
+static void bind_send(struct world *world, uint64_t client, uint64_t id, const char *key, uint64_t length,
+                      const struct mc_wire_blank *blank, uint32_t flags)
+{
+    bind_send_key(world, client, id, mc_span_string(key), length, blank, flags);
 }
 
 static struct mc_wire_place place_of(const struct mc_wire_blank *blank)
@@ -140,6 +147,28 @@ static void ordering_B4_what_is_refused_is_cleared_and_holds_its_key(void **stat
     (void)world_owner_obeys(&world, store.owner);
     assert_true(world_remove_answer(&world, store.call, &code, 1));
     assert_int_equal(code, 0);
+    world_check(&world);
+    world_close_all(&world);
+}
+
+/* Neither a piece of a value nor the head of one goes into a place ahead, nor leaves a word about its key. */
+static void pieces_and_heads_take_none(void **state)
+{
+    static const char head[] = MC_HEAD_MARK "key", piece[] = MC_PIECE_MARK "0123456789abcdefkey";
+    const struct mc_span keys[] = {mc_span(head, sizeof(head) - 1), mc_span(piece, sizeof(piece) - 1)};
+    struct world world;
+    (void)state;
+    struct world_store store = world_open_one(&world);
+    uint64_t client = blank_client(&world, CLIENT);
+    assert_true(mc_key_is_head(keys[0]) && mc_key_is_piece(keys[1]));
+    for (unsigned i = 0; i < 2; i++) {
+        struct mc_wire_blank blank = put_wanting(&world, client, store.owner, i == 0 ? "first" : "second");
+        bind_send_key(&world, client, PUT_2, keys[i], SMALL, &blank, 0);
+        assert_int_equal(world_put_done(&world, client, PUT_2), MC_ERR_STALE);
+        assert_null(mc_objects_find(&world.core->objects, keys[i]));
+        assert_null(mc_objects_find(&world.core->objects, mc_key_unmarked(keys[i])));
+        assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+    }
     world_check(&world);
     world_close_all(&world);
 }
@@ -690,6 +719,7 @@ int main(void)
         cmocka_unit_test(ordering_B4_key_and_live_in_either_order),
         cmocka_unit_test(ordering_B4_what_is_refused_is_cleared_and_holds_its_key),
         cmocka_unit_test(ordering_B4_refusals),
+        cmocka_unit_test(pieces_and_heads_take_none),
         cmocka_unit_test(ordering_B5_a_key_that_has_left_since_takes_no_older_place),
         cmocka_unit_test(ordering_B1_a_link_that_ends_is_cut),
         cmocka_unit_test(ordering_B1_one_that_is_not_used_is_cut),

@@ -10,6 +10,7 @@
 #include "store/core/put.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/stripe.h"
 #include "store/core/tombstone.h"
 
 #include <stdlib.h>
@@ -236,6 +237,8 @@ static bool may_bind(struct mc_core *core, const struct mc_put *blank, const str
     if (item->key.length == 0 || item->key.length > MC_KEY_LENGTH_MAX || item->length == 0 ||
         item->length > MC_BLANK_BYTES_MAX || mc_extent_units(item->length, item->key.length) > node->size)
         return false;
+    if (!mc_key_is_plain(item->key)) /* neither a piece nor a head goes into one */
+        return false;
     if (item->unsure != 0 || item->group != 0 || segment->state != MC_SEGMENT_OK || segment->leaving || segment->drain)
         return false;
     if (mc_objects_find(&core->objects, item->key) != NULL || *left_of(core, item->key) >= counter ||
@@ -309,7 +312,7 @@ void mc_put_bind(struct mc_core *core, struct mc_connection *connection, const s
         item.unsure = head.generation;
         item.blank_segment = head.segment;
         item.blank_slot = head.slot;
-        if (item.key.length > 0 && item.key.length <= MC_KEY_LENGTH_MAX)
+        if (item.key.length > 0 && item.key.length <= MC_KEY_LENGTH_MAX && mc_key_is_plain(item.key))
             mc_blank_name(core, connection, &item);
         answer_stale(core, connection, frame->request_id);
         return;
