@@ -103,13 +103,35 @@ static bool is_blank(uint64_t generation)
     return false;
 }
 
+/* What it is, and whose: of all slots, also of those that are not looked at. */
+static void took(struct mc_id segment, const struct mc_wire_commit_item *commit)
+{
+    uint32_t put = oracle_put_of(commit->hash_low, commit->hash_high, commit->length, commit->crc);
+    if (commit->replica == MC_REPLICA_LOADED) {
+        oracle_disk_loads++;
+        const struct mc_hash hash = {commit->hash_low, commit->hash_high};
+        if (put != UINT32_MAX)
+            oracle_placed_move(segment, commit->slot, commit->generation, put, oracle_put_key(put), false);
+        else if (!oracle_is_part(&hash, commit->length, commit->crc))
+            sim_fail("content: slot %u takes from a disk what nobody put", commit->slot);
+    } else if (put != UINT32_MAX) {
+        oracle_placed(segment, commit->slot, commit->generation, put, oracle_put_key(put), oracle_put_runs_since(put));
+        oracle_put_live(put, is_blank(commit->generation));
+    } else {
+        oracle_part_took(commit);
+    }
+}
+
 int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_wire_commit_item *commit)
 {
     struct account *account = account_of(memory);
     bool is_watched = account != NULL && commit->slot < SLOTS_MAX;
     uint64_t floor = account == NULL ? 0 : account->floor, top = is_watched ? account->top[commit->slot] : 0;
     int rc = mc_segment_memory_commit(memory, commit);
-    if (rc != 0 || !is_watched)
+    if (rc != 0)
+        return rc;
+    took(memory->file.header->segment_id, commit);
+    if (!is_watched)
         return rc;
     if (commit->generation < floor)
         sim_fail("late: slot %u took a commit of generation %llx, below the floor %llx", commit->slot,
@@ -118,21 +140,6 @@ int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_
         sim_fail("late: slot %u took a commit of generation %llx, and had seen %llx", commit->slot,
                  (unsigned long long)commit->generation, (unsigned long long)top);
     raise_to(&account->top[commit->slot], commit->generation);
-    uint32_t put = oracle_put_of(commit->hash_low, commit->hash_high, commit->length, commit->crc);
-    if (commit->replica == MC_REPLICA_LOADED) {
-        oracle_disk_loads++;
-        const struct mc_hash hash = {commit->hash_low, commit->hash_high};
-        if (put != UINT32_MAX)
-            oracle_placed_move(account->segment, commit->slot, commit->generation, put, oracle_put_key(put), false);
-        else if (!oracle_is_part(&hash, commit->length, commit->crc))
-            sim_fail("content: slot %u takes from a disk what nobody put", commit->slot);
-    } else if (put != UINT32_MAX) {
-        oracle_placed(account->segment, commit->slot, commit->generation, put, oracle_put_key(put),
-                      oracle_put_runs_since(put));
-        oracle_put_live(put, is_blank(commit->generation));
-    } else {
-        oracle_part_took(commit);
-    }
     check_top(account, memory, commit->slot);
     return rc;
 }
@@ -153,8 +160,13 @@ int sim_segment_memory_may_write(struct mc_segment_memory *memory, uint32_t slot
 int sim_segment_memory_clear(struct mc_segment_memory *memory, uint32_t number, uint64_t generation)
 {
     struct account *account = account_of(memory);
-    if (account == NULL || number >= SLOTS_MAX)
-        return mc_segment_memory_clear(memory, number, generation);
+    struct mc_id segment = memory->file.header->segment_id;
+    if (account == NULL || number >= SLOTS_MAX) {
+        int rc = mc_segment_memory_clear(memory, number, generation);
+        if (rc == 0)
+            oracle_cleared(segment, number, generation, oracle_is_being_put);
+        return rc;
+    }
     const struct mc_slot *slot = &memory->file.slots[number];
     uint64_t before = generation_of(memory, number);
     bool was_live = slot->state == MC_SLOT_LIVE && before > generation;
@@ -166,7 +178,7 @@ int sim_segment_memory_clear(struct mc_segment_memory *memory, uint32_t number, 
                  number, (unsigned long long)before);
     if (rc == 0) {
         raise_to(&account->top[number], generation);
-        oracle_cleared(account->segment, number, generation, oracle_is_being_put);
+        oracle_cleared(segment, number, generation, oracle_is_being_put);
     }
     check_top(account, memory, number);
     return rc;
@@ -175,11 +187,11 @@ int sim_segment_memory_clear(struct mc_segment_memory *memory, uint32_t number, 
 void sim_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epoch)
 {
     struct account *account = account_of(memory);
+    struct mc_id segment = memory->file.header->segment_id;
     mc_segment_memory_set_epoch(memory, epoch);
-    if (account != NULL) {
+    if (account != NULL)
         raise_to(&account->floor, epoch << MC_EPOCH_SHIFT);
-        oracle_met(account->segment, epoch);
-    }
+    oracle_met(segment, epoch);
 }
 
 /* ---- what is offered is live, and never older than what the same master has offered ---- */
