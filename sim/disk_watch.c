@@ -198,6 +198,9 @@ int sim_disk_store(struct mc_disk *disk, uint32_t slot, const struct mc_disk_ent
     if (put == UINT32_MAX && !oracle_is_part(&entry->hash, entry->length, entry->crc))
         sim_fail("content: what is stored on a disk as generation %llx nobody put",
                  (unsigned long long)entry->generation);
+    bool is_head = put == UINT32_MAX;
+    if (is_head)
+        put = oracle_head_put(&entry->hash, entry->group);
     struct kept *told = find(call->disk, call->place); /* a master that has no answer tells it again */
     if (told != NULL && told->fate == GONE)
         sim_fail("late: generation %llx is stored in slot %u of a disk, where it was and is gone",
@@ -211,7 +214,10 @@ int sim_disk_store(struct mc_disk *disk, uint32_t slot, const struct mc_disk_ent
                                               .machine = sim_process()->machine,
                                               .put = put,
                                               .fate = IN_DOUBT};
-        oracle_placed_move(call->disk, slot, entry->generation, put, oracle_put_key(put), true);
+        if (is_head)
+            oracle_placed_head(call->disk, slot, entry->generation, put, oracle_put_key(put), true);
+        else
+            oracle_placed_move(call->disk, slot, entry->generation, put, oracle_put_key(put), true);
     }
     sim_disk_stores();
     int rc = mc_disk_store(disk, slot, entry, buffer, was_hit, on_stored, call);

@@ -10,6 +10,7 @@
 #include "store/core/core.h"
 #include "store/core/replica.h"
 #include "store/core/state.h"
+#include "store/wire/stripe.h"
 #include "mooncake.h"
 
 #include <stdio.h>
@@ -49,8 +50,8 @@ static struct oracle_put all_puts[PUTS_MAX];
 static uint32_t put_count;
 static uint8_t pool[POOL_BYTES];
 static struct key_state {
-    struct mc_hash hash;
-    uint64_t sure_ns; /* a put had succeeded by then, and nothing may have removed it since; SIM_NEVER */
+    struct mc_hash hash, head_hash; /* of the key, and of that of a head */
+    uint64_t sure_ns;               /* a put had succeeded by then, and nothing may have removed it since; SIM_NEVER */
     uint32_t removing;
     uint8_t removing_by[SIM_PROCESSES_MAX], jobs_by[SIM_PROCESSES_MAX]; /* jobs: of all, or by pattern */
     uint64_t removed_ns; /* end of the last call that might have removed it */
@@ -82,7 +83,12 @@ void oracle_reset(const struct sim_plan *plan)
     may_rot = (plan->faults >> SIM_FAULT_flip & 1u) != 0;
     for (uint32_t i = 0; i < SIM_KEY_NAMES_MAX; i++) {
         struct mc_span name = sim_key_full(i);
-        key_states[i] = (struct key_state){.sure_ns = SIM_NEVER, .hash = mc_hash(name.data, name.length)};
+        uint8_t head[MC_MARK_LENGTH + 64] = MC_HEAD_MARK;
+        mc_assert(name.length <= sizeof(head) - MC_MARK_LENGTH);
+        memcpy(head + MC_MARK_LENGTH, name.data, name.length);
+        key_states[i] = (struct key_state){.sure_ns = SIM_NEVER,
+                                           .hash = mc_hash(name.data, name.length),
+                                           .head_hash = mc_hash(head, MC_MARK_LENGTH + name.length)};
     }
 }
 
@@ -130,6 +136,18 @@ uint32_t oracle_put_of(uint64_t hash_low, uint64_t hash_high, uint64_t length, u
         const struct oracle_put *put = &all_puts[i - 1];
         const struct mc_hash *hash = &key_states[put->key].hash;
         if (put->crc == crc && put->length == length && hash->low == hash_low && hash->high == hash_high)
+            return i - 1;
+    }
+    return UINT32_MAX;
+}
+
+uint32_t oracle_put_of_head(const struct mc_hash *head, uint64_t length, uint32_t crc)
+{
+    for (uint32_t i = put_count; i > 0; i--) {
+        const struct oracle_put *put = &all_puts[i - 1];
+        const struct mc_hash *hash = &key_states[put->key].head_hash;
+        if (hash->low == head->low && hash->high == head->high && put->length > length &&
+            mc_crc32c(0, bytes_of(i - 1), length) == crc)
             return i - 1;
     }
     return UINT32_MAX;

@@ -56,6 +56,8 @@ void oracle_puts_granted(const struct mc_core *core);
 bool oracle_is_being_put(uint32_t key, uint32_t other, bool is_earlier);
 /* The put that has these bytes; UINT32_MAX: none. */
 uint32_t oracle_put_of(uint64_t hash_low, uint64_t hash_high, uint64_t length, uint32_t crc);
+/* The put whose head has a key of that hash, and a first piece like that; UINT32_MAX: none. */
+uint32_t oracle_put_of_head(const struct mc_hash *head, uint64_t length, uint32_t crc);
 /* The process died: what it was putting will not be placed again. */
 void oracle_process_killed(const struct sim_process *process);
 void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *bytes, int64_t rc);

@@ -2,6 +2,7 @@
  * which no call of a user's names, it knows what owners took from their writers: nothing else may come to lie on a
  * disk, or from there in memory. And no pieces stay whose head has left, or does not come: nobody asks for them. */
 #include "near_limits.h"
+#include "oracle.h"
 #include "parts.h"
 #include "plan.h"
 #include "worker.h"
@@ -21,7 +22,7 @@
 
 static struct part {
     struct mc_hash hash;
-    uint64_t length;
+    uint64_t length, group;
     uint32_t crc;
 } parts[PARTS_MAX];
 
@@ -42,7 +43,8 @@ void oracle_part_took(const struct mc_wire_commit_item *commit)
 {
     if (!sim_plan->has_stripes || !mc_stripe_can_be(commit->group) || part_count == PARTS_MAX)
         return;
-    parts[part_count++] = (struct part){{commit->hash_low, commit->hash_high}, commit->length, commit->crc};
+    parts[part_count++] =
+        (struct part){{commit->hash_low, commit->hash_high}, commit->length, commit->group, commit->crc};
 }
 
 bool oracle_is_part(const struct mc_hash *hash, uint64_t length, uint32_t crc)
@@ -53,6 +55,16 @@ bool oracle_is_part(const struct mc_hash *hash, uint64_t length, uint32_t crc)
             return true;
     }
     return part_count == PARTS_MAX;
+}
+
+/* Its pieces were taken before, the first of them among them: no other is the beginning of a put. */
+uint32_t oracle_head_put(const struct mc_hash *hash, uint64_t group)
+{
+    uint32_t put = UINT32_MAX;
+    for (uint32_t i = part_count; i > 0 && put == UINT32_MAX; i--)
+        if (parts[i - 1].group == group)
+            put = oracle_put_of_head(hash, parts[i - 1].length, parts[i - 1].crc);
+    return put;
 }
 
 static bool is_settled(const struct mc_core *core)

@@ -16,6 +16,8 @@ void oracle_parts_reset(void);
 void oracle_part_took(const struct mc_wire_commit_item *commit);
 /* Has an owner taken it so? */
 bool oracle_is_part(const struct mc_hash *hash, uint64_t length, uint32_t crc);
+/* The put whose head it is, if it is one of that group; UINT32_MAX: it is none, or not known. */
+uint32_t oracle_head_put(const struct mc_hash *hash, uint64_t group);
 /* The master drops it, not for room; is_removed: for who has asked for that. */
 void oracle_part_goes(const struct mc_core *core, const struct mc_object *object, bool is_removed);
 /* The master has had a tick. */

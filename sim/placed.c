@@ -25,6 +25,7 @@ static struct oracle_placement { /* of one replica */
     bool is_offered;                 /* by a master, and nobody has removed, evicted or replaced it since */
     bool is_lost;                    /* something has happened to its owner that may cost it; or it is on a disk */
     bool is_move;                    /* of what was there already: no master decided anything by it */
+    bool is_head;                    /* of a value in pieces: that may be lost with any of these */
 } placements[PLACEMENTS_MAX];
 
 static struct meeting { /* the owner has heard that this master offers the segment */
@@ -98,7 +99,7 @@ void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uin
     sim_say("  put %u is live in slot %u, generation %llx", put, slot, (unsigned long long)generation);
     if (placement_count < PLACEMENTS_MAX)
         placements[placement_count++] = (struct oracle_placement){
-            segment, generation, SIM_NEVER, put, key, slot, sim_process()->place, false, is_lost, false};
+            segment, generation, SIM_NEVER, put, key, slot, sim_process()->place, false, is_lost, false, false};
 }
 
 void oracle_placed_move(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put, uint32_t key,
@@ -110,6 +111,17 @@ void oracle_placed_move(struct mc_id segment, uint32_t slot, uint64_t generation
         return;
     placements[before].is_move = true;
     placements[before].is_lost |= is_disk;
+}
+
+void oracle_placed_head(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put, uint32_t key,
+                        bool is_move)
+{
+    uint32_t before = placement_count;
+    oracle_placed(segment, slot, generation, put, key, SIM_NEVER);
+    if (placement_count == before)
+        return;
+    placements[before].is_head = placements[before].is_lost = true;
+    placements[before].is_move = is_move;
 }
 
 /* ---- what must be there: held.c ---- */
@@ -189,7 +201,7 @@ bool oracle_placements_hold(uint32_t key)
 uint32_t oracle_placed_put(uint64_t generation)
 {
     for (uint32_t i = placement_count; i > 0; i--) {
-        if (placements[i - 1].generation == generation)
+        if (placements[i - 1].generation == generation && !placements[i - 1].is_head)
             return placements[i - 1].put;
     }
     return UINT32_MAX;

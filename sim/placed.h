@@ -15,6 +15,9 @@ void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uin
 /* By its owner, from a disk or to one (is_disk: it is never certain to be there). */
 void oracle_placed_move(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put, uint32_t key,
                         bool is_disk);
+/* The head of a value in pieces, which is judged as that value is, but for whether it must be there. */
+void oracle_placed_head(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put, uint32_t key,
+                        bool is_move);
 void oracle_placed_flip(void); /* a bit has flipped: also of what is written, and not live yet */
 /* is_being_put: as oracle_is_being_put. */
 void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation,
@@ -40,7 +43,7 @@ uint32_t oracle_offered(uint32_t key, uint64_t *generations, uint32_t capacity);
 /* What the master offers of the key, and nothing else, must be there from now on. */
 void oracle_placements_offer(uint32_t key);
 bool oracle_placements_hold(uint32_t key);
-/* The put of that generation; UINT32_MAX: unknown. */
+/* The put of that generation; UINT32_MAX: unknown, or in pieces. */
 uint32_t oracle_placed_put(uint64_t generation);
 
 #endif

@@ -103,22 +103,35 @@ static bool is_blank(uint64_t generation)
     return false;
 }
 
+/* A piece, or a head, where the value lies: readers, removals and masters see nothing else of it. */
+static void took_part(struct mc_id segment, const struct mc_wire_commit_item *commit, bool is_loaded)
+{
+    const struct mc_hash hash = {commit->hash_low, commit->hash_high};
+    uint32_t put = oracle_head_put(&hash, commit->group);
+    if (is_loaded && !oracle_is_part(&hash, commit->length, commit->crc))
+        sim_fail("content: slot %u takes from a disk what nobody put", commit->slot);
+    if (!is_loaded)
+        oracle_part_took(commit);
+    if (put == UINT32_MAX)
+        return;
+    oracle_placed_head(segment, commit->slot, commit->generation, put, oracle_put_key(put), is_loaded);
+    if (!is_loaded)
+        oracle_put_live(put, false);
+}
+
 /* What it is, and whose: of all slots, also of those that are not looked at. */
 static void took(struct mc_id segment, const struct mc_wire_commit_item *commit)
 {
     uint32_t put = oracle_put_of(commit->hash_low, commit->hash_high, commit->length, commit->crc);
-    if (commit->replica == MC_REPLICA_LOADED) {
-        oracle_disk_loads++;
-        const struct mc_hash hash = {commit->hash_low, commit->hash_high};
-        if (put != UINT32_MAX)
-            oracle_placed_move(segment, commit->slot, commit->generation, put, oracle_put_key(put), false);
-        else if (!oracle_is_part(&hash, commit->length, commit->crc))
-            sim_fail("content: slot %u takes from a disk what nobody put", commit->slot);
-    } else if (put != UINT32_MAX) {
+    bool is_loaded = commit->replica == MC_REPLICA_LOADED;
+    oracle_disk_loads += is_loaded;
+    if (put == UINT32_MAX) {
+        took_part(segment, commit, is_loaded);
+    } else if (is_loaded) {
+        oracle_placed_move(segment, commit->slot, commit->generation, put, oracle_put_key(put), false);
+    } else {
         oracle_placed(segment, commit->slot, commit->generation, put, oracle_put_key(put), oracle_put_runs_since(put));
         oracle_put_live(put, is_blank(commit->generation));
-    } else {
-        oracle_part_took(commit);
     }
 }
 
